@@ -1,0 +1,72 @@
+# `make` lists the targets. A machine needs Python 3.10+, Java 17 and this file; the rest is set up
+# in .venv the first time (with uv where it is installed, else with venv and pip).
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+PY := $(abspath $(VENV))/bin/python
+SETUP := conf/setup_env.py
+
+# Every Spark started from here uses this Python on both sides and reads conf/.
+export PYSPARK_PYTHON := $(PY)
+export PYSPARK_DRIVER_PYTHON := $(PY)
+export SPARK_CONF_DIR := $(CURDIR)/conf
+# A Spark of another version, installed on the machine for something else, would be used instead.
+unexport SPARK_HOME
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test bench soak lint clean python java
+
+help: ## list the targets
+	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  PYTHON=<path> chooses the Python (now: $(PYTHON)); ARGS='...' goes to the program that runs,"
+	@echo "  for example: make test ARGS='-m \"not spark\" -x'"
+
+venv: java $(VENV)/.jars ## set up .venv and the Delta jar, nothing else
+
+demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills and a lost checkpoint
+	@$(PY) jobs/flights.py $(ARGS)
+
+test: java $(VENV)/.jars ## all tests but the soak tests
+	@$(PY) -m pytest $(ARGS)
+
+bench: $(VENV)/.packages ## the figures of the README
+	@$(PY) -m benchmarks $(ARGS)
+
+soak: java $(VENV)/.jars ## minutes of random histories, each with its seed
+	@$(PY) -m pytest -m "" --hypothesis-profile=soak $(ARGS)
+
+lint: $(VENV)/.lint ## ruff and mypy
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+clean: ## remove what was made here: .venv, caches, builds, the demo's data
+	rm -rf $(VENV) build dist demo-data bench-data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written when its step succeeded; a step that failed is done again.
+$(VENV)/.packages: pyproject.toml | python
+	@$(PYTHON) $(SETUP) packages --venv $(VENV) --extras test,demo
+	@touch $@
+
+$(VENV)/.jars: conf/spark-defaults.conf $(VENV)/.packages | java
+	@$(PY) $(SETUP) jars
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.packages
+	@$(PYTHON) $(SETUP) packages --venv $(VENV) --extras test,demo,dev
+	@touch $@
+
+python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "There is no '$(PYTHON)' here. Install Python 3.10 or newer, or name it: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+
+java: python
+	@$(PYTHON) $(SETUP) java

@@ -1,0 +1,15 @@
+"""Reads the checkpoint of a Spark Structured Streaming query; needs no Spark."""
+
+from checkpoint.location import is_readable
+from checkpoint.offset_seq import OffsetSeq, parse_offset_seq
+from checkpoint.reader import Checkpoint
+from checkpoint.source_positions import group_positions, source_positions
+
+__all__ = [
+    "Checkpoint",
+    "OffsetSeq",
+    "group_positions",
+    "is_readable",
+    "parse_offset_seq",
+    "source_positions",
+]

@@ -1,0 +1,158 @@
+"""The checkpoint folder of one query: its id, its offset log and its commit log."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from checkpoint.location import shown, store_url
+from checkpoint.offset_seq import OffsetSeq, damaged, log_version, parse_offset_seq
+from txnlog.errors import CheckpointError, ConfigError, ObjectNotFoundError, UnsupportedStoreError
+from txnlog.storage.objects import ObjectStore
+
+__all__ = ["Checkpoint"]
+
+COMMIT_LOG_VERSION_MAX = 3
+
+_BATCH_FILE = re.compile(r"(?:.*/)?(?P<log>offsets|commits)/(?P<batch_id>[0-9]+)")
+
+
+class _StreamMetadata(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Checkpoint:
+    """Reads a checkpoint location; building one does no I/O, and one may be pickled.
+
+    ``storage_options`` are those of the store the checkpoint lies in. Every read goes to the store:
+    nothing is remembered, since another driver may be at work on the same folder.
+
+    Raises:
+        CheckpointError: the location is on a file system our stores cannot read, or a file is
+            damaged or of an unknown version; names the location or the file, and the way out.
+        StorageError: the store failed.
+    """
+
+    def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._url = store_url(location)
+        self._location = location
+        self._storage_options = dict(storage_options or {})
+        self._opened: ObjectStore | None = None
+
+    def __repr__(self) -> str:
+        # Storage options hold secrets.
+        return f"Checkpoint({shown(self._location)!r})"
+
+    def __reduce__(self) -> tuple[type[Checkpoint], tuple[str, dict[str, str]]]:
+        # A relative location names the same folder wherever it is unpickled.
+        return Checkpoint, (self._url, self._storage_options)
+
+    def query_id(self) -> str:
+        """Give the id of the query that owns this checkpoint."""
+        file = self.file_name("metadata")
+        data = self._read("metadata")
+        if data is None:
+            raise CheckpointError(
+                f"{file} does not exist, so this is not the checkpoint of a query that has "
+                f"started.{self._look_elsewhere()}",
+                file=file,
+            )
+        try:
+            return msgspec.json.decode(data, type=_StreamMetadata).id
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise damaged(file, f'it is not JSON with the query\'s "id" ({error})') from error
+
+    def offsets(self, batch_id: int) -> OffsetSeq | None:
+        """Give the end offsets planned for a batch, None when Spark has not written them."""
+        path = f"offsets/{batch_id}"
+        data = self._read(path)
+        return None if data is None else parse_offset_seq(data, file=self.file_name(path))
+
+    def planned(self, batch_id: int) -> OffsetSeq:
+        """Give the end offsets of a batch that must have been planned, since it is running.
+
+        Raises:
+            CheckpointError: the file is missing; names it.
+        """
+        found = self.offsets(batch_id)
+        if found is None:
+            file = self.file_name(f"offsets/{batch_id}")
+            raise CheckpointError(
+                f"{file} does not exist, and the offsets of batch {batch_id} are needed. Were "
+                "files of the checkpoint deleted, restore them or start a new query with a new "
+                "checkpointLocation, the same group.id and startingOffsets=committed. With option "
+                "asyncProgressTrackingEnabled Spark writes offsets late or never: turn it off."
+                f"{self._look_elsewhere()}",
+                file=file,
+                batch_id=batch_id,
+            )
+        return found
+
+    def committed(self, batch_id: int) -> bool:
+        """Say whether Spark has noted that the batch is done, which it does after the sink."""
+        path = f"commits/{batch_id}"
+        data = self._read(path)
+        if data is None:
+            return False
+        file = self.file_name(path)
+        version, _, metadata = data.partition(b"\n")
+        log_version(version.decode("utf-8", "replace").strip(), COMMIT_LOG_VERSION_MAX, file)
+        if metadata:
+            try:
+                msgspec.json.decode(metadata, type=dict[str, msgspec.Raw])
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise damaged(file, f"line 2 is not a JSON object ({error})") from error
+        return True
+
+    def latest_batch_id(self) -> int | None:
+        """Give the highest batch with planned offsets, None before the first; lists the log."""
+        return self._latest("offsets")
+
+    def latest_committed_batch_id(self) -> int | None:
+        """Give the highest batch that Spark has noted as done, None before the first."""
+        return self._latest("commits")
+
+    def file_name(self, path: str) -> str:
+        """Give the name of one of the checkpoint's files, as messages show it."""
+        return f"{shown(self._url)}/{path}"
+
+    def _latest(self, log: str) -> int | None:
+        try:
+            listed = self._store().list(log)
+        except ObjectNotFoundError:
+            return None
+        found = (_BATCH_FILE.fullmatch(meta.path) for meta in listed)
+        # Beside the numbered files lie checksums and temporary files of writers.
+        return max((int(m["batch_id"]) for m in found if m and m["log"] == log), default=None)
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self._store().get(path)
+        except ObjectNotFoundError:
+            return None
+
+    def _store(self) -> ObjectStore:
+        if self._opened is None:
+            if os.path.isabs(self._url) and not os.path.isdir(self._url):
+                # Opening a local store makes its folder: looking for a checkpoint must not.
+                raise ObjectNotFoundError(f"{self._url}: no such folder.", path=self._url)
+            try:
+                self._opened = ObjectStore.from_url(self._url, self._storage_options)
+            except (ConfigError, UnsupportedStoreError) as error:
+                raise CheckpointError(
+                    f"The checkpoint at {shown(self._location)!r} cannot be opened: {error} Its "
+                    "store's settings are the options checkpoint.storage.<key>.",
+                    location=shown(self._location),
+                ) from error
+        return self._opened
+
+    def _look_elsewhere(self) -> str:
+        if self._url.startswith("/") and not self._location.startswith("file:"):
+            return (
+                f" {self._location!r} was read on this machine's disk: when Spark's "
+                "fs.defaultFS is another one, write checkpointLocation with its scheme."
+            )
+        return ""

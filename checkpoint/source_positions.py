@@ -1,0 +1,218 @@
+"""What a micro-batch read from our topics, per consumer group, from its offset log.
+
+A txnlog source marks its offset JSON with the key ``@``, which no topic can be named:
+``{"<topic>": {"<partition>": next}, "@": {"cluster", "topics", "group", "generation", "start"}}``.
+Lines of other sources, and of other clusters, are none of our business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+
+from checkpoint.offset_seq import OffsetSeq, damaged
+from checkpoint.reader import Checkpoint
+from txnlog.errors import CheckpointError
+from txnlog.protocol.groups import GroupOffsets
+
+__all__ = ["group_positions", "source_positions"]
+
+MARK = "@"
+
+Offset = Annotated[int, msgspec.Meta(ge=0)]
+Positions = dict[str, dict[Offset, Offset]]
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    topics: dict[str, str]
+    group: str
+    generation: int
+    start: Positions = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    mark: _Mark
+    positions: Positions
+
+
+@dataclass(slots=True)
+class _Merged:
+    """All lines of one group in one file."""
+
+    generation: int
+    positions: Positions = field(default_factory=dict)
+    start: Positions = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=dict)
+
+
+def source_positions(
+    checkpoint: Checkpoint, batch_id: int, cluster_id: str, *, current: OffsetSeq | None = None
+) -> list[GroupOffsets]:
+    """Give the positions that a batch moves its groups from and to, sorted by group.
+
+    ``current`` is the batch's offsets if the caller has them: digest and positions then come from
+    one read of the file. Empty when no source of this cluster reads under a group.
+
+    Raises:
+        CheckpointError: see ``group_positions``; also when a file needed is missing or damaged.
+    """
+    seq = checkpoint.planned(batch_id) if current is None else current
+    file = checkpoint.file_name(f"offsets/{batch_id}")
+    if not any(True for _ in _own_lines(seq, cluster_id, file)):
+        return []
+    previous = checkpoint.planned(batch_id - 1) if batch_id > 0 else None
+    return group_positions(
+        seq,
+        previous,
+        cluster_id,
+        file=file,
+        previous_file=checkpoint.file_name(f"offsets/{batch_id - 1}"),
+    )
+
+
+def group_positions(
+    current: OffsetSeq,
+    previous: OffsetSeq | None,
+    cluster_id: str,
+    *,
+    file: str,
+    previous_file: str,
+) -> list[GroupOffsets]:
+    """Give each group's positions from the offsets of a batch and of the one before it.
+
+    A partition starts where the batch before ended under the same group, else at ``@.start``: in
+    that order, because a source without new data repeats its last JSON, its ``start`` included. A
+    partition known to neither is left out of ``start``: it is new, and is read from the earliest.
+
+    Raises:
+        CheckpointError: two lines of a group disagree on a position, a generation or a topic id; a
+            line is damaged; nothing says where a group began.
+    """
+    if previous is not None:
+        _check_same_sources(current, previous, file, previous_file)
+    ends = _merge(_own_lines(current, cluster_id, file), file)
+    before = {}
+    if previous is not None:
+        before = _merge(_own_lines(previous, cluster_id, previous_file), previous_file)
+    return [
+        GroupOffsets(
+            group_id=group,
+            generation=merged.generation,
+            start=_start(group, merged, before.get(group), file),
+            end=merged.positions,
+            topic_ids=merged.topic_ids,
+        )
+        for group, merged in sorted(ends.items())
+    ]
+
+
+def _check_same_sources(
+    current: OffsetSeq, previous: OffsetSeq, file: str, previous_file: str
+) -> None:
+    """A file cut off at the end of a line is whole to the eye; only its neighbour gives it away."""
+    counts = len(current.sources), len(previous.sources)
+    if current.version == previous.version == 1 and counts[0] != counts[1]:
+        raise damaged(
+            file,
+            f"it has {counts[0]} sources and {previous_file} has {counts[1]}, though a query keeps "
+            "its number of sources",
+        )
+
+
+def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
+    """Yield the lines of this cluster's sources that read under a group."""
+    for source_id, text in zip(seq.source_ids, seq.sources, strict=True):
+        if text is None or not text.startswith("{"):
+            continue
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if MARK not in fields:
+            continue
+        raw = fields.pop(MARK)
+        mark = msgspec.json.decode(raw)
+        if not isinstance(mark, dict) or mark.get("cluster") != cluster_id:
+            continue
+        if mark.get("group") is None:
+            continue
+        try:
+            line = _Line(
+                mark=msgspec.json.decode(raw, type=_Mark),
+                positions=msgspec.json.decode(msgspec.json.encode(fields), type=Positions),
+            )
+        except msgspec.MsgspecError as error:
+            raise damaged(
+                file, f"the offset of source {source_id} is malformed ({error})"
+            ) from error
+        nameless = sorted(line.positions.keys() - line.mark.topics.keys())
+        if nameless:
+            raise damaged(
+                file, f"the offset of source {source_id} lacks the id of topic {nameless[0]!r}"
+            )
+        yield line
+
+
+def _merge(lines: Iterable[_Line], file: str) -> dict[str, _Merged]:
+    """Merge the lines per group; lines that repeat each other (a self-union) become one."""
+    groups: dict[str, _Merged] = {}
+    for line in lines:
+        mark = line.mark
+        merged = groups.setdefault(mark.group, _Merged(generation=mark.generation))
+        if merged.generation != mark.generation:
+            raise CheckpointError(
+                f"{file} has group {mark.group!r} under generation {merged.generation} and under "
+                f"generation {mark.generation}: two sources of the query joined the group one "
+                "after the other. Read the topics through one source (load() once and reuse the "
+                "DataFrame), or give each source its own group.id.",
+                file=file,
+                group_id=mark.group,
+            )
+        for topic in line.positions:
+            topic_id = mark.topics[topic]
+            known_id = merged.topic_ids.setdefault(topic, topic_id)
+            if known_id != topic_id:
+                raise _disagreement(file, mark.group, f"topic {topic!r}", known_id, topic_id)
+        _add(merged.positions, line.positions, mark.group, "position", file)
+        _add(merged.start, mark.start, mark.group, "start", file)
+    return groups
+
+
+def _add(into: Positions, positions: Positions, group: str, noun: str, file: str) -> None:
+    for topic, partitions in positions.items():
+        known = into.setdefault(topic, {})
+        for partition, offset in partitions.items():
+            if known.setdefault(partition, offset) != offset:
+                place = f"the {noun} of topic {topic!r} partition {partition}"
+                raise _disagreement(file, group, place, known[partition], offset)
+
+
+def _disagreement(file: str, group: str, place: str, one: object, other: object) -> CheckpointError:
+    return CheckpointError(
+        f"{file} has two values for {place} in group {group!r}: {one} and {other}. Two sources of "
+        "the query read it under one group and stand at different places. Read it through one "
+        "source (load() once and reuse the DataFrame), or give each source its own group.id.",
+        file=file,
+        group_id=group,
+    )
+
+
+def _start(group: str, merged: _Merged, before: _Merged | None, file: str) -> Positions:
+    """Say where the batch's input began, for the partitions in its end."""
+    if before is None and not merged.start:
+        raise CheckpointError(
+            f"Nothing says where the input of group {group!r} began: {file} has it without a start "
+            "and the batch before does not have it. When group.id was changed on a running "
+            "checkpoint, set it back, or start the query with a new checkpointLocation.",
+            file=file,
+            group_id=group,
+        )
+    known = before.positions if before is not None else {}
+    start: Positions = {}
+    for topic, partitions in merged.positions.items():
+        candidates = merged.start.get(topic, {}) | known.get(topic, {})
+        found = {p: candidates[p] for p in partitions if p in candidates}
+        if found:
+            start[topic] = found
+    return start

@@ -1,0 +1,88 @@
+"""What a dead driver left behind, read from disk with delta-rs: none of our own code is asked.
+
+So a kill that should have struck between PREPARE_COMMIT and the last marker is seen to have.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+PREPARE_COMMIT = "PREPARE_COMMIT"
+SETTLED = ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autopsy:
+    """The commit under way when the driver died.
+
+    prepared: transactions that are decided and not complete. topics, topics_marked: of those
+    transactions, the topics they write to, and how many of these have their marker.
+    unlogged_batches: micro-batches with an offsets/<n> and without a commits/<n>.
+    """
+
+    prepared: int
+    topics: int
+    topics_marked: int
+    unlogged_batches: int
+
+    def describe(self) -> str:
+        """In words: what a restart will find."""
+        if self.prepared:
+            return f"PREPARE_COMMIT, {self.topics_marked} of {self.topics} topics marked"
+        batch = "without" if self.unlogged_batches else "with"
+        return f"no transaction open, the last micro-batch {batch} its commits/<n>"
+
+    def contradicts(self, place: str) -> bool:
+        """Whether a driver killed at that fail point cannot have left this behind."""
+        match place:
+            case "prepare_commit.after":
+                return not (self.prepared == 1 and self.topics_marked == 0)
+            case "marker.after":
+                return not (self.prepared == 1 and 0 < self.topics_marked < self.topics)
+            case "sink_commit.after":
+                return not (self.prepared == 0 and self.unlogged_batches == 1)
+            case _:
+                return False
+
+
+def autopsy(root: Path, checkpoint: Path) -> Autopsy:
+    """Read the transaction state, the topics it names, and Spark's checkpoint folder."""
+    prepared = [row for row in transaction_rows(root) if row["state"] == PREPARE_COMMIT]
+    topics = [(row, topic) for row in prepared for topic in _topics_of(row)]
+    marked = [1 for row, topic in topics if _is_marked(root, row, topic)]
+    return Autopsy(
+        prepared=len(prepared),
+        topics=len(topics),
+        topics_marked=len(marked),
+        unlogged_batches=len(_batches(checkpoint / "offsets") - _batches(checkpoint / "commits")),
+    )
+
+
+def transaction_rows(root: Path) -> list[dict[str, Any]]:
+    """Every row of the transaction state, of all shards."""
+    shards = sorted(root.glob("__transaction_state-*"))
+    return [row for shard in shards for row in DeltaTable(shard).to_pyarrow_table().to_pylist()]
+
+
+def unsettled_transactions(root: Path) -> int:
+    """How many transactions are neither complete nor aborted."""
+    return sum(row["state"] not in SETTLED for row in transaction_rows(root))
+
+
+def _topics_of(row: dict[str, Any]) -> set[str]:
+    batches = json.loads(row["pending"]).get("batches", [])
+    return {entry["topic"] for entry in [*json.loads(row["partitions"]), *batches]}
+
+
+def _is_marked(root: Path, row: dict[str, Any], topic: str) -> bool:
+    version = DeltaTable(root / topic).transaction_version(f"txnlog/{row['producer_id']}")
+    return version is not None and version >= int(row["txn_epoch"])
+
+
+def _batches(folder: Path) -> set[int]:
+    return {int(file.name) for file in folder.glob("*") if file.name.isdigit()}

@@ -1,0 +1,260 @@
+"""Is each flight in exactly one topic, exactly once, in order? Asked from the outside, twice.
+
+Once through format("txnlog") with read_committed, once through Spark's own Delta reader, which
+knows nothing of txnlog but the column txn_status.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+
+from flights import CANCELLATIONS, DEPARTURES, GROUP_ID, INPUT_TOPIC, OUTPUT_TOPICS, as_records
+from flights_data import read_flights
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F
+
+COMMITTED = "txn_status IN ('none', 'committed')"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What one reader found in some topics, against what should be there. All are numbers of rows.
+
+    out_of_order: rows before which the same key's topic-partition holds a later input row.
+    scattered_keys: keys of a topic found in more than one partition.
+    offset_gaps: offsets from 0 to a partition's end that no row has, or that more than one has.
+    fingerprint: equal when two readers found the same rows at the same offsets.
+    """
+
+    reader: str
+    rows: int
+    missing: int
+    duplicates: int
+    unexpected: int
+    misplaced: int
+    wrong_keys: int
+    out_of_order: int
+    scattered_keys: int
+    offset_gaps: int
+    fingerprint: str
+
+    def problems(self) -> list[str]:
+        """One line for each number that should be 0 and is not."""
+        zeros = (
+            "missing",
+            "duplicates",
+            "unexpected",
+            "misplaced",
+            "wrong_keys",
+            "out_of_order",
+            "scattered_keys",
+            "offset_gaps",
+        )
+        return [
+            f"{self.reader}: {name.replace('_', ' ')} {getattr(self, name):,}"
+            for name in zeros
+            if getattr(self, name)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole check: deliveries by reader, transactions, and everything that is wrong."""
+
+    deliveries: tuple[Delivery, ...]
+    rows_by_topic: dict[str, int]
+    transactions: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return not self.problems
+
+    def delivery(self, reader: str) -> Delivery:
+        """What that reader found."""
+        return next(delivery for delivery in self.deliveries if delivery.reader == reader)
+
+    def to_json(self) -> str:
+        """For another process; from_json is its inverse."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """What to_json gave."""
+        fields = json.loads(text)
+        fields["deliveries"] = tuple(Delivery(**delivery) for delivery in fields["deliveries"])
+        fields["problems"] = tuple(fields["problems"])
+        return cls(**fields)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        topics = ", ".join(f"{topic} {rows:,}" for topic, rows in self.rows_by_topic.items())
+        verdict = self.problems or ("exactly once, in order, the same for both readers",)
+        return [f"rows: {topics}", f"transactions: {self.transactions:,}", *verdict]
+
+
+def expected_output(spark: SparkSession, months: Sequence[int] | None = None) -> DataFrame:
+    """Every flight with the topic it belongs to: position, topic, key, value."""
+    flights = read_flights(months=months)
+    topic = F.when(F.get_json_object("value", "$.dep_time").isNull(), CANCELLATIONS)
+    return as_records(spark, flights).withColumn("topic", topic.otherwise(DEPARTURES))
+
+
+def read_topics(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFrame:
+    """The topics as a read_committed consumer sees them: topic, partition, offset, key, value."""
+    records = (
+        spark.read.format("txnlog")
+        .option("subscribe", ",".join(topics))
+        .option("isolation.level", "read_committed")
+        .option("startingOffsets", "earliest")
+        .load(root)
+    )
+    return records.select("topic", "partition", "offset", *_text("key", "value"))
+
+
+def read_tables(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFrame:
+    """The same columns by SQL on the topics' Delta tables."""
+    tables = [
+        spark.sql(
+            f"SELECT '{topic}' AS topic, partition, base_offset + offset_delta AS offset, "
+            f"key, value FROM delta.`{root}/{topic}` WHERE {COMMITTED}"
+        )
+        for topic in topics
+    ]
+    rows = reduce(lambda above, below: above.unionByName(below), tables)
+    return rows.select("topic", "partition", "offset", *_text("key", "value"))
+
+
+def check_delivery(reader: str, found: DataFrame, expected: DataFrame) -> Delivery:
+    """Compare what a reader found with what was fed.
+
+    found: topic, partition, offset, key, value. expected: position (the input's order), topic,
+    key, value; no value twice. A flight is recognised by its whole value, so a row with
+    one changed byte is one missing and one unexpected row.
+    """
+    wanted = expected.select(
+        "value", "position", F.col("topic").alias("wanted_topic"), F.col("key").alias("wanted_key")
+    )
+    in_order = Window.partitionBy("topic", "partition", "key").orderBy("offset")
+    matched = found.join(wanted, "value", "left").withColumn(
+        "follows_later",
+        F.col("key").isNotNull()
+        & (F.max("position").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
+           > F.col("position")),
+    )  # fmt: skip
+    known = F.col("position").isNotNull()
+    row = F.xxhash64("topic", "partition", "offset", "key", "value").cast("decimal(38,0)")
+    totals = _only_row(
+        matched.agg(
+            F.count("*").alias("rows"),
+            F.count("position").alias("known"),
+            F.count_distinct("position").alias("distinct"),
+            _count(known & (F.col("topic") != F.col("wanted_topic"))).alias("misplaced"),
+            _count(known & ~F.col("key").eqNullSafe(F.col("wanted_key"))).alias("wrong_keys"),
+            _count(F.col("follows_later")).alias("out_of_order"),
+            F.sum(row).alias("hash"),
+        )
+    )
+    return Delivery(
+        reader=reader,
+        rows=totals["rows"],
+        missing=expected.count() - totals["distinct"],
+        duplicates=totals["known"] - totals["distinct"],
+        unexpected=totals["rows"] - totals["known"],
+        misplaced=totals["misplaced"],
+        wrong_keys=totals["wrong_keys"],
+        out_of_order=totals["out_of_order"],
+        scattered_keys=_scattered_keys(found),
+        offset_gaps=_offset_gaps(found),
+        fingerprint=f"{totals['rows']}/{totals['hash']}",
+    )
+
+
+def committed_offsets(spark: SparkSession, root: str, group_id: str) -> dict[str, dict[str, int]]:
+    """The group's committed positions by topic and partition, from the Delta table of offsets."""
+    row = spark.sql(
+        f"SELECT offsets FROM delta.`{root}/__consumer_offsets` WHERE group_id = '{group_id}'"
+    ).first()
+    committed = json.loads(row["offsets"]) if row is not None else {}
+    return {
+        topic: {partition: known[0] for partition, known in partitions.items()}
+        for topic, partitions in committed.items()
+    }
+
+
+def count_transactions(spark: SparkSession, root: str, topics: Sequence[str]) -> int:
+    """How many committed transactions wrote to any of the topics, by their headers in Delta."""
+    headers = [
+        spark.sql(
+            f"SELECT DISTINCT producer_id, producer_epoch FROM delta.`{root}/{topic}` "
+            "WHERE txn_status = 'committed'"
+        )
+        for topic in topics
+    ]
+    return reduce(lambda above, below: above.union(below), headers).distinct().count()
+
+
+def check_root(spark: SparkSession, root: str, months: Sequence[int] | None = None) -> Report:
+    """Check the input, the output through both readers, and the group's offsets."""
+    expected = expected_output(spark, months).cache()
+    fed = expected.withColumn("topic", F.lit(INPUT_TOPIC))
+    found = read_topics(spark, root, OUTPUT_TOPICS).cache()
+    deliveries = (
+        check_delivery("input", read_topics(spark, root, [INPUT_TOPIC]), fed),
+        check_delivery("txnlog", found, expected),
+        check_delivery("delta", read_tables(spark, root, OUTPUT_TOPICS), expected),
+    )
+    problems = [problem for delivery in deliveries for problem in delivery.problems()]
+    if deliveries[1].fingerprint != deliveries[2].fingerprint:
+        problems.append("txnlog and delta: the two readers found different rows or offsets")
+    by_topic = {row["topic"]: row["count"] for row in found.groupBy("topic").count().collect()}
+    problems += _offset_problems(spark, root, deliveries[0].rows)
+    expected.unpersist()
+    found.unpersist()
+    return Report(
+        deliveries=deliveries,
+        rows_by_topic={topic: by_topic.get(topic, 0) for topic in OUTPUT_TOPICS},
+        transactions=count_transactions(spark, root, OUTPUT_TOPICS),
+        problems=tuple(problems),
+    )
+
+
+def _offset_problems(spark: SparkSession, root: str, rows_fed: int) -> list[str]:
+    committed = committed_offsets(spark, root, GROUP_ID).get(INPUT_TOPIC, {})
+    rows_read = sum(committed.values())
+    if rows_read == rows_fed:
+        return []
+    return [f"group {GROUP_ID}: its offsets count {rows_read:,} rows as read, fed are {rows_fed:,}"]
+
+
+def _scattered_keys(found: DataFrame) -> int:
+    keyed = found.where(F.col("key").isNotNull()).groupBy("topic", "key")
+    return keyed.agg(F.count_distinct("partition").alias("n")).where("n > 1").count()
+
+
+def _offset_gaps(found: DataFrame) -> int:
+    partitions = found.groupBy("topic", "partition").agg(
+        F.count("*").alias("rows"),
+        F.count_distinct("offset").alias("distinct"),
+        (F.max("offset") + 1).alias("end"),
+    )
+    gaps = F.col("end") - F.col("distinct") + F.col("rows") - F.col("distinct")
+    return int(_only_row(partitions.agg(F.coalesce(F.sum(gaps), F.lit(0)).alias("gaps")))["gaps"])
+
+
+def _only_row(aggregate: DataFrame) -> Row:
+    row = aggregate.first()
+    assert row is not None, "an aggregate without groups has one row"
+    return row
+
+
+def _count(condition: Column) -> Column:
+    return F.count_if(F.coalesce(condition, F.lit(False)))
+
+
+def _text(*columns: str) -> list[Column]:
+    return [F.col(column).cast("string").alias(column) for column in columns]

@@ -1,0 +1,92 @@
+"""When the demo kills its streaming driver: a list people can write, made exact by a seed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+RANDOM = "random"
+LOST_CHECKPOINT = "lost-checkpoint"
+# Places between two writes of a commit where txnlog can be made to die, and what a death there is.
+FAILPOINTS = {
+    "prepare_commit.before": "before PREPARE_COMMIT",
+    "prepare_commit.after": "after PREPARE_COMMIT, before any marker",
+    "marker.after": "between the first topic's marker and the last",
+    "offsets.after": "after the group's offsets, before COMPLETE_COMMIT",
+    "complete.before": "before COMPLETE_COMMIT",
+    "complete.after": "after COMPLETE_COMMIT",
+    "sink_commit.after": "between the sink's commit and Spark's commits/<n>",
+}
+DEFAULT_KILLS = (
+    "random,marker.after,random,sink_commit.after,random,prepare_commit.after+lost-checkpoint"
+)
+# A driver shall do some work before it dies, and leave some for those that come after it.
+TRANSACTIONS_MIN, TRANSACTIONS_MAX = 1, 4
+DELAY_MS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillKind:
+    """One word of the list: where to kill (a fail point or RANDOM), and whether to lose state."""
+
+    place: str
+    loses_checkpoint: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """One death of the driver, counted from its start.
+
+    At a fail point: in its `transactions`-th commit. At random: `delay_ms` after that many
+    transactions are seen, whatever the driver does then.
+    """
+
+    place: str
+    transactions: int
+    delay_ms: int = 0
+    loses_checkpoint: bool = False
+
+    @property
+    def failpoint(self) -> str | None:
+        """The value of TXNLOG_FAILPOINT, or None when the supervisor kills from outside."""
+        return None if self.place == RANDOM else f"{self.place}@{self.transactions}:driver"
+
+    def describe(self) -> str:
+        """In words, for the line printed when it has happened."""
+        if self.place == RANDOM:
+            return f"at a random moment, {self.delay_ms} ms after a transaction"
+        lost = ", and the checkpoint deleted" if self.loses_checkpoint else ""
+        return FAILPOINTS[self.place] + lost
+
+
+def parse_kills(text: str) -> tuple[KillKind, ...]:
+    """`random,marker.after,prepare_commit.after+lost-checkpoint` as kinds of kills.
+
+    Raises: argparse.ArgumentTypeError that names the word nobody knows.
+    """
+    kinds = []
+    for word in filter(None, text.split(",")):
+        place, _, loss = word.partition("+")
+        if (place != RANDOM and place not in FAILPOINTS) or loss not in ("", LOST_CHECKPOINT):
+            known = ", ".join([RANDOM, *FAILPOINTS])
+            raise argparse.ArgumentTypeError(
+                f"unknown kill {word!r}: use {known}, with +{LOST_CHECKPOINT} behind it or not"
+            )
+        kinds.append(KillKind(place=place, loses_checkpoint=bool(loss)))
+    return tuple(kinds)
+
+
+def plan_kills(kinds: Sequence[KillKind], seed: int) -> list[Kill]:
+    """The exact moment of every kill; the same seed gives the same plan."""
+    moments = random.Random(seed)
+    return [
+        Kill(
+            place=kind.place,
+            transactions=moments.randint(TRANSACTIONS_MIN, TRANSACTIONS_MAX),
+            delay_ms=moments.randint(0, DELAY_MS_MAX) if kind.place == RANDOM else 0,
+            loses_checkpoint=kind.loses_checkpoint,
+        )
+        for kind in kinds
+    ]

@@ -1,0 +1,53 @@
+"""Where Spark finds format `txnlog`: it imports every top-level module named `pyspark_*`.
+
+A failing import here would hide every Python data source of the session, so the top level imports
+nothing but pyspark.sql.datasource; the rest is imported by the method that needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """Format `txnlog`: batch and stream, source and sink. No method here does any I/O."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "txnlog"
+
+    def schema(self) -> str:
+        from spark_source.schema import source_schema
+
+        return source_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_source.batch import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark_source.stream import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_sink.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from spark_sink.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,95 @@
+"""The batch source: `spark.read.format("txnlog")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from spark_source.positions import (
+    MutablePositions,
+    Snapshots,
+    Wanted,
+    check_in_log,
+    check_ranges,
+    ends_of,
+    resolve,
+    resolve_committed,
+    wanted_partitions,
+)
+from spark_source.reading import read_partition
+from spark_source.schema import check_schema
+from spark_source.settings import COMMITTED, SourceSettings, source_settings
+from spark_source.topics import SourceTopics
+from txnlog.errors import ConfigError
+from txnlog.options import warn_about
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> TxnLogBatchReader:
+    """The reader for `spark.read`; no I/O. Raises ConfigError."""
+    settings = source_settings(options, "read")
+    check_schema(schema, include_headers=settings.include_headers)
+    return TxnLogBatchReader(settings)
+
+
+class TxnLogBatchReader(DataSourceReader):
+    """Plans in a worker of the driver; a copy of it reads in each task."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Tasks for the records from startingOffsets to endingOffsets.
+
+        Raises: DataLossError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, ConfigError.
+        """
+        settings = self._settings
+        warn_about(settings.options)
+        topics = SourceTopics(settings)
+        logs = topics.logs(required=True)
+        snapshots = topics.snapshots(logs)
+        wanted = wanted_partitions(settings.subscription, snapshots)
+        starts, losses = check_in_log(self._starts(topics, wanted, snapshots), snapshots)
+        topics.report(losses)
+        if isinstance(settings.ending, str):
+            ends = ends_of(starts, snapshots)
+        else:
+            ends = resolve("endingOffsets", settings.ending, wanted, snapshots)
+            _check_order(starts, ends)
+        topic_ids = {topic: snapshot.topic_id for topic, snapshot in snapshots.items()}
+        starts, ends, losses = check_ranges(starts, ends, topic_ids, snapshots)
+        topics.report(losses)
+        return topics.plan(starts, ends, logs)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in Arrow batches. Runs on executors."""
+        return read_partition(self._settings, partition)
+
+    def _starts(
+        self, topics: SourceTopics, wanted: Wanted, snapshots: Snapshots
+    ) -> MutablePositions:
+        settings = self._settings
+        if settings.starting == COMMITTED and settings.group_id:
+            # Only a look: a batch commits no offsets, so it does not start in the group.
+            committed = topics.cluster.groups.fetch(settings.group_id, None)
+            return resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
+        return resolve("startingOffsets", settings.starting, wanted, snapshots)
+
+
+def _check_order(starts: MutablePositions, ends: MutablePositions) -> None:
+    for topic, partitions in ends.items():
+        for partition, end in partitions.items():
+            start = starts[topic][partition]
+            if end < start:
+                raise ConfigError(
+                    f"Partition {partition} of topic {topic} starts at offset {start}, beyond its "
+                    f"endingOffsets {end}.",
+                    option="endingOffsets",
+                    topic=topic,
+                    partition=partition,
+                )

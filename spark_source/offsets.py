@@ -1,0 +1,160 @@
+"""Offsets as JSON: what users write in options, and what the source logs in Spark's checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from txnlog.errors import CheckpointError, ConfigError
+from txnlog.protocol.topics import check_topic_name
+
+Positions = Mapping[str, Mapping[int, int]]
+
+EARLIEST, EARLIEST_OFFSET = "earliest", -2
+LATEST, LATEST_OFFSET = "latest", -1
+RESERVED_KEY = "@"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOffset:
+    """One offset of the source: next offset to read per partition, and whose offsets these are.
+
+    `start` holds the positions the batch that ends here starts from wherever the offset before it
+    does not say: all of batch 0, added partitions, partitions that went on after data loss. So a
+    replay reads the same range. `group` and `generation` are those the query commits under.
+    """
+
+    positions: Positions
+    cluster: str = ""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    group: str | None = None
+    generation: int | None = None
+    start: Positions = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Topics and partitions in order, then the reserved key: equal offsets, equal text."""
+        stamp: dict[str, Any] = {
+            "cluster": self.cluster,
+            "topics": {topic: self.topic_ids[topic] for topic in sorted(self.topic_ids)},
+        }
+        if self.group is not None:
+            stamp["group"] = self.group
+            stamp["generation"] = self.generation
+        if self.start:
+            stamp["start"] = positions_json(self.start)
+        return {**positions_json(self.positions), RESERVED_KEY: stamp}
+
+    @classmethod
+    def from_json(cls, logged: Mapping[str, Any]) -> SourceOffset:
+        """Read a logged offset back. Raises CheckpointError when it is not one of ours."""
+        try:
+            stamp = logged[RESERVED_KEY]
+            return cls(
+                positions=_positions({t: p for t, p in logged.items() if t != RESERVED_KEY}),
+                cluster=str(stamp["cluster"]),
+                topic_ids=dict(stamp["topics"]),
+                group=stamp.get("group"),
+                generation=stamp.get("generation"),
+                start=_positions(stamp.get("start", {})),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"The checkpoint holds an offset that format txnlog did not write: "
+                f"{json.dumps(logged)[:500]}. A query cannot change its source; start it with a "
+                "new checkpointLocation."
+            ) from error
+
+
+def positions_json(positions: Positions) -> dict[str, dict[str, int]]:
+    """{"topic":{"0":42}} in order of topic and partition number."""
+    return {
+        topic: {str(partition): positions[topic][partition] for partition in sorted(partitions)}
+        for topic, partitions in sorted(positions.items())
+    }
+
+
+def parse_subscribe(value: str) -> tuple[str, ...]:
+    """Topics of option subscribe, once each. Raises ConfigError, InvalidTopicError."""
+    topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not topics:
+        raise ConfigError("Option subscribe names no topic.", option="subscribe")
+    return tuple(check_topic_name(topic) for topic in topics)
+
+
+def parse_assign(value: str) -> dict[str, tuple[int, ...]]:
+    """Partitions of option assign, {"topic":[0,1]}. Raises ConfigError, InvalidTopicError."""
+    parsed = _json_object("assign", value, '{"topic":[0,1]}')
+    assigned: dict[str, tuple[int, ...]] = {}
+    for topic, partitions in parsed.items():
+        check_topic_name(topic)
+        if not isinstance(partitions, list) or not partitions:
+            raise ConfigError(
+                f'Option assign: topic {topic} needs a list of partitions: {{"{topic}":[0,1]}}.',
+                option="assign",
+                topic=topic,
+            )
+        for partition in partitions:
+            if type(partition) is not int or partition < 0:
+                raise ConfigError(
+                    f"Option assign: {json.dumps(partition)} is not a partition of topic {topic}.",
+                    option="assign",
+                    topic=topic,
+                )
+        assigned[topic] = tuple(sorted(set(cast("list[int]", partitions))))
+    if not assigned:
+        raise ConfigError("Option assign names no topic.", option="assign")
+    return assigned
+
+
+def parse_positions(option: str, value: str) -> dict[str, dict[int, int]]:
+    """Offsets of startingOffsets or endingOffsets; -2 earliest, -1 latest.
+
+    The reserved key of a logged offset may be there and is passed over, so that one can be copied
+    from a checkpoint or a progress report. Raises: ConfigError that names option and topic (R60).
+    """
+    parsed = _json_object(option, value, '{"topic":{"0":23,"1":-2}}, earliest or latest')
+    positions: dict[str, dict[int, int]] = {}
+    for topic, partitions in parsed.items():
+        if topic == RESERVED_KEY:
+            continue
+        if not isinstance(partitions, dict):
+            raise ConfigError(
+                f'Option {option}: topic {topic} needs offsets per partition, as in {{"0":23}}.',
+                option=option,
+                topic=topic,
+            )
+        positions[topic] = {}
+        for partition, offset in partitions.items():
+            known = partition.isdecimal() and type(offset) is int and offset >= EARLIEST_OFFSET
+            if not known:
+                raise ConfigError(
+                    f"Option {option}: topic {topic} has {json.dumps({partition: offset})}; "
+                    "partitions are numbers, offsets are 0 or more, -1 for latest, -2 for "
+                    "earliest.",
+                    option=option,
+                    topic=topic,
+                )
+            positions[topic][int(partition)] = offset
+    return positions
+
+
+def _json_object(option: str, value: str, example: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(value)
+    except ValueError as error:
+        raise ConfigError(
+            f"Option {option} is not JSON ({error}): {value[:200]!r}. It takes {example}.",
+            option=option,
+        ) from error
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"Option {option} takes {example}.", option=option)
+    return parsed
+
+
+def _positions(value: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    return {
+        topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+        for topic, partitions in value.items()
+    }

@@ -1,0 +1,348 @@
+"""Where a query starts, goes on and ends, decided from what the topics' logs say; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spark_source.offsets import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    LATEST_OFFSET,
+    Positions,
+    SourceOffset,
+)
+from spark_source.settings import COMMITTED, Subscription
+from txnlog.errors import (
+    ConfigError,
+    DataLossError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+
+Wanted = Mapping[str, Sequence[int]]
+MutablePositions = dict[str, dict[int, int]]
+
+
+class TopicOffsets(Protocol):
+    """What is asked of a topic's view."""
+
+    def log_start_offset(self, partition: int) -> int: ...
+
+    def high_watermark(self, partition: int) -> int: ...
+
+    def last_stable_offset(self, partition: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """Offsets of a topic at one version of its log, one entry per partition.
+
+    `end` is the last stable offset, or the high watermark under read_uncommitted (R15, R18).
+    """
+
+    topic_id: str
+    log_start: tuple[int, ...]
+    end: tuple[int, ...]
+    high_watermark: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, view: TopicOffsets, *, topic_id: str, partitions: int, read_committed: bool
+    ) -> TopicSnapshot:
+        numbers = range(partitions)
+        high_watermark = tuple(view.high_watermark(p) for p in numbers)
+        stable = tuple(view.last_stable_offset(p) for p in numbers)
+        return cls(
+            topic_id=topic_id,
+            log_start=tuple(view.log_start_offset(p) for p in numbers),
+            end=stable if read_committed else high_watermark,
+            high_watermark=high_watermark,
+        )
+
+
+Snapshots = Mapping[str, TopicSnapshot]
+
+
+def wanted_partitions(subscription: Subscription, snapshots: Snapshots) -> dict[str, list[int]]:
+    """Partitions to read, per topic that is there.
+
+    Raises: UnknownTopicOrPartitionError when assign names a partition its topic does not have.
+    """
+    wanted: dict[str, list[int]] = {}
+    for topic, assigned in subscription.partitions.items():
+        if topic not in snapshots:
+            continue
+        count = len(snapshots[topic].log_start)
+        partitions = list(range(count) if assigned is None else assigned)
+        if partitions and partitions[-1] >= count:
+            raise UnknownTopicOrPartitionError(
+                f"Option {subscription.option}: topic {topic} has partitions 0 to {count - 1}, not "
+                f"{partitions[-1]}.",
+                topic=topic,
+                partition=partitions[-1],
+            )
+        wanted[topic] = partitions
+    return wanted
+
+
+def resolve(
+    option: str, value: str | Positions, wanted: Wanted, snapshots: Snapshots
+) -> MutablePositions:
+    """Positions for earliest, latest or the JSON of startingOffsets or endingOffsets.
+
+    Raises: ConfigError when the JSON does not name exactly the wanted partitions (R60).
+    """
+    if not isinstance(value, str):
+        _check_named(option, value, wanted)
+    resolved: MutablePositions = {}
+    for topic, partition in _each(wanted):
+        offset = _offset_of(value, topic, partition)
+        if offset == EARLIEST_OFFSET:
+            offset = snapshots[topic].log_start[partition]
+        elif offset == LATEST_OFFSET:
+            offset = snapshots[topic].end[partition]
+        resolved.setdefault(topic, {})[partition] = offset
+    return resolved
+
+
+def resolve_committed(
+    committed: Positions, reset: str | None, wanted: Wanted, snapshots: Snapshots
+) -> MutablePositions:
+    """Positions for startingOffsets=committed, with `auto.offset.reset` for the rest.
+
+    Without that option a partition starts at latest, but at earliest in a topic the group reads
+    already: it was added since, and none of it was read. Raises: ConfigError for reset `none`.
+    """
+    resolved: MutablePositions = {}
+    for topic, partition in _each(wanted):
+        known = committed.get(topic, {})
+        if partition in known:
+            offset = known[partition]
+        elif reset == "none":
+            raise ConfigError(
+                f"startingOffsets={COMMITTED}: the group has no offset for partition {partition} "
+                f"of topic {topic}, and auto.offset.reset is none. Set it to earliest or latest.",
+                option="auto.offset.reset",
+                topic=topic,
+                partition=partition,
+            )
+        elif reset == EARLIEST or (reset is None and known):
+            offset = snapshots[topic].log_start[partition]
+        else:
+            offset = snapshots[topic].end[partition]
+        resolved.setdefault(topic, {})[partition] = offset
+    return resolved
+
+
+def check_in_log(positions: Positions, snapshots: Snapshots) -> tuple[MutablePositions, list[str]]:
+    """Positions brought into the log, and what is lost by that, one sentence each."""
+    checked: MutablePositions = {}
+    losses: list[str] = []
+    for topic, partitions in positions.items():
+        snapshot = snapshots[topic]
+        for partition, offset in partitions.items():
+            low, high = snapshot.log_start[partition], snapshot.high_watermark[partition]
+            if offset < low:
+                losses.append(_below(topic, partition, offset, low))
+            elif offset > high:
+                losses.append(_beyond(topic, partition, offset, high))
+            checked.setdefault(topic, {})[partition] = min(max(offset, low), high)
+    return checked, losses
+
+
+def continue_from(
+    logged: SourceOffset, subscription: Subscription, wanted: Wanted, snapshots: Snapshots
+) -> tuple[MutablePositions, MutablePositions, list[str]]:
+    """Positions a query goes on from, those that differ from the logged ones, and the losses.
+
+    A partition that is new starts at its log start. A topic deleted and created again is another
+    topic: none of its offsets were read (R71).
+    """
+    losses = [
+        _gone(topic, partition, offset, subscription)
+        for topic, partitions in logged.positions.items()
+        for partition, offset in partitions.items()
+        if partition not in wanted.get(topic, ())
+    ]
+    positions: MutablePositions = {}
+    moved: MutablePositions = {}
+    for topic, partition in _each(wanted):
+        snapshot = snapshots[topic]
+        known = logged.positions.get(topic, {}).get(partition)
+        logged_id = logged.topic_ids.get(topic, snapshot.topic_id)
+        if known is None:
+            offset = snapshot.log_start[partition]
+        elif logged_id != snapshot.topic_id:
+            offset = snapshot.log_start[partition]
+            losses.append(
+                f"topic {topic} was deleted and created again since partition {partition} was read "
+                f"up to offset {known}; the new topic begins at offset {offset}"
+            )
+        else:
+            checked, lost = check_in_log({topic: {partition: known}}, snapshots)
+            offset = checked[topic][partition]
+            losses += lost
+        positions.setdefault(topic, {})[partition] = offset
+        if offset != known or logged_id != snapshot.topic_id:
+            moved.setdefault(topic, {})[partition] = offset
+    return positions, moved, losses
+
+
+def check_ranges(
+    starts: Positions, ends: Positions, topic_ids: Mapping[str, str], snapshots: Snapshots
+) -> tuple[MutablePositions, MutablePositions, list[str]]:
+    """Planned ranges brought into the log as it is now, and what is lost by that.
+
+    Raises: OffsetOutOfRangeError for a range with transactions that are still open, planned under
+    another isolation.level; to leave them out would lose them.
+    """
+    checked_starts: MutablePositions = {}
+    checked_ends: MutablePositions = {}
+    losses: list[str] = []
+    for topic, partition in _each(ends):
+        start, end = starts[topic][partition], ends[topic][partition]
+        if end <= start:
+            continue
+        snapshot = snapshots.get(topic)
+        if snapshot is None or snapshot.topic_id != topic_ids[topic]:
+            losses.append(
+                f"offsets {start} to {end - 1} of partition {partition} of topic {topic}, which "
+                "was deleted"
+            )
+            continue
+        low, high = snapshot.log_start[partition], snapshot.high_watermark[partition]
+        stable = snapshot.end[partition]
+        if stable < end <= high:
+            raise OffsetOutOfRangeError(
+                f"Offsets {stable} to {end - 1} of partition {partition} of topic {topic} belong "
+                "to transactions that are not decided, and isolation.level is read_committed. Try "
+                "again when they are, or read with isolation.level=read_uncommitted.",
+                topic=topic,
+                partition=partition,
+            )
+        if start < low:
+            losses.append(_below(topic, partition, start, min(low, end)))
+        if end > high:
+            losses.append(_beyond(topic, partition, end, high))
+        checked_starts.setdefault(topic, {})[partition] = max(start, low)
+        checked_ends.setdefault(topic, {})[partition] = min(end, high)
+    return checked_starts, checked_ends, losses
+
+
+def ends_of(positions: Positions, snapshots: Snapshots) -> MutablePositions:
+    """Where reading can go from these positions; never back."""
+    return {
+        topic: {p: max(offset, snapshots[topic].end[p]) for p, offset in partitions.items()}
+        for topic, partitions in positions.items()
+    }
+
+
+def limit_ends(starts: Positions, ends: Positions, limit: int) -> MutablePositions:
+    """Ends at most `limit` records after the starts, shared in proportion to what waits.
+
+    As in Spark's Kafka connector (KafkaMicroBatchStream.rateLimit): shares are rounded down, but a
+    partition gets one record at least. Where that would exceed the limit the biggest shares give
+    way; with more partitions than the limit, they take turns.
+    """
+    sizes = {
+        (topic, partition): end - starts[topic][partition]
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+        if end > starts[topic][partition]
+    }
+    total = sum(sizes.values())
+    if total <= limit:
+        return {topic: dict(partitions) for topic, partitions in ends.items()}
+    shares = {key: max(1, limit * size // total) for key, size in sizes.items()}
+    excess = sum(shares.values()) - limit
+    for key in sorted(shares, key=lambda key: (-shares[key], key)):
+        given_up = min(max(excess, 0), shares[key] - 1)
+        shares[key] -= given_up
+        excess -= given_up
+    if excess > 0:
+        # Every share is 1. The sum of the starts moves on with each batch, and the turn with it.
+        turn = sum(starts[topic][partition] for topic, partition in sizes) % len(sizes)
+        order = sorted(shares)
+        for key in (order[turn:] + order[:turn])[limit:]:
+            shares[key] = 0
+    return {
+        topic: {p: min(end, starts[topic][p] + shares.get((topic, p), 0)) for p, end in ps.items()}
+        for topic, ps in ends.items()
+    }
+
+
+def data_loss(losses: Collection[str]) -> DataLossError:
+    """The error for records a query wants that are gone."""
+    return DataLossError(
+        f"Records are gone that this query has not read: {'; '.join(losses)}. They were removed by "
+        "retention, or the topic was. To go on without them set option failOnDataLoss=false: "
+        "reading goes on from the log start."
+    )
+
+
+def _check_named(option: str, named: Positions, wanted: Wanted) -> None:
+    for topic, partitions in named.items():
+        if topic not in wanted:
+            raise ConfigError(
+                f"Option {option} names topic {topic}, which the query does not read; it reads "
+                f"{', '.join(sorted(wanted))}.",
+                option=option,
+                topic=topic,
+            )
+        extra = sorted(set(partitions) - set(wanted[topic]))
+        if extra:
+            raise ConfigError(
+                f"Option {option} names partition {extra[0]} of topic {topic}; the query reads "
+                f"partitions {', '.join(map(str, wanted[topic]))} of it.",
+                option=option,
+                topic=topic,
+            )
+    for topic, partition in _each(wanted):
+        if partition not in named.get(topic, {}):
+            raise ConfigError(
+                f"Option {option} does not name partition {partition} of topic {topic}. Name every "
+                "partition; -1 stands for latest, -2 for earliest.",
+                option=option,
+                topic=topic,
+            )
+
+
+def _offset_of(value: str | Positions, topic: str, partition: int) -> int:
+    if isinstance(value, str):
+        return {EARLIEST: EARLIEST_OFFSET, LATEST: LATEST_OFFSET}[value]
+    return value[topic][partition]
+
+
+def _each(wanted: Mapping[str, Collection[int]]) -> Iterator[tuple[str, int]]:
+    for topic in sorted(wanted):
+        for partition in wanted[topic]:
+            yield topic, partition
+
+
+def _below(topic: str, partition: int, offset: int, low: int) -> str:
+    return (
+        f"offsets {offset} to {low - 1} of partition {partition} of topic {topic} are below its "
+        "log start"
+    )
+
+
+def _beyond(topic: str, partition: int, offset: int, high: int) -> str:
+    return (
+        f"offset {offset} of partition {partition} of topic {topic} is beyond its end {high}, as "
+        "if the topic was restored from an old copy"
+    )
+
+
+def _gone(topic: str, partition: int, offset: int, subscription: Subscription) -> str:
+    if topic not in subscription.partitions:
+        return (
+            f"the checkpoint is at offset {offset} of partition {partition} of topic {topic}, "
+            f"which option {subscription.option} does not name any more"
+        )
+    return (
+        f"partition {partition} of topic {topic}, read up to offset {offset}, is not there (any "
+        f"more) or not in option {subscription.option}"
+    )

@@ -1,0 +1,116 @@
+"""Inside a Spark task: from the files of ranges to Arrow batches of the source's schema."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from spark_source.planning import FileSlice, PartitionRange, SourcePartition
+from spark_source.schema import HEADERS_ARROW, arrow_schema
+from spark_source.settings import SourceSettings
+from txnlog.options import Options
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.parquet import read_batch_file
+
+CREATE_TIME = 0
+BATCH_ROWS = 32_768
+BATCH_BYTES = 4 << 20
+
+_stores: dict[tuple[int, str, frozenset[tuple[str, str]]], ObjectStore] = {}
+
+
+def cached_store(options: Options) -> ObjectStore:
+    """The root's store, opened once per process; Spark's workers outlive their tasks."""
+    key = (os.getpid(), options.root, frozenset(options.storage.items()))
+    store = _stores.get(key)
+    if store is None:
+        store = _stores[key] = ObjectStore.from_url(options.root, options.storage)
+    return store
+
+
+def read_partition(settings: SourceSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The records of one task; none for InputPartition(None), which Spark makes of no tasks."""
+    if not isinstance(partition, SourcePartition):
+        return iter(())
+    store = cached_store(settings.options)
+    return read_ranges(store, partition.ranges, include_headers=settings.include_headers)
+
+
+def read_ranges(
+    store: ObjectStore, ranges: Iterable[PartitionRange], *, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the ranges, in order, as batches of arrow_schema().
+
+    Small batches are put together, up to BATCH_ROWS or BATCH_BYTES. Raises: CorruptLogError,
+    ObjectNotFoundError, StorageError that name the file.
+    """
+    small: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in _read_all(store, ranges, include_headers=include_headers):
+        if small and (
+            rows + batch.num_rows > BATCH_ROWS or size_bytes + batch.nbytes > BATCH_BYTES
+        ):
+            yield _joined(small)
+            small, rows, size_bytes = [], 0, 0
+        small.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+    if small:
+        yield _joined(small)
+
+
+def _read_all(
+    store: ObjectStore, ranges: Iterable[PartitionRange], *, include_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    columns = ["offset_delta", "timestamp", "key", "value"]
+    if include_headers:
+        columns.append("headers")
+    schema = arrow_schema(include_headers=include_headers)
+    for found in ranges:
+        for file in found.files:
+            records = read_batch_file(
+                store,
+                file.path,
+                columns=columns,
+                first_delta=max(0, found.start - file.base_offset),
+                end_delta=min(found.end, file.last_offset + 1) - file.base_offset,
+                num_records=file.num_records,
+                size_bytes=file.size_bytes,
+                batch_rows=_batch_rows(file),
+            )
+            for batch in records:
+                yield _to_spark(batch, found.topic, found.partition, file.base_offset, schema)
+
+
+def _batch_rows(file: FileSlice) -> int:
+    """Rows per batch, so that a batch of big records stays near BATCH_BYTES."""
+    record_bytes = max(1, file.size_bytes // max(1, file.num_records))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // record_bytes))
+
+
+def _to_spark(
+    batch: pa.RecordBatch, topic: str, partition: int, base_offset: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    rows = batch.num_rows
+    columns = [
+        batch.column("key"),
+        batch.column("value"),
+        pa.repeat(pa.scalar(topic, pa.string()), rows),
+        pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        pc.add(batch.column("offset_delta"), base_offset),
+        batch.column("timestamp"),
+        pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), rows),
+    ]
+    if len(schema) > len(columns):
+        columns.append(batch.column("headers").cast(HEADERS_ARROW))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -1,0 +1,87 @@
+"""The source's schema: that of Spark's Kafka connector, for Spark and for Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_source.settings import source_settings
+from txnlog.errors import ConfigError
+from txnlog.option_table import Operation
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+COLUMNS: tuple[tuple[str, str], ...] = (
+    ("key", "binary"),
+    ("value", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("timestampType", "int"),
+)
+HEADERS = ("headers", "array<struct<key:string,value:binary>>")
+
+HEADERS_ARROW = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+ARROW_COLUMNS = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+ARROW_COLUMNS_WITH_HEADERS = ARROW_COLUMNS.append(pa.field("headers", HEADERS_ARROW))
+
+
+def source_schema(options: Mapping[str, str]) -> str:
+    """The schema as DDL, for options of a batch or a stream (Spark does not say which here).
+
+    Raises: ConfigError when the options suit neither.
+    """
+    only_batch = any(name.lower() == "endingoffsets" for name in options)
+    first: tuple[Operation, Operation] = ("read", "readStream")
+    operation, other = first if only_batch else first[::-1]
+    try:
+        settings = source_settings(options, operation)
+    except ConfigError as error:
+        try:
+            settings = source_settings(options, other)
+        except ConfigError:
+            raise error from None
+    return ddl(include_headers=settings.include_headers)
+
+
+def ddl(*, include_headers: bool) -> str:
+    """Column names and Spark types, all nullable."""
+    columns = (*COLUMNS, HEADERS) if include_headers else COLUMNS
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def arrow_schema(*, include_headers: bool) -> pa.Schema:
+    """What Spark makes of the schema in Arrow; its reader takes batches of exactly this."""
+    return ARROW_COLUMNS_WITH_HEADERS if include_headers else ARROW_COLUMNS
+
+
+def check_schema(given: StructType, *, include_headers: bool) -> None:
+    """Refuse a schema the user set with .schema(...) that is not the source's own.
+
+    Raises: ConfigError that shows both.
+    """
+    columns = (*COLUMNS, HEADERS) if include_headers else COLUMNS
+    found = tuple((field.name, field.dataType.simpleString()) for field in given.fields)
+    if found == columns and all(field.nullable for field in given.fields):
+        return
+    raise ConfigError(
+        f"The schema of format txnlog is fixed: {ddl(include_headers=include_headers)}. Given was "
+        f"{given.simpleString()}. Remove .schema(...), and select or cast columns afterwards"
+        f"{'' if include_headers else '; option includeHeaders=true adds headers'}."
+    )

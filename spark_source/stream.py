@@ -1,0 +1,201 @@
+"""The streaming source (Spark's KafkaMicroBatchStream, for topics without brokers)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_source.offsets import Positions, SourceOffset, positions_json
+from spark_source.positions import (
+    MutablePositions,
+    Snapshots,
+    check_in_log,
+    check_ranges,
+    continue_from,
+    ends_of,
+    limit_ends,
+    resolve,
+    resolve_committed,
+    wanted_partitions,
+)
+from spark_source.reading import read_partition
+from spark_source.schema import check_schema
+from spark_source.settings import COMMITTED, SourceSettings, source_settings
+from spark_source.topics import SourceTopics
+from txnlog.errors import CheckpointError
+from txnlog.options import warn_about
+from txnlog.storage.topic_log import TopicLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> TxnLogStreamReader:
+    """The reader for `spark.readStream`; no I/O. Raises ConfigError."""
+    settings = source_settings(options, "readStream")
+    check_schema(schema, include_headers=settings.include_headers)
+    return TxnLogStreamReader(settings)
+
+
+class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in one worker of the driver for a query's run; a copy of it reads in each task."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._topics = SourceTopics(settings)
+        self._available_now: Snapshots | None = None
+        self._latest: Snapshots | None = None
+        self._just_refreshed: dict[str, TopicLog] | None = None
+        self._generation: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Nothing: Spark asks again when it replays batch 0, and by then `latest` has moved on.
+
+        The resolved start travels in batch 0's end, which Spark logs before it runs the batch.
+        """
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        records_max = self._settings.max_offsets_per_trigger
+        return ReadAllAvailable() if records_max is None else ReadMaxRows(records_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end of the run: what is in the topics now (R61)."""
+        logs = self._topics.logs(required=self._settings.fail_on_data_loss)
+        self._available_now = self._topics.snapshots(logs)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch: `start` itself when there is nothing new.
+
+        Raises: DataLossError, UnknownTopicOrPartitionError, ConfigError, CheckpointError,
+        IllegalGenerationError, UnstableOffsetCommitError.
+        """
+        warn_about(self._settings.options)
+        snapshots = self._refresh(required=not start or self._settings.fail_on_data_loss)
+        logged = self._logged(start) if start else None
+        generation = self._join(logged)
+        if logged is None:
+            positions = moved = self._begin(snapshots, generation)
+        else:
+            wanted = wanted_partitions(self._settings.subscription, snapshots)
+            positions, moved, losses = continue_from(
+                logged, self._settings.subscription, wanted, snapshots
+            )
+            self._topics.report(losses)
+        ends = ends_of(positions, snapshots)
+        if isinstance(limit, ReadMaxRows):
+            ends = limit_ends(positions, ends, limit.max_rows)
+        if logged is not None and not moved and ends == logged.positions:
+            return start
+        return SourceOffset(
+            positions=ends,
+            cluster=self._topics.cluster.cluster_id,
+            topic_ids={topic: snapshots[topic].topic_id for topic in ends},
+            group=self._settings.group_id,
+            generation=generation,
+            start=moved,
+        ).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Ends of the partitions read, as of the last look: {"topic":{"0":42}}."""
+        if self._latest is None:
+            return None
+        wanted = wanted_partitions(self._settings.subscription, self._latest)
+        return positions_json(
+            {topic: {p: self._latest[topic].end[p] for p in wanted[topic]} for topic in wanted}
+        )
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks for the records from start to end.
+
+        Raises: DataLossError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, CheckpointError.
+        """
+        if start == end:
+            return []
+        finish = self._logged(end)
+        before = self._logged(start).positions if start else {}
+        starts = _starts(before, finish)
+        logs = self._just_refreshed
+        self._just_refreshed = None
+        if logs is None or set(finish.positions) - set(logs):
+            logs = self._topics.logs(required=self._settings.fail_on_data_loss)
+        snapshots = self._topics.snapshots(logs)
+        starts, ends, losses = check_ranges(starts, finish.positions, finish.topic_ids, snapshots)
+        self._topics.report(losses)
+        return self._topics.plan(starts, ends, logs)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one task, in Arrow batches. Runs on executors."""
+        return read_partition(self._settings, partition)
+
+    def _refresh(self, *, required: bool) -> Snapshots:
+        if self._available_now is not None:
+            if required:
+                self._topics.check_there(self._available_now)
+            self._latest = self._available_now
+        else:
+            self._just_refreshed = self._topics.logs(required=required)
+            self._latest = self._topics.snapshots(self._just_refreshed)
+        return self._latest
+
+    def _logged(self, offset: dict[str, Any]) -> SourceOffset:
+        logged = SourceOffset.from_json(offset)
+        cluster = self._topics.cluster
+        if logged.cluster != cluster.cluster_id:
+            raise CheckpointError(
+                f"The checkpoint belongs to cluster {logged.cluster}, and the root holds cluster "
+                f"{cluster.cluster_id}: offsets of one mean nothing in the other. Use the root the "
+                "query had, or start it with a new checkpointLocation."
+            )
+        return logged
+
+    def _join(self, logged: SourceOffset | None) -> int | None:
+        """The generation the query commits under; a query new to its group starts a new one."""
+        group_id = self._settings.group_id
+        if group_id is None:
+            return None
+        if logged is not None and logged.group == group_id:
+            return logged.generation
+        if self._generation is None:
+            self._generation = self._topics.cluster.groups.start(group_id)
+        return self._generation
+
+    def _begin(self, snapshots: Snapshots, generation: int | None) -> MutablePositions:
+        """Positions of a query without checkpoint."""
+        settings = self._settings
+        wanted = wanted_partitions(settings.subscription, snapshots)
+        if settings.starting == COMMITTED and settings.group_id and generation is not None:
+            committed = self._topics.cluster.groups.fetch(settings.group_id, generation)
+            positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
+        else:
+            positions = resolve("startingOffsets", settings.starting, wanted, snapshots)
+        positions, losses = check_in_log(positions, snapshots)
+        self._topics.report(losses)
+        return positions
+
+
+def _starts(before: Positions, finish: SourceOffset) -> MutablePositions:
+    """Where the batch that ends at `finish` begins: what its end says, else the offset before."""
+    starts: MutablePositions = {}
+    for topic, partitions in finish.positions.items():
+        for partition in partitions:
+            known = finish.start.get(topic, {}).get(partition)
+            if known is None:
+                known = before.get(topic, {}).get(partition)
+            if known is None:
+                raise CheckpointError(
+                    f"The checkpoint does not say where partition {partition} of topic {topic} "
+                    "starts: an offsets file of it is missing or was changed. Restore it, or start "
+                    "with a new checkpointLocation."
+                )
+            starts.setdefault(topic, {})[partition] = known
+    return starts

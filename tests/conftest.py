@@ -1,0 +1,104 @@
+"""What every test may use: one Spark session, a seed that failures print, and no network."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from spark_session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEED_VARIABLE = "TXNLOG_SEED"
+
+# print_blob: a failure prints @reproduce_failure(...), which replays it on any machine. The same
+# examples at every run where a build decides whether a change lands; new ones everywhere else.
+settings.register_profile(
+    "txnlog",
+    max_examples=50,
+    stateful_step_count=30,
+    deadline=None,
+    print_blob=True,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "soak",
+    settings.get_profile("txnlog"),
+    max_examples=2_000,
+    stateful_step_count=100,
+    derandomize=False,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+)
+settings.load_profile("txnlog")
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A folder with a short path, for what Spark leaves: its sockets' paths hold 100 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="txnlog-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def spark(scratch: Path) -> Iterator[SparkSession]:
+    """One local[2] session with the settings of conf/, shared by every test that allows it.
+
+    `local[2]` fails a job at its first task error. A test that needs retries, other settings or a
+    driver it can kill starts its own, in a process of its own.
+    """
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.streaming.numRecentProgressUpdates": "200",
+    }
+    session = build_session("txnlog tests", settings=settings)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def seed() -> int:
+    """A seed for `random.Random`; pytest shows the printed line when the test fails."""
+    chosen = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
+    print(f"replay with {SEED_VARIABLE}={chosen}")
+    return chosen
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_network() -> Iterator[None]:
+    """Tests reach this machine and nothing else; what would, fails with the address it asked for.
+
+    Holds for Python's own sockets in this process; object stores under test are local or in memory.
+    """
+    connect = socket.socket.connect
+
+    def connect_here(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and not _is_loopback(address[0]):
+            raise AssertionError(f"A test tried to reach {address!r}; tests need no network.")
+        connect(self, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", connect_here)
+        yield
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

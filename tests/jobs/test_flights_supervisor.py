@@ -1,0 +1,192 @@
+"""The supervisor with a stand-in for Spark: a script that "commits" a row at a time."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from flights_display import Display
+from flights_driver import DriverError, DriverProcess
+from flights_kills import parse_kills, plan_kills
+from flights_supervisor import Supervisor
+from rich.console import Console
+
+TOTAL = 40
+
+# `stream` appends a row every 20 ms, dies like txnlog/failpoint.py, and leaves what Spark leaves.
+STAND_IN = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+command, root = sys.argv[1], Path(option("--root"))
+root.mkdir(parents=True, exist_ok=True)
+rows = root / "rows"
+rows.touch()
+print(command, "at", rows.stat().st_size, flush=True)
+if command == "feed":
+    sys.exit(int(os.environ.get("FEEDER_EXIT", "0")))
+if command == "check":
+    zeros = dict.fromkeys(["missing", "duplicates", "unexpected", "misplaced", "wrong_keys",
+        "out_of_order", "scattered_keys", "offset_gaps"], 0)
+    delivery = dict(reader="txnlog", rows=rows.stat().st_size, fingerprint="", **zeros)
+    report = dict(deliveries=[delivery], rows_by_topic={}, transactions=1, problems=[])
+    Path(option("--report")).write_text(json.dumps(report))
+    sys.exit(0)
+checkpoint = Path(option("--checkpoint"))
+for folder in ("offsets", "commits"):
+    (checkpoint / folder).mkdir(parents=True, exist_ok=True)
+place, _, count = os.environ.get("TXNLOG_FAILPOINT", "").partition("@")
+hits = 0
+while rows.stat().st_size < int(os.environ["TOTAL"]):
+    if os.environ.get("CRASH"):
+        sys.exit("the driver's own error")
+    batch = str(rows.stat().st_size)
+    (checkpoint / "offsets" / batch).touch()
+    with rows.open("a") as file:
+        file.write("x")
+    hits += 1
+    if place:
+        with open(os.environ["TXNLOG_FAILPOINT_STATE"], "a") as state:
+            state.write("x")
+        if hits == int(count.split(":")[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    if not os.environ.get("EAGER_COMMITS"):
+        (checkpoint / "commits" / batch).touch()
+    time.sleep(0.02)
+if "--available-now" not in sys.argv:
+    time.sleep(60)
+"""
+
+Make = Callable[..., Supervisor]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A supervisor over the stand-in, with extra environment for its drivers."""
+
+    def build(**extra: str) -> Supervisor:
+        def start(arguments: Sequence[str], own: dict[str, str], log: Path) -> DriverProcess:
+            environment = {**os.environ, "TOTAL": str(TOTAL), **extra, **own}
+            return DriverProcess([sys.executable, "-c", STAND_IN, *arguments], environment, log)
+
+        rows = tmp_path / "txnlog" / "rows"
+        console = Console(file=io.StringIO(), force_terminal=False)
+        return Supervisor(
+            tmp_path,
+            TOTAL,
+            Display(TOTAL, console),
+            start,
+            lambda: rows.stat().st_size if rows.exists() else 0,
+            6_000,
+        )
+
+    return build
+
+
+def run(supervisor: Supervisor, kills: str, seed: int = 1) -> str:
+    try:
+        supervisor.feed(None)
+        supervisor.run(plan_kills(parse_kills(kills), seed))
+    finally:
+        supervisor.close()
+    file = supervisor._display.console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def test_supervisor_kills_as_planned_and_finishes(make: Make, tmp_path: Path) -> None:
+    """Every kill happens, each driver goes on where the last one died, the last one ends by itself."""
+    supervisor = make()
+    output = run(supervisor, "random,sink_commit.after,random,offsets.after")
+    assert supervisor.tally.kills == 4
+    assert output.count("SIGKILL") == 4
+    assert (tmp_path / "txnlog" / "rows").stat().st_size == TOTAL
+    assert sorted(file.stem for file in (tmp_path / "logs").glob("driver-*.log")) == [
+        f"driver-{number}" for number in range(1, 6)
+    ]
+    report = supervisor.check(None)
+    assert report.ok
+    assert report.delivery("txnlog").rows == TOTAL
+    supervisor.close()
+
+
+def test_supervisor_lost_checkpoint_means_a_new_folder(make: Make, tmp_path: Path) -> None:
+    """The query after a lost checkpoint must not find a trace of it (R59)."""
+    output = run(make(), "offsets.after+lost-checkpoint,offsets.after")
+    assert not (tmp_path / "checkpoint-1").exists()
+    assert (tmp_path / "checkpoint-2").exists()
+    assert "the checkpoint deleted" in output
+
+
+def test_supervisor_kill_that_left_other_traces_fails(make: Make) -> None:
+    """A green demo must have struck where it says: here nothing was prepared."""
+    with pytest.raises(DriverError, match=r"Killed at marker\.after, but on disk: no transaction"):
+        run(make(), "marker.after")
+
+
+def test_supervisor_driver_that_fails_by_itself_fails_the_demo(make: Make) -> None:
+    """An error is not a kill; the log's end says what it was."""
+    with pytest.raises(DriverError, match="the driver's own error"):
+        run(make(CRASH="1"), "random")
+    with pytest.raises(DriverError, match=r"not at offsets\.after@"):
+        run(make(CRASH="1"), "offsets.after")
+
+
+def test_supervisor_last_driver_that_fails_fails_the_demo(make: Make) -> None:
+    """Also when it needed no kill."""
+    with pytest.raises(DriverError, match="exit code 1"):
+        run(make(CRASH="1"), "")
+
+
+def test_supervisor_failed_feeder_stops_the_run(make: Make) -> None:
+    """Without input the drivers would wait until somebody gives up."""
+    with pytest.raises(DriverError, match=r"feeder failed with exit code 3(.|\n)*feed at"):
+        run(make(FEEDER_EXIT="3"), "random")
+
+
+def test_supervisor_more_kills_than_work_says_so(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill that cannot happen any more must not be waited for in silence."""
+    monkeypatch.setattr("flights_supervisor.STALL_S_MAX", 0.5)
+    with pytest.raises(DriverError, match="lower --max-offsets-per-trigger"):
+        run(make(TOTAL="1"), "random,random,random")
+
+
+def test_supervisor_open_transaction_at_the_end_is_a_problem(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows may all be there while a transaction is still to be finished."""
+    supervisor = make()
+    run(supervisor, "")
+    monkeypatch.setattr("flights_supervisor.unsettled_transactions", lambda _: 1)
+    assert supervisor.check(None).problems == ("transaction state: 1 transactions were left open",)
+    supervisor.close()
+
+
+def test_display_without_terminal_prints_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CI log shows no bar, so a line now and then says that it goes on."""
+    monkeypatch.setattr("flights_display.LINE_EVERY_S", 0.0)
+    file = io.StringIO()
+    with Display(10, Console(file=file, force_terminal=False)) as display:
+        display.status("driver 1 splitting", 5)
+    assert "driver 1 splitting: 5 of 10 flights" in file.getvalue()
+    assert "\x1b" not in file.getvalue()
+
+
+def test_display_on_a_terminal_draws_a_bar() -> None:
+    """The progress bar the demo promises."""
+    file = io.StringIO()
+    with Display(10, Console(file=file, force_terminal=True, width=100)) as display:
+        display.status("driver 1 splitting", 5)
+        display.event("kill 1")
+    assert "driver 1 splitting" in file.getvalue()
+    assert "5/10" in file.getvalue()
+    assert "kill 1" in file.getvalue()

@@ -1,0 +1,1 @@
+"""txnlog: Kafka's transaction system, without brokers, on Delta tables."""

@@ -1,0 +1,67 @@
+"""Time as an argument: one real clock, and a virtual one for tests."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the I/O shell may know of time; protocol code takes plain numbers instead."""
+
+    def now_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch. For people and rows, never for decisions."""
+
+    def boot_ms(self) -> int:
+        """Milliseconds that pass also while the machine is suspended; never steps back."""
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The machine's clocks; CLOCK_BOOTTIME where there is one (Linux), else monotonic."""
+
+    _BOOT_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def boot_ms(self) -> int:
+        return time.clock_gettime_ns(self._BOOT_ID) // 1_000_000
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        time.sleep(duration_ms / 1000)
+
+
+class VirtualClock:
+    """A clock that moves only when told to; `sleep_ms` moves it."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = start_ms
+        self._boot_ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def boot_ms(self) -> int:
+        return self._boot_ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.advance_ms(max(1, int(duration_ms)))
+
+    def advance_ms(self, duration_ms: int) -> None:
+        self._now_ms += duration_ms
+        self._boot_ms += duration_ms
+
+    def step_wall_ms(self, delta_ms: int) -> None:
+        """Set the wall clock wrong by delta_ms; the boot clock does not notice (R34)."""
+        self._now_ms += delta_ms
+
+
+def backoff_ms(attempt: int) -> float:
+    """Wait before retry number `attempt` (0, 1, ...): exponential with jitter, 200 ms at most."""
+    if attempt < 3:
+        return 0.0
+    return random.uniform(0.5, 1.0) * min(200.0, 0.5 * 2.0 ** min(attempt - 3, 9))

@@ -1,0 +1,180 @@
+"""A cluster: one root folder with its topics, transaction log, groups and coordinator state."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+
+from txnlog.coordinator import TransactionCoordinator
+from txnlog.errors import ConfigError, UnknownTopicOrPartitionError
+from txnlog.groups import GroupCoordinator
+from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.topic_log import TopicLog
+
+NUM_PARTITIONS_DEFAULT = 4
+
+
+class Cluster:
+    """Everything below one root, with the logs it has tailed so far. One thread at a time."""
+
+    def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
+        self.store = store
+        self.settings = settings or settings_from_environment()
+        self.offsets = OffsetsLog(store, settings=self.settings)
+        self.coordinator = TransactionCoordinator(self)
+        self.groups = GroupCoordinator(self)
+        self._meta = ClusterLog(store, settings=self.settings)
+        self._topics: dict[str, TopicLog] = {}
+        self._shards: dict[int, TransactionLog] = {}
+
+    @classmethod
+    def open(
+        cls,
+        root: str | ObjectStore,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        create: bool = False,
+        shards: int = SHARDS_DEFAULT,
+        settings: LogSettings | None = None,
+    ) -> Cluster:
+        """Open the cluster at `root`, making it first if `create` says so.
+
+        Raises ConfigError when there is none, UnsupportedStoreError when the store has no working
+        conditional put.
+        """
+        store = root
+        if not isinstance(store, ObjectStore):
+            store = ObjectStore.from_url(str(root), storage_options)
+        cluster = cls(store, settings=settings)
+        cluster._meta.open(create=create, shards=shards)
+        return cluster
+
+    @classmethod
+    def cached(
+        cls,
+        root: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        create: bool = False,
+    ) -> Cluster:
+        """The process's own instance for this root: Spark's workers live across micro-batches."""
+        key = (os.getpid(), threading.get_ident(), root, tuple(sorted((storage_options or {}).items())))
+        cluster = _CACHE.get(key)
+        if cluster is None:
+            cluster = cls.open(root, storage_options, create=create)
+            _CACHE[key] = cluster
+        return cluster
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.root!r})"
+
+    @property
+    def root(self) -> str:
+        return self.store.url
+
+    @property
+    def cluster_id(self) -> str:
+        return self._meta.cluster_id
+
+    @property
+    def shards(self) -> int:
+        return self._meta.shards
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def topic(self, name: str, *, internal: bool = False) -> TopicLog:
+        """The topic's log, tailed to its head.
+
+        Raises InvalidTopicError, UnknownTopicOrPartitionError naming the topics there are.
+        """
+        log = self.topic_log(name, internal=internal)
+        log.refresh()
+        if not log.exists:
+            raise UnknownTopicOrPartitionError(
+                f"There is no topic {name!r} at {self.root}; there are: "
+                f"{', '.join(self.list_topics()) or 'none'}. Create it first, or correct the name.",
+                topic=name,
+            )
+        return log
+
+    def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
+        """Handle of a topic that may not exist, as it was last tailed."""
+        log = self._topics.get(name)
+        if log is None:
+            check_topic_name(name, internal=internal)
+            log = TopicLog(self.store, name, settings=self.settings)
+            self._topics[name] = log
+        return log
+
+    def list_topics(self) -> list[str]:
+        """Names of the live topics, sorted."""
+        found = []
+        for name in sorted(self.store.list_folders()):
+            if name.startswith(INTERNAL_PREFIX) or not TOPIC_NAME.match(name):
+                continue
+            log = self.topic_log(name)
+            log.refresh()
+            if log.exists:
+                found.append(name)
+        return found
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        config: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+    ) -> TopicLog:
+        """Create a topic. Raises InvalidTopicError, TopicAlreadyExistsError unless exist_ok."""
+        log = self.topic_log(check_topic_name(name))
+        count = NUM_PARTITIONS_DEFAULT if partitions is None else partitions
+        log.create(partitions=count, config=config or {}, exist_ok=exist_ok)
+        return log
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; created again it is another one, whose offsets go on (R71)."""
+        self.topic_log(check_topic_name(name)).delete()
+
+    # -- coordinator state -----------------------------------------------------------------------
+
+    def shard_of(self, transactional_id: str) -> int:
+        """Which shard of the transaction log holds this id."""
+        return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
+
+    def shard(self, number: int) -> TransactionLog:
+        """A shard of the transaction log, created when it is first asked for."""
+        log = self._shards.get(number)
+        if log is None:
+            log = TransactionLog(self.store, number, settings=self.settings)
+            log.create(f"{self.cluster_id}-{number}", {})
+            self._shards[number] = log
+        return log
+
+    def offsets_log(self) -> OffsetsLog:
+        """`__consumer_offsets`, created when it is first asked for."""
+        if not self.offsets.log.exists:
+            self.offsets.create(f"{self.cluster_id}-offsets", {})
+        return self.offsets
+
+    def next_producer_id(self) -> int:
+        return self._meta.next_producer_id()
+
+
+_CACHE: dict[tuple[object, ...], Cluster] = {}
+
+
+def settings_from_environment() -> LogSettings:
+    """LogSettings with TXNLOG_CHECKPOINT_INTERVAL (commits) where it is set."""
+    text = os.environ.get("TXNLOG_CHECKPOINT_INTERVAL")
+    if text is None:
+        return LogSettings()
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"TXNLOG_CHECKPOINT_INTERVAL={text!r} is not a number of commits >= 1.")
+    return LogSettings(checkpoint_interval=int(text))

@@ -1,0 +1,402 @@
+"""The transaction coordinator: any process may do this for any transactional.id.
+
+Each method decides with a pure function of txnlog.protocol, persists by compare-and-swap, and
+only then goes on. What happens when the process dies between two writes is told in
+ARCHITECTURE.md, and held by tests that kill it at each `failpoint.reach`.
+
+    step 0  groups.add_pending     entries in the group rows
+    step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
+    step 2  marker commits         one per topic: data and marker appear together
+    step 3  offsets marker         entries become offsets
+    step 4  COMPLETE_COMMIT        a new epoch, manifest cleared
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from txnlog.clock import backoff_ms
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidTxnStateError,
+    StagedFileTooOldError,
+    TxnLogError,
+)
+from txnlog.failpoint import reach
+from txnlog.protocol.appends import prepare_append, prepare_marker
+from txnlog.protocol.groups import GroupOffsets, prepare_offsets_marker
+from txnlog.protocol.metadata import (
+    LastBatch,
+    Manifest,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.topics import TopicCommit
+from txnlog.protocol.transitions import (
+    Done,
+    Transition,
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_end,
+    prepare_fence,
+    prepare_init,
+    prepare_one_off_commit,
+    prepare_time_out,
+)
+
+if TYPE_CHECKING:
+    from txnlog.cluster import Cluster
+    from txnlog.storage.row_log import TransactionLog
+
+ATTEMPTS_MAX = 50
+TRANSACTION_TIMEOUT_MS_DEFAULT = 60_000
+VACUUM_AGE_MS_DEFAULT = 7 * 86_400_000
+
+
+class TransactionCoordinator:
+    """Transitions of state rows, marker commits, and finishing what others left."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._store = cluster.store
+        self.vacuum_age_ms = VACUUM_AGE_MS_DEFAULT
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
+        """The newest state row of an id, None when there is none."""
+        return self._log(transactional_id).row(transactional_id)
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        owner: Owner,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT,
+    ) -> TransactionMetadata:
+        """Make `owner` the owner, after finishing or aborting what the former one left (R27).
+
+        Asking again with the same run id changes nothing (R28). Raises ProducerFencedError when
+        this run was taken over before.
+        """
+        new_producer_id: list[int] = []
+
+        def decide(row: TransactionMetadata | None) -> Transition | Done:
+            return prepare_init(
+                row,
+                transactional_id=transactional_id,
+                new_producer_id=new_producer_id[0] if new_producer_id else -1,
+                owner=owner,
+                timeout_ms=timeout_ms,
+                now_ms=self._now_ms(),
+            )
+
+        for attempt in range(ATTEMPTS_MAX):
+            row = self.describe(transactional_id)
+            if row is not None and row.state.is_prepared:
+                self.finish(row)
+                continue
+            if row is None and not new_producer_id:
+                new_producer_id.append(self._cluster.next_producer_id())
+            try:
+                row = self._log(transactional_id).transition(transactional_id, decide)
+            except ConcurrentTransactionsError:
+                self._store.clock.sleep_ms(backoff_ms(attempt))
+                continue
+            if row is not None and row.state.is_idle:
+                reach("take_over.after")
+                return row
+        raise ConcurrentTransactionsError(
+            f"{transactional_id!r}: other processes keep deciding transactions of this id; try "
+            "again, and make sure that only one producer or query uses it.",
+            transactional_id=transactional_id,
+        )
+
+    def add_partitions(
+        self,
+        row: TransactionMetadata,
+        partitions: Sequence[TopicPartitions],
+        *,
+        groups: Sequence[str] = (),
+    ) -> TransactionMetadata:
+        """AddPartitionsToTxn for eager publication: must come before the first data (R30)."""
+        return self._transition(
+            row,
+            lambda now: prepare_add_partitions(
+                now,
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                run_id=row.owner.run_id,
+                partitions=tuple(partitions),
+                groups=tuple(groups),
+                now_ms=self._now_ms(),
+            ),
+        )
+
+    def append(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch],
+        base_sequences: dict[int, int],
+    ) -> tuple[int, ...]:
+        """Append staged batches of one topic inside an Ongoing transaction; their first offsets."""
+        first = batches[0]
+        self.check_ages(batches)
+        log = self._cluster.topic(first.topic)
+        written = log.transact(
+            lambda state: prepare_append(
+                state,
+                topic=first.topic,
+                topic_id=first.topic_id,
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                base_sequences=base_sequences,
+                batches=batches,
+                transactional=True,
+            )
+        )
+        if isinstance(written, TopicCommit):
+            return tuple(add.base_offset for add in written.adds)
+        return written.base_offsets
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch] = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
+        batch: tuple[str, LastBatch] | None = None,
+    ) -> TransactionMetadata:
+        """Steps 0 to 4: commit staged batches and group offsets as one transaction.
+
+        `batch` is the micro-batch of a streaming query, remembered with the decision. The row as
+        it is afterwards, under a new epoch. Raises what fences or refuses the transaction, before
+        anything is decided; once it is decided, an error leaves it for the next one to finish.
+        """
+        if offsets:
+            self._cluster.groups.add_pending(row, offsets)
+            reach("pending_offsets.after")
+        self.check_ages(batches)
+        groups = tuple(sorted({request.group_id for request in offsets}))
+        groups = tuple(sorted({*groups, *row.pending.groups}))
+        manifest = Manifest(batches=tuple(batches), groups=groups)
+        reach("prepare_commit.before")
+        return self._end(row, TransactionResult.COMMIT, manifest=manifest, batch=batch)
+
+    def abort(self, row: TransactionMetadata) -> TransactionMetadata:
+        """Abort the row's transaction; a deferred one leaves nothing to do."""
+        return self._end(row, TransactionResult.ABORT)
+
+    def _end(
+        self,
+        row: TransactionMetadata,
+        result: TransactionResult,
+        *,
+        manifest: Manifest | None = None,
+        batch: tuple[str, LastBatch] | None = None,
+    ) -> TransactionMetadata:
+        ended = self._transition(
+            row,
+            lambda now: prepare_end(
+                now,
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                run_id=row.owner.run_id,
+                result=result,
+                manifest=manifest,
+                batch=batch,
+                now_ms=self._now_ms(),
+            ),
+        )
+        if ended.state.is_prepared:
+            reach("prepare_commit.after")
+            finished = self.finish(ended)
+            return finished if finished is not None else ended
+        return ended
+
+    def commit_one_off(self, batches: Sequence[StagedBatch], owner: Owner) -> None:
+        """Commit a batch write under an id used once, which leaves no row behind.
+
+        A missing row means complete to whoever knows that PREPARE landed: so a lost reply is
+        settled by the marker in the first topic, and else by preparing again.
+        """
+        if not batches:
+            return
+        transactional_id = f"_batch-{uuid.uuid4()}"
+        producer_id = self._cluster.next_producer_id()
+        manifest = Manifest(batches=tuple(batches))
+        self.check_ages(batches)
+        first = self._cluster.topic_log(batches[0].topic)
+
+        def decide(row: TransactionMetadata | None) -> Transition | Done:
+            if row is None and first.log.exists:
+                first.refresh()
+                if first.view.markers.get(producer_id, -1) >= 0:
+                    return Done(None)
+            return prepare_one_off_commit(
+                row,
+                transactional_id=transactional_id,
+                producer_id=producer_id,
+                manifest=manifest,
+                owner=owner,
+                now_ms=self._now_ms(),
+            )
+
+        reach("prepare_commit.before")
+        row = self._log(transactional_id).transition(transactional_id, decide)
+        reach("prepare_commit.after")
+        if row is not None:
+            self.finish(row)
+
+    # -- what others left ------------------------------------------------------------------------
+
+    def finish(self, row: TransactionMetadata) -> TransactionMetadata | None:
+        """Steps 2 to 4 of a decided transaction, whoever decided it; the row afterwards.
+
+        A topic that cannot be written delays only its own marker: the others are written, then
+        its error is raised and the row stays decided for the next one (R37).
+        """
+        if not row.state.is_prepared:
+            return row
+        result = TransactionResult.of(row.state)
+        self._write_markers(row, result)
+        reach("markers.after")
+        if row.pending.groups:
+            self._cluster.offsets_log().change(
+                lambda view, version: prepare_offsets_marker(
+                    view.rows,
+                    view.markers,
+                    group_ids=row.pending.groups,
+                    producer_id=row.producer_id,
+                    txn_epoch=row.txn_epoch,
+                    result=result,
+                    version=version,
+                    now_ms=self._now_ms(),
+                )
+            )
+        reach("offsets.after")
+        reach("complete.before")
+        completed = self._log(row.transactional_id).transition(
+            row.transactional_id,
+            lambda now: prepare_complete(now, txn_epoch=row.txn_epoch, now_ms=self._now_ms()),
+        )
+        reach("complete.after")
+        return completed
+
+    def _write_markers(self, row: TransactionMetadata, result: TransactionResult) -> None:
+        read_ms = self._store.clock.boot_ms()
+        errors: list[TxnLogError] = []
+        for topic, topic_id in row.topics.items():
+            if self._store.clock.boot_ms() - read_ms > self._cluster.settings.trust_ms:
+                # What the row said this long ago may be history by now.
+                current = self.describe(row.transactional_id)
+                if current is None or not current.state.is_prepared:
+                    return
+                read_ms = self._store.clock.boot_ms()
+            try:
+                self._write_marker(row, result, topic, topic_id)
+            except TxnLogError as error:
+                errors.append(error)
+            reach("marker.after")
+        if errors:
+            raise errors[0]
+
+    def _write_marker(
+        self, row: TransactionMetadata, result: TransactionResult, topic: str, topic_id: str
+    ) -> None:
+        log = self._cluster.topic_log(topic)
+        batches = [batch for batch in row.pending.batches if batch.topic == topic]
+        log.transact(
+            lambda state: prepare_marker(
+                state,
+                topic_id=topic_id,
+                producer_id=row.producer_id,
+                txn_epoch=row.txn_epoch,
+                result=result,
+                batches=batches,
+            )
+        )
+
+    def fence(
+        self, transactional_id: str, *, above_epoch: int, by: str, reason: str
+    ) -> TransactionMetadata | None:
+        """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43)."""
+        for _ in range(ATTEMPTS_MAX):
+            row = self.describe(transactional_id)
+            if row is not None and row.state.is_prepared:
+                self.finish(row)
+                continue
+            try:
+                fenced = self._log(transactional_id).transition(
+                    transactional_id,
+                    lambda now: prepare_fence(
+                        now, above_epoch=above_epoch, by=by, reason=reason, now_ms=self._now_ms()
+                    ),
+                )
+            except ConcurrentTransactionsError:
+                continue
+            if fenced is not None and fenced.state.is_prepared:
+                return self.finish(fenced)
+            return fenced
+        raise ConcurrentTransactionsError(
+            f"{transactional_id!r} could not be fenced: it keeps deciding transactions; try again.",
+            transactional_id=transactional_id,
+        )
+
+    def time_out(self, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
+        """Abort an Ongoing transaction that took too long (R32)."""
+        timed_out = self._log(row.transactional_id).transition(
+            row.transactional_id,
+            lambda now: prepare_time_out(
+                now, txn_epoch=row.txn_epoch, by=by, now_ms=self._now_ms()
+            ),
+        )
+        if timed_out is not None and timed_out.state.is_prepared:
+            return self.finish(timed_out)
+        return timed_out
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def check_ages(self, batches: Sequence[StagedBatch]) -> None:
+        """Refuse staged files that vacuum may have taken before the commit names them (R72)."""
+        if not batches:
+            return
+        oldest = min(batches, key=lambda batch: batch.staged_ms)
+        age_ms = self._store.now_ms() - oldest.staged_ms
+        if age_ms > self.vacuum_age_ms // 2:
+            raise StagedFileTooOldError(
+                f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "
+                f"of the vacuum age ({self.vacuum_age_ms // 1000} s), and may be gone. Abort, and "
+                "write the data again.",
+                path=oldest.path,
+            )
+
+    def _transition(
+        self,
+        row: TransactionMetadata,
+        decide: Callable[[TransactionMetadata | None], Transition | Done],
+    ) -> TransactionMetadata:
+        moved = self._log(row.transactional_id).transition(row.transactional_id, decide)
+        if moved is None:
+            raise InvalidTxnStateError(
+                f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",
+                transactional_id=row.transactional_id,
+            )
+        return moved
+
+    def _log(self, transactional_id: str) -> TransactionLog:
+        return self._cluster.shard(self._cluster.shard_of(transactional_id))
+
+    def _now_ms(self) -> int:
+        return self._store.clock.now_ms()
+
+

@@ -1,0 +1,284 @@
+"""Every error txnlog raises, sorted by what a handler would do.
+
+    TxnLogError
+    |- retriable   the same call may be made again       StorageError, ConcurrentTransactionsError, ...
+    |- abortable   abort the transaction, then go on      TransactionAbortableError, ...
+    `- fatal       this client or query must stop         ProducerFencedError, CorruptLogError, ...
+
+`code` is Kafka's error code where Kafka has the error (org.apache.kafka.common.protocol.Errors),
+else None. Keyword arguments of an error become attributes, so handlers need not parse messages.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TxnLogError(Exception):
+    """Base of all errors: a message for people, attributes for programs."""
+
+    code: ClassVar[int | None] = None
+    retriable: ClassVar[bool] = False
+    abortable: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+
+    def __init__(self, message: str, **context: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.context = context
+
+    def __getattr__(self, name: str) -> object:
+        context = self.__dict__.get("context", {})
+        if name in context:
+            return context[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.context)
+
+
+def _rebuild(cls: type[TxnLogError], message: str, context: dict[str, object]) -> TxnLogError:
+    return cls(message, **context)
+
+
+# -- what the caller asked for cannot be ---------------------------------------------------------
+
+
+class ConfigError(TxnLogError, ValueError):
+    """An option or setting is missing, malformed, or contradicts another one."""
+
+
+class InvalidTopicError(TxnLogError):
+    """A topic name Kafka would refuse, or an internal topic written by a user."""
+
+    code = 17
+
+
+class InvalidPartitionsError(TxnLogError):
+    """A number of partitions that cannot be."""
+
+    code = 37
+
+
+class TopicAlreadyExistsError(TxnLogError):
+    """create_topic met a live topic of that name."""
+
+    code = 36
+
+
+class UnknownTopicOrPartitionError(TxnLogError):
+    """No such topic, or no such partition in it."""
+
+    code = 3
+
+
+class UnknownTopicIdError(TxnLogError):
+    """The topic was deleted (and perhaps created again) since the caller looked it up."""
+
+    code = 100
+    abortable = True
+
+
+class InvalidRecordError(TxnLogError):
+    """A row or column that cannot become a record; names the row or column."""
+
+    code = 87
+    abortable = True
+
+
+class RecordTooLargeError(TxnLogError):
+    """A record above max.message.bytes; nothing of its batch lands."""
+
+    code = 10
+    abortable = True
+
+
+class OffsetOutOfRangeError(TxnLogError):
+    """A position below the log start or above the end."""
+
+    code = 1
+
+
+class DataLossError(OffsetOutOfRangeError):
+    """Data a query wants is gone; `failOnDataLoss=false` goes on without it."""
+
+
+# -- storage -------------------------------------------------------------------------------------
+
+
+class StorageError(TxnLogError):
+    """The object store failed; whether a write landed is not known from this error."""
+
+    code = 15
+    retriable = True
+
+
+class ObjectNotFoundError(TxnLogError):
+    """No object at that path."""
+
+
+class StorePermissionError(StorageError):
+    """The store refused for lack of permission; nothing was written."""
+
+    retriable = False
+    fatal = True
+
+
+class TopicAuthorizationError(StorePermissionError):
+    """No permission to write a topic's log."""
+
+    code = 29
+
+
+class GroupAuthorizationError(StorePermissionError):
+    """No permission to write the consumer offsets."""
+
+    code = 30
+
+
+class TransactionalIdAuthorizationError(StorePermissionError):
+    """No permission to write the transaction state."""
+
+    code = 53
+
+
+class ForkedProcessError(TxnLogError):
+    """The object store was used before os.fork(); its threads do not exist in the child."""
+
+    fatal = True
+
+
+class UnsupportedStoreError(TxnLogError):
+    """The store has no working conditional put, or its scheme is not one we know."""
+
+    fatal = True
+
+
+class CorruptLogError(TxnLogError):
+    """A truncated, zero-filled or garbled file; names the file."""
+
+    code = 2
+    fatal = True
+
+
+class LogGapError(CorruptLogError):
+    """A commit in the middle of a log is missing; names the version."""
+
+
+class UnsupportedProtocolError(TxnLogError):
+    """The table asks for Delta features, or our own format version, that we do not know."""
+
+    fatal = True
+
+
+class CommitStateUnknownError(StorageError):
+    """We gave up before learning whether a commit landed; retrying the same call settles it."""
+
+    code = 7
+
+
+class StagedFileTooOldError(TxnLogError):
+    """A staged file is so old that vacuum may have taken it; stage the data again."""
+
+    abortable = True
+
+
+class CheckpointError(TxnLogError):
+    """A Spark checkpoint we cannot read or that contradicts the transaction log."""
+
+    fatal = True
+
+
+# -- the transaction protocol --------------------------------------------------------------------
+
+
+class OutOfOrderSequenceError(TxnLogError):
+    """A gap in a producer's sequence numbers; nothing was written."""
+
+    code = 45
+    fatal = True
+
+
+class DuplicateSequenceError(TxnLogError):
+    """A batch that overlaps, or is older than, the batches still remembered."""
+
+    code = 46
+
+
+class InvalidProducerEpochError(TxnLogError):
+    """A write with an epoch older than the partition, or the coordinator, has seen."""
+
+    code = 47
+    abortable = True
+
+
+class InvalidTxnStateError(TxnLogError):
+    """A call that the state of the transaction does not allow; says which call would be right."""
+
+    code = 48
+    fatal = True
+
+
+class InvalidProducerIdMappingError(TxnLogError):
+    """The transactional.id has no row, or its row holds another producer id."""
+
+    code = 49
+    abortable = True
+
+
+class InvalidTxnTimeoutError(TxnLogError):
+    """transaction.timeout.ms is above transaction.max.timeout.ms, or not positive."""
+
+    code = 50
+    fatal = True
+
+
+class ConcurrentTransactionsError(TxnLogError):
+    """The same transactional.id, or a lost race for a log, is busy just now."""
+
+    code = 51
+    retriable = True
+
+
+class ProducerFencedError(TxnLogError):
+    """A newer owner of the transactional.id exists; says who and since when."""
+
+    code = 90
+    fatal = True
+
+
+class TransactionAbortableError(TxnLogError):
+    """The transaction cannot commit any more; abort it and begin another."""
+
+    code = 120
+    abortable = True
+
+
+class NotCoordinatorError(TxnLogError):
+    """The number of shards differs from what this client read."""
+
+    code = 16
+    retriable = True
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+
+class IllegalGenerationError(TxnLogError):
+    """The group has moved to another generation; whoever holds the old one must stop or rejoin."""
+
+    code = 22
+    abortable = True
+
+
+class UnstableOffsetCommitError(TxnLogError):
+    """Offsets of an open transaction are pending on these partitions."""
+
+    code = 88
+    retriable = True
+
+
+class OffsetConflictError(TxnLogError):
+    """The group already stands past the start of this batch: another run committed the input."""
+
+    fatal = True

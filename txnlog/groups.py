@@ -1,0 +1,152 @@
+"""Group offsets: generations, pending entries of open transactions, and settling them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from txnlog.clock import backoff_ms
+from txnlog.protocol.groups import (
+    Entangled,
+    GroupOffsets,
+    OffsetsCommit,
+    PendingOffsets,
+    Positions,
+    prepare_clear,
+    prepare_fetch,
+    prepare_generation,
+    prepare_pending,
+    prepare_reset,
+    unstable,
+)
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.states import TransactionState
+
+if TYPE_CHECKING:
+    from txnlog.cluster import Cluster
+
+ATTEMPTS_MAX = 50
+
+
+class GroupCoordinator:
+    """Any process may do this for any group; every change is one compare-and-swap."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def start(self, group_id: str) -> int:
+        """Bump the generation, so that whoever ran in the group before commits nothing more.
+
+        Returns the new generation.
+        """
+        log = self._cluster.offsets_log()
+        written = log.change(
+            lambda view, version: prepare_generation(
+                view.rows.get(group_id), group_id=group_id, now_ms=self._now_ms()
+            )
+        )
+        return written.groups[0].generation
+
+    def fetch(self, group_id: str, generation: int | None = None) -> dict[str, dict[int, int]]:
+        """Committed positions (topic -> partition -> next offset), with nothing pending on them.
+
+        Entries met on the way are settled (R46). Raises IllegalGenerationError when the group has
+        moved on, UnstableOffsetCommitError when a two-phase transaction must be waited for.
+        """
+        log = self._cluster.offsets_log()
+        entries: tuple[PendingOffsets, ...] = ()
+        for attempt in range(ATTEMPTS_MAX):
+            log.refresh()
+            found = prepare_fetch(
+                log.view.rows.get(group_id), group_id=group_id, generation=generation
+            )
+            if not isinstance(found, Entangled):
+                return found
+            entries = found.entries
+            for entry in entries:
+                self.settle(group_id, entry, by=f"a reader of group {group_id!r}")
+            self._cluster.store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(group_id, entries)
+
+    def add_pending(self, row: TransactionMetadata, requests: Sequence[GroupOffsets]) -> None:
+        """Step 0: an entry in each group's row, in one commit, before PREPARE names the groups.
+
+        Raises IllegalGenerationError, OffsetConflictError, ProducerFencedError.
+        """
+        log = self._cluster.offsets_log()
+        entries: tuple[PendingOffsets, ...] = ()
+        for attempt in range(ATTEMPTS_MAX):
+            written = log.change(
+                lambda view, version: prepare_pending(
+                    view.rows,
+                    view.markers,
+                    requests,
+                    transactional_id=row.transactional_id,
+                    producer_id=row.producer_id,
+                    txn_epoch=row.producer_epoch,
+                    version=version,
+                    now_ms=self._now_ms(),
+                )
+            )
+            if not isinstance(written, Entangled):
+                return
+            entries = written.entries
+            for entry in entries:
+                for request in requests:
+                    self.settle(request.group_id, entry, by=f"{row.transactional_id!r}")
+            self._cluster.store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(requests[0].group_id, entries)
+
+    def reset(self, group_id: str, positions: Positions) -> int:
+        """An operator's reset: new positions under a new generation. Returns the generation."""
+        log = self._cluster.offsets_log()
+        for attempt in range(ATTEMPTS_MAX):
+            written = log.change(
+                lambda view, version: prepare_reset(
+                    view.rows.get(group_id),
+                    group_id=group_id,
+                    positions=positions,
+                    version=version,
+                    now_ms=self._now_ms(),
+                )
+            )
+            if isinstance(written, OffsetsCommit):
+                return written.groups[0].generation
+            for entry in written.entries:
+                self.settle(group_id, entry, by="an offset reset")
+            self._cluster.store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(group_id, ())
+
+    def settle(self, group_id: str, entry: PendingOffsets, *, by: str) -> None:
+        """Resolve a pending entry of another transaction, in the one way that is allowed.
+
+        Its holder is finished if decided; waited for if two-phase (UnstableOffsetCommitError);
+        else its epoch is raised, so that it can decide nothing, and only then the entry dropped.
+        """
+        coordinator = self._cluster.coordinator
+        row = coordinator.describe(entry.transactional_id)
+        if row is not None and row.producer_id == entry.producer_id:
+            if row.state.is_prepared and row.txn_epoch >= entry.txn_epoch:
+                coordinator.finish(row)
+                return
+            if row.state is TransactionState.ONGOING and row.pending.prepared_by_client:
+                if row.txn_epoch >= entry.txn_epoch:
+                    raise unstable(group_id, (entry,))
+            if row.producer_epoch <= entry.txn_epoch:
+                coordinator.fence(
+                    entry.transactional_id,
+                    above_epoch=entry.txn_epoch,
+                    by=by,
+                    reason=f"its offsets were pending in group {group_id!r}",
+                )
+                # Whoever decided in between is met, and finished, on the next look.
+                return self.settle(group_id, entry, by=by)
+        self._cluster.offsets_log().change(
+            lambda view, version: prepare_clear(
+                view.rows.get(group_id), entry, now_ms=self._now_ms()
+            )
+        )
+        return None
+
+    def _now_ms(self) -> int:
+        return self._cluster.store.clock.now_ms()

@@ -1,0 +1,229 @@
+"""The two decisions about a topic's next commit: append batches, or write a transaction's marker.
+
+Mirrors UnifiedLog.append and endTransaction markers of Apache Kafka. Both are pure: TopicState in,
+TopicCommit (write this at the version after the state's) or Appended/Settled (done already) out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from txnlog.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
+from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.sequences import ProducerState, check_sequence, observe
+from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.topics import TopicCommit, TopicState, marker_app_id, sequence_app_id
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Every batch is in the log already; `base_offsets` are theirs, in the order asked."""
+
+    base_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The marker is there, or the topic it was for is gone (R71)."""
+
+
+def prepare_append(
+    state: TopicState,
+    *,
+    topic: str,
+    topic_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequences: Mapping[int, int],
+    batches: Sequence[StagedBatch],
+    transactional: bool,
+) -> TopicCommit | Appended:
+    """Append a producer's batches: `ongoing` inside a transaction, else final at once.
+
+    `base_sequences` maps partition -> sequence of the first record in it. All partitions are
+    written by one commit, all or none. Raises the errors of `check_sequence`, and
+    InvalidProducerEpochError when the transaction of this epoch has its marker already (R4).
+    """
+    check_topic_id(state, topic=topic, topic_id=topic_id)
+    marked = state.markers.get(producer_id, -1)
+    if transactional and marked >= producer_epoch:
+        raise InvalidProducerEpochError(
+            f"Topic {topic!r}: the transaction of producer {producer_id} epoch {producer_epoch} "
+            f"has ended here (marker of epoch {marked}); nothing more can be written in it. "
+            "Abort, and call init_transactions again.",
+            producer_id=producer_id,
+            expected_epoch=marked + 1,
+            actual_epoch=producer_epoch,
+        )
+    if not transactional and state.ongoing_of(producer_id, producer_epoch):
+        raise InvalidTxnStateError(
+            f"Topic {topic!r}: producer {producer_id} is inside a transaction and cannot append "
+            "outside it. Commit or abort the transaction first.",
+            producer_id=producer_id,
+        )
+    for batch in batches:
+        check_partition(state, topic=topic, partition=batch.partition)
+    adds = _place(
+        state,
+        batches,
+        status=ONGOING if transactional else NONE,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequences=base_sequences,
+    )
+    known = _repeats(state, adds, topic=topic)
+    if known:
+        return Appended(known)
+    txns = {}
+    if not transactional:
+        txns = {sequence_app_id(producer_id, add.partition): add.last_sequence for add in adds}
+    return TopicCommit(
+        operation="PRODUCE",
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        adds=adds,
+        txns=txns,
+    )
+
+
+def prepare_marker(
+    state: TopicState,
+    *,
+    topic_id: str,
+    producer_id: int,
+    txn_epoch: int,
+    result: TransactionResult,
+    batches: Sequence[StagedBatch] = (),
+) -> TopicCommit | Settled:
+    """The marker commit of (producer_id, txn_epoch) in one topic (rule 4 of ARCHITECTURE.md).
+
+    It settles every live `ongoing` header of the producer up to the epoch, on commit publishes
+    every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
+    later write of the transaction (R4, R5). Written even when there is nothing to mark.
+    """
+    if state.deleted or state.topic_id != topic_id:
+        return Settled()
+    if state.markers.get(producer_id, -1) >= txn_epoch:
+        return Settled()
+    marked = tuple(
+        replace(header, status=result.status)
+        for header in state.ongoing_of(producer_id, txn_epoch)
+    )
+    published: tuple[BatchHeader, ...] = ()
+    if result is TransactionResult.COMMIT:
+        published = _place(
+            state,
+            batches,
+            status=COMMITTED,
+            producer_id=producer_id,
+            producer_epoch=txn_epoch,
+            base_sequences={},
+        )
+    return TopicCommit(
+        operation="WRITE TXN MARKERS",
+        producer_id=producer_id,
+        producer_epoch=txn_epoch,
+        adds=marked + published,
+        txns={marker_app_id(producer_id): txn_epoch},
+    )
+
+
+def _repeats(
+    state: TopicState, adds: Sequence[BatchHeader], *, topic: str
+) -> tuple[int, ...]:
+    """First offsets of the batches if all of them are repeats, () if none is."""
+    seen: dict[int, ProducerState | None] = {}
+    known = []
+    for add in adds:
+        before = seen.get(add.partition, state.sequences.get((add.producer_id, add.partition)))
+        first_offset = check_sequence(
+            before,
+            where=f"Topic {topic!r} partition {add.partition}",
+            producer_id=add.producer_id,
+            producer_epoch=add.producer_epoch,
+            base_sequence=add.base_sequence,
+            last_sequence=add.last_sequence,
+        )
+        if first_offset is None:
+            seen[add.partition] = observe(before, add)
+        else:
+            known.append(first_offset)
+    if known and len(known) < len(adds):
+        raise DuplicateSequenceError(
+            f"Topic {topic!r}: of {len(adds)} batches {len(known)} are in the log already. Send "
+            "again exactly what was sent before; nothing was written.",
+            topic=topic,
+        )
+    return tuple(known)
+
+
+def _place(
+    state: TopicState,
+    batches: Sequence[StagedBatch],
+    *,
+    status: str,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequences: Mapping[int, int],
+) -> tuple[BatchHeader, ...]:
+    """Give out offsets and sequences, dense per partition, in the order of the batches."""
+    next_offset: dict[int, int] = {}
+    next_sequence = dict(base_sequences)
+    placed = []
+    for batch in batches:
+        partition = batch.partition
+        base = next_offset.get(partition)
+        if base is None:
+            base = state.high_watermark(partition)
+        sequence = next_sequence.get(partition, 0)
+        next_offset[partition] = base + batch.num_records
+        next_sequence[partition] = sequence + batch.num_records
+        placed.append(
+            BatchHeader(
+                batch.path,
+                partition,
+                base,
+                base + batch.num_records - 1,
+                producer_id,
+                producer_epoch,
+                sequence,
+                status,
+                batch.size_bytes,
+                encode_stats(
+                    batch.num_records, batch.timestamp_min_us, batch.timestamp_max_us
+                ),
+            )
+        )
+    return tuple(placed)
+
+
+def check_topic_id(state: TopicState, *, topic: str, topic_id: str) -> None:
+    """Raises UnknownTopicIdError when the topic was deleted, or created again, since (R71)."""
+    if state.deleted or state.topic_id != topic_id:
+        now = "deleted" if state.deleted else f"another topic (id {state.topic_id})"
+        raise UnknownTopicIdError(
+            f"Topic {topic!r} with id {topic_id} is now {now}. Look the topic up again, or "
+            "restart the query that knew it.",
+            topic=topic,
+            topic_id=topic_id,
+        )
+
+
+def check_partition(state: TopicState, *, topic: str, partition: int) -> None:
+    """Raises UnknownTopicOrPartitionError for a number the topic does not have."""
+    if not 0 <= partition < len(state.partitions):
+        raise UnknownTopicOrPartitionError(
+            f"Topic {topic!r} has partitions 0 to {len(state.partitions) - 1}, not {partition}.",
+            topic=topic,
+            partition=partition,
+        )

@@ -1,0 +1,161 @@
+"""The record batch header: one Parquet file is one batch, its header is in the Delta log.
+
+Mirrors the fixed part of org.apache.kafka.common.record.RecordBatch (v2). Values are never null
+nor empty: -1 stands for "no producer", `none` for "no transaction".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+
+import msgspec
+
+from txnlog.errors import CorruptLogError
+
+NONE = "none"
+ONGOING = "ongoing"
+COMMITTED = "committed"
+ABORTED = "aborted"
+STATUSES = frozenset({NONE, ONGOING, COMMITTED, ABORTED})
+
+HEADER_COLUMNS: Mapping[str, str] = {
+    "partition": "integer",
+    "base_offset": "long",
+    "last_offset": "long",
+    "producer_id": "long",
+    "producer_epoch": "long",
+    "base_sequence": "long",
+    "txn_status": "string",
+}
+
+
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
+    """Where a batch stands and who wrote it; offsets are inclusive.
+
+    `stats` is Delta's JSON of the file's statistics, carried along unread until somebody asks.
+    """
+
+    path: str
+    partition: int
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    status: str
+    size_bytes: int
+    stats: str
+
+    @property
+    def num_records(self) -> int:
+        """Records in the file: fewer than the offsets it spans once some were erased."""
+        return decode_stats(self.stats)[0]
+
+    @property
+    def timestamp_min_us(self) -> int:
+        return decode_stats(self.stats)[1]
+
+    @property
+    def timestamp_max_us(self) -> int:
+        return decode_stats(self.stats)[2]
+
+    def to_values(self) -> dict[str, str]:
+        """The header as Delta partition values."""
+        return {
+            "partition": str(self.partition),
+            "base_offset": str(self.base_offset),
+            "last_offset": str(self.last_offset),
+            "producer_id": str(self.producer_id),
+            "producer_epoch": str(self.producer_epoch),
+            "base_sequence": str(self.base_sequence),
+            "txn_status": self.status,
+        }
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; meaningless where base_sequence is -1."""
+        return self.base_sequence + (self.last_offset - self.base_offset)
+
+
+def header_from_values(
+    values: Mapping[str, str],
+    *,
+    path: str,
+    size_bytes: int,
+    stats: str,
+    source: str,
+) -> BatchHeader:
+    """Read a header back. Raises CorruptLogError naming `source` and the file's path."""
+    try:
+        header = BatchHeader(
+            path,
+            int(values["partition"]),
+            int(values["base_offset"]),
+            int(values["last_offset"]),
+            int(values["producer_id"]),
+            int(values["producer_epoch"]),
+            int(values["base_sequence"]),
+            values["txn_status"],
+            size_bytes,
+            stats,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise _corrupt(source, path, f"{type(error).__name__}: {error}") from error
+    if header.status not in STATUSES or header.last_offset < header.base_offset:
+        raise _corrupt(source, path, f"status {header.status!r}, offsets {header.base_offset}")
+    return header
+
+
+def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:
+    """Delta's `stats` JSON; timestamps in microseconds since the epoch, UTC.
+
+    Times that no calendar year 1 to 9999 holds are left out: statistics are a hint.
+    """
+    try:
+        low, high = _iso(timestamp_min_us), _iso(timestamp_max_us)
+    except OverflowError:
+        return f'{{"numRecords":{num_records}}}'
+    return (
+        f'{{"numRecords":{num_records},"minValues":{{"timestamp":"{low}"}},'
+        f'"maxValues":{{"timestamp":"{high}"}}}}'
+    )
+
+
+def decode_stats(stats: str) -> tuple[int, int, int]:
+    """(number of records, smallest, largest timestamp in microseconds); unknown times are wide."""
+    found = _STATS.decode(stats)
+    low, high = found.min_values.timestamp, found.max_values.timestamp
+    return (
+        found.num_records,
+        -(2**63) if low is None else (low - _EPOCH) // _MICROSECOND,
+        2**63 - 1 if high is None else (high - _EPOCH) // _MICROSECOND,
+    )
+
+
+class _Times(msgspec.Struct, frozen=True):
+    timestamp: datetime | None = None
+
+
+class _Stats(msgspec.Struct, frozen=True, rename="camel"):
+    num_records: int
+    min_values: _Times = _Times()
+    max_values: _Times = _Times()
+
+
+_STATS = msgspec.json.Decoder(_Stats)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _iso(time_us: int) -> str:
+    at = _EPOCH + timedelta(microseconds=time_us)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond:06}Z"
+
+
+def _corrupt(source: str, path: str, why: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{source}: the header of data file {path} cannot be read ({why}). The log is damaged or "
+        "was written by something else than txnlog; restore it from a backup.",
+        file=source,
+    )

@@ -1,0 +1,190 @@
+"""The transaction state row: what a transactional.id is doing, and all that is needed to finish it.
+
+Mirrors org.apache.kafka.coordinator.transaction.TransactionMetadata. Every value is frozen; a
+transition makes a new one with `msgspec.structs.replace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from txnlog.errors import CorruptLogError
+from txnlog.protocol.states import TransactionState
+
+FORMER_RUNS_MAX = 100
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+
+
+class StagedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One pre-committed Parquet file: invisible until a marker commit names it.
+
+    Timestamps are microseconds since the epoch, `staged_ms` is by the store's clock.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    path: str
+    size_bytes: int
+    num_records: int
+    timestamp_min_us: int
+    timestamp_max_us: int
+    staged_ms: int
+
+
+class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
+    """The partitions of one topic that a transaction touches."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a decided transaction publishes: staged batches, and groups with a pending entry."""
+
+    batches: tuple[StagedBatch, ...] = ()
+    groups: tuple[str, ...] = ()
+    prepared_by_client: bool = False
+
+
+class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest micro-batch a streaming query committed.
+
+    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable.
+    """
+
+    batch_id: int
+    digest: str = ""
+    topics: tuple[str, ...] = ()
+
+
+class Fenced(msgspec.Struct, frozen=True, kw_only=True):
+    """Who ended the previous owner's right to write, when (wall clock, ms) and why."""
+
+    by: str
+    at_ms: int
+    reason: str
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who writes under a transactional.id: one run of a Spark query, or one producer session.
+
+    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch.
+    """
+
+    run_id: str = ""
+    query_id: str = ""
+    host: str = ""
+    pid: int = 0
+    one_off: bool = False
+    former_runs: tuple[str, ...] = ()
+    batches: dict[str, LastBatch] = {}
+    fenced: Fenced | None = None
+
+    def describe(self) -> str:
+        """One line for people."""
+        what = f"query {self.query_id}, run {self.run_id}" if self.query_id else self.run_id
+        return f"{what} on {self.host}, process {self.pid}"
+
+
+class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a `__transaction_state` shard.
+
+    `producer_epoch` is the epoch the next transaction uses; `txn_epoch` names the transaction that
+    is open, prepared, or was last ended (-1: none yet). `path` is the row's one-row file, `extra`
+    holds partition columns of a newer version of the format, kept as they are.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    txn_epoch: int = NO_EPOCH
+    state: TransactionState = TransactionState.EMPTY
+    timeout_ms: int
+    partitions: tuple[TopicPartitions, ...] = ()
+    pending: Manifest = Manifest()
+    owner: Owner = Owner()
+    started_ms: int = -1
+    updated_ms: int = -1
+    path: str = ""
+    extra: dict[str, str] = {}
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """Topic -> topic id, of the partitions and the manifest together."""
+        known = {tp.topic: tp.topic_id for tp in self.partitions}
+        known.update({batch.topic: batch.topic_id for batch in self.pending.batches})
+        return known
+
+    def to_values(self) -> dict[str, str]:
+        """The row as Delta partition values: strings, never null nor empty."""
+        values = dict(self.extra)
+        values.update(
+            transactional_id=self.transactional_id,
+            producer_id=str(self.producer_id),
+            producer_epoch=str(self.producer_epoch),
+            txn_epoch=str(self.txn_epoch),
+            state=self.state.name,
+            timeout_ms=str(self.timeout_ms),
+            partitions=_encode(self.partitions),
+            pending=_encode(self.pending),
+            owner=_encode(self.owner),
+            started_ms=str(self.started_ms),
+            updated_ms=str(self.updated_ms),
+        )
+        return values
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, str], *, path: str, source: str) -> TransactionMetadata:
+        """Read a row back. Raises CorruptLogError naming `source` for what cannot be one (R38)."""
+        try:
+            return cls(
+                transactional_id=values["transactional_id"],
+                producer_id=int(values["producer_id"]),
+                producer_epoch=int(values["producer_epoch"]),
+                txn_epoch=int(values["txn_epoch"]),
+                state=TransactionState[values["state"]],
+                timeout_ms=int(values["timeout_ms"]),
+                partitions=_PARTITIONS.decode(values["partitions"]),
+                pending=_MANIFEST.decode(values["pending"]),
+                owner=_OWNER.decode(values["owner"]),
+                started_ms=int(values["started_ms"]),
+                updated_ms=int(values["updated_ms"]),
+                path=path,
+                extra={k: v for k, v in values.items() if k not in ROW_COLUMNS},
+            )
+        except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
+            raise CorruptLogError(
+                f"{source}: the transaction state row {values.get('transactional_id')!r} cannot "
+                f"be read ({type(error).__name__}: {error}). It was written by a newer txnlog or "
+                "is damaged; upgrade, or restore the table.",
+                file=source,
+            ) from error
+
+
+ROW_COLUMNS: Mapping[str, str] = {
+    "transactional_id": "string",
+    "producer_id": "long",
+    "producer_epoch": "long",
+    "txn_epoch": "long",
+    "state": "string",
+    "timeout_ms": "long",
+    "partitions": "string",
+    "pending": "string",
+    "owner": "string",
+    "started_ms": "long",
+    "updated_ms": "long",
+}
+
+_ENCODER = msgspec.json.Encoder()
+_PARTITIONS = msgspec.json.Decoder(tuple[TopicPartitions, ...])
+_MANIFEST = msgspec.json.Decoder(Manifest)
+_OWNER = msgspec.json.Decoder(Owner)
+
+
+def _encode(value: object) -> str:
+    return _ENCODER.encode(value).decode()

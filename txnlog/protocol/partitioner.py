@@ -1,0 +1,204 @@
+"""Kafka's default partitioner: murmur2 over the key, a sticky partition for records without one.
+
+Mirrors ``Utils.murmur2``, ``Utils.toPositive`` and ``BuiltInPartitioner.partitionForKey`` of Apache
+Kafka, so a key lands in the partition a Kafka producer would have chosen. Whole Arrow columns are
+hashed with numpy: no Python runs per record.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["murmur2", "partition_for_key", "partition_for_keys", "sticky_partition"]
+
+KeyArray: TypeAlias = pa.Array
+KeyColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
+UInt32s: TypeAlias = npt.NDArray[np.uint32]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+NO_PARTITION = -1
+SEED = 0x9747B28C
+M = 0x5BD1E995
+R = 24
+MASK_32 = 0xFFFFFFFF
+MASK_POSITIVE = 0x7FFFFFFF
+
+# A stretch of rows whose hashes, positions and gathered blocks stay in the processor's cache.
+ROWS_PER_STRETCH = 32_768
+# Below this many rows a numpy call per block costs more than a Python step per block and row, so
+# that one key of a megabyte among short ones does not cost a quarter of a million numpy calls.
+ROWS_PER_BLOCK_MIN = 64
+
+# For k bytes left over after the last whole block: the bits of a little-endian word they fill.
+_TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
+
+
+def murmur2(data: bytes) -> int:
+    """Hash bytes as Kafka's ``Utils.murmur2`` does: a signed 32-bit integer, as in Java."""
+    length = len(data)
+    h = (SEED ^ length) & MASK_32
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * M & MASK_32
+        k = (k ^ (k >> R)) * M & MASK_32
+        h = (h * M & MASK_32) ^ k
+    if whole < length:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * M & MASK_32
+    h = (h ^ (h >> 13)) * M & MASK_32
+    h ^= h >> 15
+    return h - (1 << 32) if h > MASK_POSITIVE else h
+
+
+def partition_for_key(key: bytes, partitions: int) -> int:
+    """Give the partition of one key among ``partitions``, as Kafka's default partitioner does."""
+    _check_partitions(partitions)
+    return (murmur2(key) & MASK_POSITIVE) % partitions
+
+
+def partition_for_keys(keys: KeyColumn, partitions: int) -> npt.NDArray[np.int32]:
+    """Give the partition of each key, -1 where the key is null, as one int32 per row.
+
+    Takes binary or string columns of any offset width, sliced, chunked, dictionary-encoded or of
+    type null. Strings hash as their UTF-8 bytes. The cost follows the bytes, not the number of
+    distinct lengths.
+
+    Raises:
+        TypeError: the column holds neither bytes nor text.
+        ValueError: ``partitions`` is below 1.
+    """
+    _check_partitions(partitions)
+    found = np.empty(len(keys), dtype=np.int32)
+    at = 0
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else (keys,):
+        part = found[at : at + len(chunk)]
+        at += len(chunk)
+        if pa.types.is_null(chunk.type):
+            part[:] = NO_PARTITION
+            continue
+        _hash_array(_plain(chunk), part.view(np.uint32))
+        np.bitwise_and(part, MASK_POSITIVE, out=part)
+        np.remainder(part, np.int32(partitions), out=part)
+        if chunk.null_count:
+            part[chunk.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
+    return found
+
+
+def sticky_partition(seed: int, partitions: int) -> int:
+    """Give the one partition that all keyless records of a task or batch go to.
+
+    ``seed`` is the caller's randomness: a random integer spreads evenly, and seeds that follow one
+    another (the tasks of a micro-batch) take the partitions in turn.
+
+    Raises:
+        ValueError: ``partitions`` is below 1.
+    """
+    _check_partitions(partitions)
+    return seed % partitions
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= MASK_POSITIVE:
+        raise ValueError(f"partitions must be from 1 to {MASK_POSITIVE}, got {partitions}")
+
+
+def _plain(keys: KeyArray) -> KeyArray:
+    """Return the column laid out as offsets into one data buffer."""
+    kind = keys.type
+    if pa.types.is_dictionary(kind):
+        keys = keys.dictionary_decode()
+        kind = keys.type
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    ):
+        return keys
+    if pa.types.is_fixed_size_binary(kind):
+        return keys.cast(pa.large_binary())
+    if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
+        return keys.cast(pa.large_binary())
+    raise TypeError(f"keys must be binary or string, got {kind}: cast the key column first")
+
+
+def _hash_array(keys: KeyArray, out: UInt32s) -> None:
+    """Write the hash of each row of one array to ``out``; rows that are null get any value."""
+    rows = len(keys)
+    if rows == 0:
+        return
+    _, offset_buffer, data_buffer = keys.buffers()
+    wide = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64 if wide else np.int32)
+    offsets = offsets[keys.offset : keys.offset + rows + 1]
+    data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+    if data.size < 4:
+        data = np.concatenate([data, np.zeros(4, dtype=np.uint8)])
+    # Every position of the data as the start of a little-endian word: keys are not aligned.
+    words = np.ndarray(shape=(data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
+    for at in range(0, rows, ROWS_PER_STRETCH):
+        stretch = offsets[at : at + ROWS_PER_STRETCH + 1].astype(np.int64)
+        out[at : at + ROWS_PER_STRETCH] = _hash_rows(words, stretch[:-1], np.diff(stretch))
+
+
+def _hash_rows(words: UInt32s, starts: Int64s, lengths: Int64s) -> UInt32s:
+    """Hash rows given by start and length in bytes, block by block over the rows that have it."""
+    blocks = lengths >> 2
+    blocks_max = int(blocks.max())
+    # numpy sorts 16-bit integers by radix, several times faster than wider ones.
+    order = np.argsort(blocks.astype(np.uint16) if blocks_max < 1 << 16 else blocks, kind="stable")
+    order = order[::-1]
+    starts, lengths, blocks = starts[order], lengths[order], blocks[order]
+    h: UInt32s = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    # Longest first, so the rows that have a block number i are always the first so many.
+    alive = np.searchsorted(-blocks, -np.arange(blocks_max), side="left")
+    for i, rows in enumerate(alive):
+        if rows < ROWS_PER_BLOCK_MIN:
+            _finish_long_rows(words, starts[:rows], blocks[:rows], i, h)
+            break
+        k = _mix(words[starts[:rows] + 4 * i])
+        active = h[:rows]
+        active *= np.uint32(M)
+        active ^= k
+    _add_tails(words, starts, lengths, h)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(M)
+    h ^= h >> np.uint32(15)
+    hashes = np.empty_like(h)
+    hashes[order] = h
+    return hashes
+
+
+def _mix(k: UInt32s) -> UInt32s:
+    """Scramble words in place, as murmur2 does with each block before it meets the hash."""
+    k *= np.uint32(M)
+    k ^= k >> np.uint32(R)
+    k *= np.uint32(M)
+    return k
+
+
+def _finish_long_rows(
+    words: UInt32s, starts: Int64s, blocks: Int64s, done: int, h: UInt32s
+) -> None:
+    """Hash the blocks from ``done`` on of the few longest rows, one row after another."""
+    for row, (start, count) in enumerate(zip(starts.tolist(), blocks.tolist(), strict=True)):
+        mixed = _mix(words[start + 4 * done : start + 4 * count : 4].copy())
+        value = int(h[row])
+        for k in mixed.tolist():
+            value = (value * M & MASK_32) ^ k
+        h[row] = value
+
+
+def _add_tails(words: UInt32s, starts: Int64s, lengths: Int64s, h: UInt32s) -> None:
+    """Hash in the one to three bytes after the last whole block, where there are any."""
+    left = lengths & 3
+    at = starts + (lengths - left)
+    # The last bytes of the buffer start no whole word: read the last word and shift it down.
+    readable = np.minimum(at, words.size - 1)
+    # A row without left-over bytes may begin past the end; it is masked to nothing below.
+    shift = np.minimum(at - readable, 3).astype(np.uint32) * np.uint32(8)
+    tail = (words[readable] >> shift) & _TAIL_MASKS[left]
+    np.copyto(h, (h ^ tail) * np.uint32(M), where=left > 0)

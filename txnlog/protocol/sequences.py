@@ -1,0 +1,100 @@
+"""Producer epochs and sequence numbers of one (producer id, partition).
+
+Mirrors ProducerStateEntry and ProducerAppendInfo of org.apache.kafka.storage.internals.log.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from txnlog.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+)
+from txnlog.protocol.batches import BatchHeader
+
+BATCHES_REMEMBERED = 5
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """A batch still remembered: its sequences and its first offset."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+
+
+class ProducerState(msgspec.Struct, frozen=True):
+    """The newest epoch a partition has seen of a producer, and its last five batches in order."""
+
+    producer_epoch: int
+    recent: tuple[Appended, ...]
+
+    @property
+    def last_sequence(self) -> int:
+        return self.recent[-1].last_sequence if self.recent else -1
+
+
+def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | None:
+    """The state after a header is read from the log; the same header twice changes nothing."""
+    if batch.base_sequence < 0:
+        return state
+    if state is not None and batch.producer_epoch < state.producer_epoch:
+        return state
+    entry = Appended(batch.base_sequence, batch.last_sequence, batch.base_offset)
+    if state is None or batch.producer_epoch > state.producer_epoch:
+        return ProducerState(batch.producer_epoch, (entry,))
+    last = state.recent[-1]
+    if entry.base_sequence > last.last_sequence:
+        return ProducerState(state.producer_epoch, (*state.recent, entry)[-BATCHES_REMEMBERED:])
+    if entry in state.recent:
+        return state
+    merged = sorted({*state.recent, entry}, key=lambda known: known.base_sequence)
+    return ProducerState(state.producer_epoch, tuple(merged[-BATCHES_REMEMBERED:]))
+
+
+def check_sequence(
+    state: ProducerState | None,
+    *,
+    where: str,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    last_sequence: int,
+) -> int | None:
+    """None: append it. An offset: an exact repeat, acknowledged with its first offset (R1-R3).
+
+    Raises InvalidProducerEpochError for an older epoch, OutOfOrderSequenceError for a gap,
+    DuplicateSequenceError for a partial repeat or one that is no longer remembered.
+    """
+    who = f"{where}: producer {producer_id} epoch {producer_epoch}"
+    if state is not None and producer_epoch < state.producer_epoch:
+        raise InvalidProducerEpochError(
+            f"{who} is older than epoch {state.producer_epoch}, which has written here already. "
+            "Another instance took over; stop this one, or call init_transactions again.",
+            producer_id=producer_id,
+            expected_epoch=state.producer_epoch,
+            actual_epoch=producer_epoch,
+        )
+    fresh = state is None or producer_epoch > state.producer_epoch
+    last = -1 if fresh or state is None else state.last_sequence
+    if base_sequence == last + 1:
+        return None
+    if base_sequence > last:
+        raise OutOfOrderSequenceError(
+            f"{who} sends sequence {base_sequence}, but {last + 1} is next: records in between "
+            "are missing. Nothing was written; close this producer and start a new one.",
+            producer_id=producer_id,
+            expected_sequence=last + 1,
+            actual_sequence=base_sequence,
+        )
+    for known in () if state is None else state.recent:
+        if (known.base_sequence, known.last_sequence) == (base_sequence, last_sequence):
+            return known.base_offset
+    raise DuplicateSequenceError(
+        f"{who} sends sequences {base_sequence} to {last_sequence} again, but they overlap other "
+        f"batches or are older than the last {BATCHES_REMEMBERED}. Nothing was written.",
+        producer_id=producer_id,
+        actual_sequence=base_sequence,
+    )

@@ -1,0 +1,227 @@
+"""What a topic's log says, in memory, and the pure decisions about the next commit to it.
+
+TopicState is the whole state: headers per partition, transactional markers, producer sequences,
+ends. A decision takes the state and gives a TopicCommit (or Done); the shell writes it by
+put-if-absent and, having won, applies the same commit to its state.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from txnlog.errors import InvalidTopicError
+from txnlog.protocol import sequences
+from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+INTERNAL_PREFIX = "__"
+
+MARKER_PREFIX = "txnlog/"
+END_PREFIX = "txnlog/end/"
+START_PREFIX = "txnlog/start/"
+
+_base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
+
+
+def check_topic_name(name: str, *, internal: bool = False) -> str:
+    """Kafka's rule for names (R64). Raises InvalidTopicError saying what is allowed."""
+    if not TOPIC_NAME.match(name) or name in (".", ".."):
+        raise InvalidTopicError(
+            f"Topic name {name!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' "
+            "and '-', and not '.' or '..'.",
+            topic=name,
+        )
+    if name.startswith(INTERNAL_PREFIX) and not internal:
+        raise InvalidTopicError(
+            f"Topic {name!r} is internal: names that start with '__' belong to txnlog. Choose "
+            "another name.",
+            topic=name,
+        )
+    return name
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """One partition's live batches in offset order, and what they imply."""
+
+    batches: list[BatchHeader] = field(default_factory=list)
+    end_offset: int = 0
+    start_offset: int = 0
+    ongoing: dict[str, BatchHeader] = field(default_factory=dict)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """First offset of the earliest undecided batch, else the end (R12)."""
+        if not self.ongoing:
+            return self.end_offset
+        return min(batch.base_offset for batch in self.ongoing.values())
+
+    @property
+    def log_start_offset(self) -> int:
+        """Oldest live offset, never above the end; what delete_records set if that is higher."""
+        oldest = self.batches[0].base_offset if self.batches else self.end_offset
+        return min(max(oldest, self.start_offset), self.end_offset)
+
+    def add(self, batch: BatchHeader) -> None:
+        """Add a batch, or replace the header of a path that is there."""
+        at = bisect_left(self.batches, batch.base_offset, key=_base_offset)
+        if at < len(self.batches) and self.batches[at].path == batch.path:
+            self.batches[at] = batch
+        elif at == len(self.batches):
+            self.batches.append(batch)
+        else:
+            insort(self.batches, batch, key=_base_offset)
+        if batch.status == ONGOING:
+            self.ongoing[batch.path] = batch
+        else:
+            self.ongoing.pop(batch.path, None)
+        self.end_offset = max(self.end_offset, batch.last_offset + 1)
+
+    def remove(self, batch: BatchHeader) -> None:
+        at = bisect_left(self.batches, batch.base_offset, key=_base_offset)
+        while at < len(self.batches) and self.batches[at].path != batch.path:
+            at += 1
+        if at < len(self.batches):
+            del self.batches[at]
+        self.ongoing.pop(batch.path, None)
+
+    def slice(self, start: int, end: int, *, read_committed: bool) -> list[BatchHeader]:
+        """Batches that hold an offset in [start, end), in order; aborted ones left out (R16)."""
+        if end <= start:
+            return []
+        first = bisect_left(self.batches, start, key=_last_offset)
+        last = bisect_right(self.batches, end - 1, key=_base_offset)
+        found = self.batches[first:last]
+        if read_committed:
+            return [batch for batch in found if batch.status not in (ABORTED, ONGOING)]
+        return found
+
+
+class TopicState:
+    """Everything decisions about one topic need; changed only by `apply` and `reset`."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.topic_id = ""
+        self.deleted = False
+        self.config: dict[str, str] = {}
+        self.partitions: list[PartitionState] = []
+        self.by_path: dict[str, BatchHeader] = {}
+        self.markers: dict[int, int] = {}
+        self.sequences: dict[tuple[int, int], sequences.ProducerState] = {}
+        self._future_ends: dict[int, int] = {}
+
+    def set_topic(self, topic_id: str, config: Mapping[str, str]) -> None:
+        """Apply a `metaData` action; a partition count never shrinks."""
+        self.topic_id = topic_id
+        self.config = dict(config)
+        self.deleted = config.get("deleted") == "true"
+        self._grow(int(config.get("partitions", "1")))
+
+    def add(self, batch: BatchHeader) -> None:
+        self._grow(batch.partition + 1)
+        known = self.by_path.get(batch.path)
+        if known is not None and known.base_offset != batch.base_offset:
+            self.partitions[known.partition].remove(known)
+        self.by_path[batch.path] = batch
+        self.partitions[batch.partition].add(batch)
+        if batch.producer_id >= 0:
+            key = (batch.producer_id, batch.partition)
+            self.sequences[key] = sequences.observe(self.sequences.get(key), batch)
+
+    def remove(self, path: str) -> None:
+        batch = self.by_path.pop(path, None)
+        if batch is not None:
+            self.partitions[batch.partition].remove(batch)
+
+    def set_txn(self, app_id: str, version: int) -> None:
+        """Apply a `txn` action: a marker, a partition's end or start, or an idempotent sequence."""
+        if app_id.startswith(END_PREFIX):
+            partition = int(app_id[len(END_PREFIX) :])
+            self._grow(partition + 1)
+            state = self.partitions[partition]
+            state.end_offset = max(state.end_offset, version)
+        elif app_id.startswith(START_PREFIX):
+            partition = int(app_id[len(START_PREFIX) :])
+            self._grow(partition + 1)
+            self.partitions[partition].start_offset = version
+        elif app_id.startswith(MARKER_PREFIX):
+            name = app_id[len(MARKER_PREFIX) :]
+            if name.isdigit():
+                self.markers[int(name)] = version
+
+    def _grow(self, count: int) -> None:
+        while len(self.partitions) < count:
+            self.partitions.append(PartitionState())
+
+    # -- what readers ask ------------------------------------------------------------------------
+
+    def log_start_offset(self, partition: int) -> int:
+        return self.partitions[partition].log_start_offset
+
+    def high_watermark(self, partition: int) -> int:
+        """The offset the next record will get."""
+        return self.partitions[partition].end_offset
+
+    def last_stable_offset(self, partition: int) -> int:
+        return self.partitions[partition].last_stable_offset
+
+    def batches(
+        self, partition: int, start: int, end: int, read_committed: bool
+    ) -> list[BatchHeader]:
+        return self.partitions[partition].slice(start, end, read_committed=read_committed)
+
+    def ongoing_of(self, producer_id: int, epoch_max: int) -> list[BatchHeader]:
+        """Undecided headers of a producer up to an epoch, in partition and offset order."""
+        return [
+            batch
+            for state in self.partitions
+            for batch in sorted(state.ongoing.values(), key=_base_offset)
+            if batch.producer_id == producer_id and batch.producer_epoch <= epoch_max
+        ]
+
+
+def marker_app_id(producer_id: int) -> str:
+    """`txn` app id of a transaction's marker commit: its version is the txn epoch."""
+    return f"{MARKER_PREFIX}{producer_id}"
+
+
+def sequence_app_id(producer_id: int, partition: int) -> str:
+    """`txn` app id of an idempotent producer in a partition: its version is the last sequence."""
+    return f"{MARKER_PREFIX}{producer_id}-{partition}"
+
+
+def end_app_id(partition: int) -> str:
+    return f"{END_PREFIX}{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCommit:
+    """One commit to a topic, as data: headers added or re-added, paths removed, txn versions."""
+
+    operation: str
+    producer_id: int = -1
+    producer_epoch: int = -1
+    adds: tuple[BatchHeader, ...] = ()
+    removes: tuple[str, ...] = ()
+    txns: Mapping[str, int] = field(default_factory=dict)
+
+    def apply(self, state: TopicState) -> None:
+        """Bring memory up to the commit: what reading it back from the log gives, too (R11)."""
+        for app_id, version in self.txns.items():
+            state.set_txn(app_id, version)
+        for path in self.removes:
+            state.remove(path)
+        for batch in self.adds:
+            state.add(batch)
+
+
+def total_bytes(batches: Iterable[BatchHeader]) -> int:
+    return sum(batch.size_bytes for batch in batches)

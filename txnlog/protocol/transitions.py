@@ -1,0 +1,408 @@
+"""Every decision about a transaction state row, as pure functions: (row, request) -> Transition.
+
+The shell persists `Transition.next` by compare-and-swap and only then believes it. A request that
+has already been carried out gives Done, so that a lost reply is settled by asking again. Mirrors
+the prepare* methods of org.apache.kafka.coordinator.transaction.TransactionMetadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from msgspec.structs import replace
+
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    ProducerFencedError,
+)
+from txnlog.protocol.metadata import (
+    FORMER_RUNS_MAX,
+    Fenced,
+    LastBatch,
+    Manifest,
+    Owner,
+    TopicPartitions,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
+
+TIMEOUT_MS_MAX = 900_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """A checked move of one row; `next.state` DEAD means that the row is removed."""
+
+    operation: str
+    previous: TransactionMetadata | None
+    next: TransactionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to write: the row already says what was asked for (None: completed and removed)."""
+
+    metadata: TransactionMetadata | None
+
+
+def prepare_init(
+    row: TransactionMetadata | None,
+    *,
+    transactional_id: str,
+    new_producer_id: int,
+    owner: Owner,
+    timeout_ms: int,
+    now_ms: int,
+    timeout_ms_max: int = TIMEOUT_MS_MAX,
+) -> Transition | Done:
+    """InitProducerId: make `owner` the owner under a new epoch (R26, R27, R28).
+
+    A new id starts at epoch 0 with `new_producer_id`. An Ongoing transaction of the former owner
+    goes to PREPARE_ABORT in the same write; the caller finishes it and asks again.
+    Raises ProducerFencedError when this run was taken over before, ConcurrentTransactionsError
+    when a decided transaction must be finished first.
+    """
+    if not transactional_id:
+        raise InvalidProducerIdMappingError("transactional.id is empty; give the producer a name.")
+    if not 0 < timeout_ms <= timeout_ms_max:
+        raise InvalidTxnTimeoutError(
+            f"transaction.timeout.ms={timeout_ms} of {transactional_id!r} must be above 0 and at "
+            f"most transaction.max.timeout.ms={timeout_ms_max}; lower the one or raise the other.",
+            timeout_ms=timeout_ms,
+            timeout_ms_max=timeout_ms_max,
+        )
+    if row is None:
+        return Transition(
+            operation="INIT PRODUCER ID",
+            previous=None,
+            next=TransactionMetadata(
+                transactional_id=transactional_id,
+                producer_id=new_producer_id,
+                producer_epoch=0,
+                timeout_ms=timeout_ms,
+                owner=owner,
+                updated_ms=now_ms,
+            ),
+        )
+    _refuse_former(row, owner.run_id)
+    _refuse_prepared(row)
+    if row.owner.run_id == owner.run_id and row.state.is_idle:
+        return Done(row)
+    heir = _succeed(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
+    if row.state is TransactionState.ONGOING:
+        return _move(row, "FENCE", TransactionState.PREPARE_ABORT, now_ms, owner=heir, bump=True)
+    return _move(
+        row,
+        "INIT PRODUCER ID",
+        TransactionState.EMPTY,
+        now_ms,
+        owner=heir,
+        bump=True,
+        timeout_ms=timeout_ms,
+    )
+
+
+def prepare_add_partitions(
+    row: TransactionMetadata | None,
+    *,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    run_id: str,
+    partitions: tuple[TopicPartitions, ...] = (),
+    groups: tuple[str, ...] = (),
+    manifest: Manifest | None = None,
+    now_ms: int,
+) -> Transition | Done:
+    """AddPartitionsToTxn: start or widen an Ongoing transaction (R29, R30).
+
+    `manifest` turns it into a prepared two-phase transaction, which never times out.
+    """
+    row = _check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
+    _refuse_prepared(row)
+    known = {(tp.topic, tp.topic_id): set(tp.partitions) for tp in row.partitions}
+    if row.state is not TransactionState.ONGOING:
+        known = {}
+    for tp in partitions:
+        known.setdefault((tp.topic, tp.topic_id), set()).update(tp.partitions)
+    merged = tuple(
+        TopicPartitions(topic=topic, topic_id=topic_id, partitions=tuple(sorted(numbers)))
+        for (topic, topic_id), numbers in sorted(known.items())
+    )
+    pending = row.pending
+    if manifest is not None:
+        pending = replace(manifest, prepared_by_client=True)
+    elif not set(groups) <= set(pending.groups):
+        pending = replace(pending, groups=tuple(sorted({*pending.groups, *groups})))
+    started = row.state is TransactionState.ONGOING
+    if started and merged == row.partitions and pending == row.pending:
+        return Done(row)
+    return _move(
+        row,
+        "ADD PARTITIONS TO TXN",
+        TransactionState.ONGOING,
+        now_ms,
+        txn_epoch=producer_epoch,
+        partitions=merged,
+        pending=pending,
+        started_ms=row.started_ms if started else now_ms,
+    )
+
+
+def prepare_end(
+    row: TransactionMetadata | None,
+    *,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    run_id: str,
+    result: TransactionResult,
+    manifest: Manifest | None = None,
+    batch: tuple[str, LastBatch] | None = None,
+    now_ms: int,
+) -> Transition | Done:
+    """EndTxn: decide the transaction of this epoch; PREPARE_* is the point of no return (R31).
+
+    Deferred data goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
+    deferred abort has nothing to write. `batch` (query id, LastBatch) is remembered in the same
+    write. Raises InvalidTxnStateError for the opposite of what was decided, ProducerFencedError
+    or InvalidProducerEpochError for a producer that was fenced.
+    """
+    if row is not None and row.producer_id == producer_id and row.txn_epoch == producer_epoch:
+        if row.state in (result.prepared, result.complete):
+            return Done(row)
+        if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
+            raise InvalidTxnStateError(
+                f"The transaction of {transactional_id!r} at epoch {producer_epoch} was already "
+                f"ended as {row.state.name}{_fenced_note(row)}; it cannot end as "
+                f"{result.name} too. Begin a new transaction.",
+                transactional_id=transactional_id,
+                state=row.state.name,
+            )
+    row = _check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
+    _refuse_prepared(row)
+    ongoing = row.state is TransactionState.ONGOING
+    if not ongoing and (result is TransactionResult.ABORT or manifest is None):
+        return Done(row)
+    pending = manifest if manifest is not None else row.pending
+    if result is TransactionResult.ABORT:
+        pending = replace(row.pending, batches=())
+    owner = row.owner
+    if batch is not None:
+        query_id, last = batch
+        owner = replace(owner, batches={**owner.batches, query_id: last})
+    return _move(
+        row,
+        result.prepared.name,
+        result.prepared,
+        now_ms,
+        txn_epoch=producer_epoch,
+        pending=pending,
+        owner=owner,
+        partitions=row.partitions if ongoing else (),
+        started_ms=row.started_ms if ongoing else now_ms,
+    )
+
+
+def prepare_one_off_commit(
+    row: TransactionMetadata | None,
+    *,
+    transactional_id: str,
+    producer_id: int,
+    manifest: Manifest,
+    owner: Owner,
+    now_ms: int,
+) -> Transition | Done:
+    """PREPARE_COMMIT of an id used once (a batch write): the row is born decided."""
+    if row is not None:
+        return Done(row)
+    return Transition(
+        operation=TransactionState.PREPARE_COMMIT.name,
+        previous=None,
+        next=TransactionMetadata(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            txn_epoch=0,
+            state=TransactionState.PREPARE_COMMIT,
+            timeout_ms=TIMEOUT_MS_MAX,
+            pending=manifest,
+            owner=replace(owner, one_off=True),
+            started_ms=now_ms,
+            updated_ms=now_ms,
+        ),
+    )
+
+
+def prepare_complete(
+    row: TransactionMetadata | None, *, txn_epoch: int, now_ms: int
+) -> Transition | Done:
+    """After the last marker: a new epoch, manifest cleared (KIP-890). Any process may do it."""
+    if row is None or not row.state.is_prepared or row.txn_epoch != txn_epoch:
+        return Done(row)
+    result = TransactionResult.of(row.state)
+    if row.owner.one_off:
+        dead = replace(row, state=TransactionState.DEAD, updated_ms=now_ms)
+        return Transition(operation=result.complete.name, previous=row, next=dead)
+    return _move(
+        row,
+        result.complete.name,
+        result.complete,
+        now_ms,
+        bump=True,
+        partitions=(),
+        pending=Manifest(),
+    )
+
+
+def prepare_time_out(
+    row: TransactionMetadata | None, *, txn_epoch: int, by: str, now_ms: int
+) -> Transition | Done:
+    """End an Ongoing transaction that took too long: epoch and PREPARE_ABORT in one write (R32).
+
+    Two-phase transactions (prepared by their client) and anything decided are left alone.
+    """
+    if row is None or row.state is not TransactionState.ONGOING or row.txn_epoch != txn_epoch:
+        return Done(row)
+    if row.pending.prepared_by_client:
+        return Done(row)
+    reason = f"timed out (transaction.timeout.ms={row.timeout_ms})"
+    owner = replace(row.owner, fenced=Fenced(by=by, at_ms=now_ms, reason=reason))
+    return _move(row, "TIME OUT", TransactionState.PREPARE_ABORT, now_ms, owner=owner, bump=True)
+
+
+def prepare_fence(
+    row: TransactionMetadata | None,
+    *,
+    above_epoch: int,
+    by: str,
+    reason: str,
+    now_ms: int,
+) -> Transition | Done:
+    """Raise the row's epoch above `above_epoch`, so that its holder can decide nothing any more.
+
+    The owner's run joins the former ones: a fresh commit worker of that run must not adopt the
+    raised epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write.
+    """
+    if row is None or row.producer_epoch > above_epoch:
+        return Done(row)
+    _refuse_prepared(row)
+    owner = replace(
+        row.owner,
+        former_runs=_remember(row.owner),
+        fenced=Fenced(by=by, at_ms=now_ms, reason=reason),
+    )
+    state = TransactionState.EMPTY
+    if row.state is TransactionState.ONGOING:
+        state = TransactionState.PREPARE_ABORT
+    return _move(row, "FENCE", state, now_ms, owner=owner, bump=True)
+
+
+def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transition | Done:
+    """Forget an idle id (R35); rows that a streaming query owns are never forgotten."""
+    if row is None or not row.state.is_idle or row.owner.query_id or row.owner.batches:
+        return Done(row)
+    dead = replace(row, state=TransactionState.DEAD, updated_ms=now_ms)
+    return Transition(operation="EXPIRE TRANSACTIONAL ID", previous=row, next=dead)
+
+
+def _move(
+    row: TransactionMetadata,
+    operation: str,
+    state: TransactionState,
+    now_ms: int,
+    *,
+    bump: bool = False,
+    **changes: object,
+) -> Transition:
+    """The one place where a row changes state; the table of valid predecessors holds here (R25)."""
+    if row.state not in VALID_PREVIOUS[state]:
+        raise InvalidTxnStateError(
+            f"{row.transactional_id!r} cannot go from {row.state.name} to {state.name}.",
+            transactional_id=row.transactional_id,
+            state=row.state.name,
+        )
+    epoch = row.producer_epoch + 1 if bump else row.producer_epoch
+    moved = replace(row, state=state, producer_epoch=epoch, updated_ms=now_ms, **changes)
+    return Transition(operation=operation, previous=row, next=moved)
+
+
+def _check_producer(
+    row: TransactionMetadata | None,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    run_id: str,
+) -> TransactionMetadata:
+    if row is None or row.producer_id != producer_id:
+        found = "no row" if row is None else f"producer id {row.producer_id}"
+        raise InvalidProducerIdMappingError(
+            f"{transactional_id!r} has {found}, not producer id {producer_id}: the id expired or "
+            "was never initialised. Call init_transactions again.",
+            transactional_id=transactional_id,
+        )
+    _refuse_former(row, run_id)
+    if row.owner.run_id != run_id:
+        raise _fenced(row, f"run {run_id}")
+    if row.producer_epoch != producer_epoch:
+        raise InvalidProducerEpochError(
+            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"
+            f"{_fenced_note(row)}. Abort, and call init_transactions again.",
+            transactional_id=transactional_id,
+            expected_epoch=row.producer_epoch,
+            actual_epoch=producer_epoch,
+        )
+    return row
+
+
+def _refuse_former(row: TransactionMetadata, run_id: str) -> None:
+    if run_id in row.owner.former_runs:
+        raise _fenced(row, f"run {run_id}")
+
+
+def _refuse_prepared(row: TransactionMetadata) -> None:
+    if row.state.is_prepared:
+        raise ConcurrentTransactionsError(
+            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
+            f"{row.state.name} and must be finished first; try again.",
+            transactional_id=row.transactional_id,
+        )
+
+
+def _fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
+    return ProducerFencedError(
+        f"{who} may no longer write under transactional.id {row.transactional_id!r}: it is owned "
+        f"by {row.owner.describe()} at epoch {row.producer_epoch}{_fenced_note(row)}. Stop this "
+        "one, or give it a transactional.id of its own.",
+        transactional_id=row.transactional_id,
+        owner=row.owner.describe(),
+        actual_epoch=row.producer_epoch,
+    )
+
+
+def _fenced_note(row: TransactionMetadata) -> str:
+    fenced = row.owner.fenced
+    if fenced is None:
+        return ""
+    at = datetime.fromtimestamp(fenced.at_ms / 1000, tz=timezone.utc).isoformat("T", "seconds")
+    return f" (last fenced at {at} by {fenced.by}: {fenced.reason})"
+
+
+def _remember(owner: Owner) -> tuple[str, ...]:
+    if not owner.run_id or owner.run_id in owner.former_runs:
+        return owner.former_runs
+    return (*owner.former_runs, owner.run_id)[-FORMER_RUNS_MAX:]
+
+
+def _succeed(former: Owner, heir: Owner, *, now_ms: int, reason: str) -> Owner:
+    return replace(
+        heir,
+        former_runs=_remember(former),
+        batches={**former.batches, **heir.batches},
+        fenced=Fenced(by=heir.describe(), at_ms=now_ms, reason=reason),
+    )

@@ -1,0 +1,145 @@
+"""Delta log actions as typed structs, and their JSON lines (Delta protocol reader 1, writer 2).
+
+Only what our tables use. A line with an action we do not know is kept out, but counted: the
+commitInfo of our commits says how many lines follow, so a truncated file is found out (R66).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from txnlog.errors import CorruptLogError
+
+ENGINE = "txnlog/0.1.0"
+
+
+class Protocol(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a reader and a writer must know to touch the table."""
+
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: list[str] | None = None
+    writer_features: list[str] | None = None
+
+
+class Format(msgspec.Struct, frozen=True):
+    provider: str = "parquet"
+    options: dict[str, str] = {}
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """Schema (Spark's JSON), partition columns and table properties; `id` is the topic id."""
+
+    id: str
+    schema_string: str
+    partition_columns: list[str]
+    configuration: dict[str, str] = {}
+    created_time: int | None = None
+    format: Format = Format()
+
+
+class Add(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A live file and its header; adding a path again replaces its header."""
+
+    path: str
+    partition_values: dict[str, str | None]
+    size: int
+    modification_time: int
+    data_change: bool = msgspec.field(default=msgspec.UNSET)  # type: ignore[arg-type]
+    stats: str | None = None
+
+
+class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A file that is no longer live; it stays on disk until vacuum."""
+
+    path: str
+    deletion_timestamp: int | None = None
+    data_change: bool = msgspec.field(default=msgspec.UNSET)  # type: ignore[arg-type]
+    extended_file_metadata: bool | None = None
+    partition_values: dict[str, str | None] | None = None
+    size: int | None = None
+
+
+class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The newest version an application has written; only ever replaced."""
+
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Who wrote a commit and why. `write_id` makes it recognisable after a lost reply."""
+
+    timestamp: int = 0
+    operation: str = ""
+    engine_info: str = ""
+    operation_parameters: dict[str, str] = {}
+    write_id: str = msgspec.field(default="", name="txnlogWriteId")
+    actions: int = msgspec.field(default=-1, name="txnlogActions")
+
+
+class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One line of a commit: exactly one field is set."""
+
+    commit_info: CommitInfo | None = None
+    protocol: Protocol | None = None
+    meta_data: Metadata | None = None
+    add: Add | None = None
+    remove: Remove | None = None
+    txn: Txn | None = None
+
+
+Action = Protocol | Metadata | Add | Remove | Txn
+
+_FIELD = {Protocol: "protocol", Metadata: "metaData", Add: "add", Remove: "remove", Txn: "txn"}
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Line)
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """One commit as read: its info and its actions in order."""
+
+    version: int
+    info: CommitInfo
+    actions: tuple[Action, ...]
+
+
+def encode_commit(info: CommitInfo, actions: Sequence[Action]) -> bytes:
+    """The JSON of a commit: commitInfo first, one action a line."""
+    counted = msgspec.structs.replace(info, actions=len(actions))
+    lines: list[object] = [{"commitInfo": counted}]
+    lines += [{_FIELD[type(action)]: action} for action in actions]
+    return _ENCODER.encode_lines(lines)
+
+
+def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
+    """Parse a commit. Raises CorruptLogError naming `source` for what is cut off or garbled."""
+    info = CommitInfo()
+    actions: list[Action] = []
+    try:
+        lines = _DECODER.decode_lines(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _corrupt(source, str(error)) from error
+    for line in lines:
+        if line.commit_info is not None:
+            info = line.commit_info
+            continue
+        action = line.add or line.txn or line.remove or line.meta_data or line.protocol
+        if action is not None:
+            actions.append(action)
+    if not lines:
+        raise _corrupt(source, "it is empty")
+    if info.actions >= 0 and info.actions != len(lines) - 1:
+        raise _corrupt(source, f"{info.actions} actions were written, {len(lines) - 1} are there")
+    return Commit(version, info, tuple(actions))
+
+
+def _corrupt(source: str, why: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{source}: this commit is truncated or garbled ({why}). Restore the file from a backup; "
+        "nothing after it can be read without it.",
+        file=source,
+    )

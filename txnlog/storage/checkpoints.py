@@ -1,0 +1,329 @@
+"""Checkpoints of a log, and the removal of log files they replace.
+
+delta-rs computes checkpoints: the newest one and the commits after it are copied to a scratch
+folder, opened there anew, and only the finished Parquet file goes back. So the same code serves
+every store, and a file is put whole or not at all. Whoever commits a version that is a multiple
+of the interval makes the checkpoint, away from the commit's own path.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from txnlog.errors import CorruptLogError, ObjectNotFoundError, TxnLogError
+from txnlog.storage.actions import Action, Add, Commit, CommitInfo, Metadata, Protocol, Remove, Txn
+from txnlog.storage.objects import ObjectMeta, ObjectStore
+
+if TYPE_CHECKING:
+    from txnlog.storage.delta_log import DeltaLog
+
+log = logging.getLogger(__name__)
+
+_COMMIT = re.compile(r"(\d{20})\.json\Z")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet\Z")
+_FILES_PER_COMMIT_OF_INTERVAL = 100
+
+
+def commit_path(table: str, version: int) -> str:
+    return f"{table}/_delta_log/{version:020}.json"
+
+
+def checkpoint_path(table: str, version: int) -> str:
+    return f"{table}/_delta_log/{version:020}.checkpoint.parquet"
+
+
+class LogFiles(NamedTuple):
+    """One listing of a log: versions of commits and checkpoints, ascending, and every object."""
+
+    table: str
+    commits: list[int]
+    checkpoints: list[int]
+    objects: list[ObjectMeta]
+
+    @property
+    def newest_checkpoint(self) -> int | None:
+        return self.checkpoints[-1] if self.checkpoints else None
+
+
+def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> LogFiles:
+    """List a log, whole or from a version on.
+
+    `_last_checkpoint` only says where to start listing: it may be stale, never ahead of what a
+    listing finds. If nothing is found from there on, the whole log is listed.
+    """
+    start = since if since is not None else _hint(store, table)
+    start_after = None if start is None else f"{table}/_delta_log/{start:020}"
+    objects = store.list(f"{table}/_delta_log", start_after=start_after)
+    files = _sort(table, objects)
+    if since is None and start is not None and not files.checkpoints:
+        files = _sort(table, store.list(f"{table}/_delta_log"))
+    return files
+
+
+def _sort(table: str, objects: list[ObjectMeta]) -> LogFiles:
+    commits, found = [], []
+    for item in objects:
+        name = item.path.rsplit("/", 1)[-1]
+        if match := _COMMIT.match(name):
+            commits.append(int(match[1]))
+        elif match := _CHECKPOINT.match(name):
+            found.append(int(match[1]))
+    return LogFiles(table, sorted(commits), sorted(found), objects)
+
+
+def _hint(store: ObjectStore, table: str) -> int | None:
+    try:
+        data = store.get(f"{table}/_delta_log/_last_checkpoint")
+        version = msgspec.json.decode(data)["version"]
+    except (ObjectNotFoundError, msgspec.MsgspecError, KeyError, TypeError):
+        return None
+    return version if isinstance(version, int) else None
+
+
+# -- reading a checkpoint --------------------------------------------------------------------------
+
+
+def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
+    """The newest checkpoint in the shape of one commit. Raises CorruptLogError naming the file."""
+    version = files.newest_checkpoint
+    assert version is not None
+    path = checkpoint_path(files.table, version)
+    data = store.get(path)
+    try:
+        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        actions = _actions(table)
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        raise CorruptLogError(
+            f"{store.url}/{path}: this checkpoint is truncated or garbled ({error}). Delete it if "
+            "an older checkpoint and all commits after that are there, else restore it.",
+            file=path,
+        ) from error
+    if not any(isinstance(action, Metadata) for action in actions):
+        raise CorruptLogError(f"{store.url}/{path}: this checkpoint has no metaData.", file=path)
+    return Commit(version, CommitInfo(), tuple(actions))
+
+
+def _actions(table: pa.Table) -> list[Action]:
+    """Rows to actions, column by column; only protocol and metaData go through Python dicts."""
+    actions: list[Action] = []
+    for name, kind in (("protocol", Protocol), ("metaData", Metadata)):
+        for row in _present(table, name).to_pylist():
+            for key in ("configuration",):
+                if key in row:
+                    row[key] = dict(row[key] or [])
+            if "format" in row:
+                row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
+            actions.append(msgspec.convert(row, kind))
+    txns = _present(table, "txn")
+    if len(txns):
+        updated = _column(txns, "lastUpdated")
+        for app_id, number, at in zip(
+            txns.field("appId").to_pylist(), txns.field("version").to_pylist(), updated, strict=True
+        ):
+            actions.append(Txn(app_id, number, at))
+    actions += _adds(_present(table, "add"))
+    removes = _present(table, "remove")
+    for path, at in zip(
+        removes.field("path").to_pylist(), _column(removes, "deletionTimestamp"), strict=True
+    ):
+        actions.append(Remove(path, at, data_change=False))
+    return actions
+
+
+def _adds(adds: pa.StructArray) -> list[Action]:
+    if not len(adds):
+        return []
+    values = _partition_values(adds.field("partitionValues"))
+    names = list(values)
+    rows = zip(*values.values(), strict=True) if names else iter([()] * len(adds))
+    return [
+        Add(path, dict(zip(names, row, strict=True)), size, at, data_change=False, stats=stats)
+        for path, size, at, stats, row in zip(
+            adds.field("path").to_pylist(),
+            adds.field("size").to_pylist(),
+            adds.field("modificationTime").to_pylist(),
+            _column(adds, "stats"),
+            rows,
+            strict=True,
+        )
+    ]
+
+
+def _partition_values(maps: pa.MapArray) -> dict[str, list[str | None]]:
+    """Partition column -> its value per row, by flattening the map column."""
+    offsets = maps.offsets
+    keys = maps.keys.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py())
+    items = maps.items.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py())
+    found: dict[str, list[str | None]] = {}
+    for name in pc.unique(keys).to_pylist():
+        column = items.filter(pc.equal(keys, name))
+        if len(column) != len(maps):
+            raise ValueError(f"partition column {name!r} is missing in some rows")
+        found[name] = column.to_pylist()
+    return found
+
+
+def _present(table: pa.Table, name: str) -> pa.StructArray:
+    """The rows of a checkpoint that hold this kind of action."""
+    if name not in table.column_names:
+        return pa.array([], type=pa.struct([("path", pa.string())]))
+    column = table.column(name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    return column.filter(column.is_valid())
+
+
+def _column(rows: pa.StructArray, name: str) -> list[object]:
+    if rows.type.get_field_index(name) < 0:
+        return [None] * len(rows)
+    return list(rows.field(name).to_pylist())
+
+
+# -- making one -----------------------------------------------------------------------------------
+
+_worker: tuple[int, ThreadPoolExecutor] | None = None
+
+
+def after_commit(delta_log: DeltaLog) -> None:
+    """Called with every commit of ours: makes a checkpoint when it is this commit's turn."""
+    settings = delta_log.settings
+    if settings.checkpoint_mode == "off" or delta_log.version == 0:
+        return
+    if delta_log.version % settings.checkpoint_interval:
+        return
+    arguments = (
+        delta_log.store,
+        delta_log.path,
+        settings.checkpoint_interval,
+        settings.log_retention_ms,
+        settings.trust_ms,
+    )
+    if settings.checkpoint_mode == "inline":
+        maintain(*arguments)
+    else:
+        _background().submit(_maintain_quietly, *arguments)
+
+
+def _background() -> ThreadPoolExecutor:
+    global _worker
+    if _worker is None or _worker[0] != os.getpid():
+        _worker = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint"))
+    return _worker[1]
+
+
+def _maintain_quietly(
+    store: ObjectStore, table: str, interval: int, retention_ms: int, trust_ms: int
+) -> None:
+    try:
+        maintain(store, table, interval, retention_ms, trust_ms)
+    except TxnLogError as error:
+        log.warning("No checkpoint of %s this time, the next one will do: %s", table, error)
+    except Exception:
+        log.exception("No checkpoint of %s this time", table)
+
+
+def maintain(
+    store: ObjectStore, table: str, interval: int, retention_ms: int, trust_ms: int
+) -> None:
+    """Checkpoint the head if the newest one is old enough, then remove what has expired.
+
+    The interval grows with the number of live files, so that checkpoints cost a constant share.
+    """
+    files = list_log(store, table)
+    newest = files.newest_checkpoint
+    behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
+    size_bytes = next(
+        (o.size_bytes for o in files.objects if newest is not None
+         and o.path == checkpoint_path(table, newest)), 0
+    )
+    if behind < max(interval, size_bytes // (_BYTES_PER_FILE * _FILES_PER_COMMIT_OF_INTERVAL)):
+        return
+    create_checkpoint(store, table, trust_ms=trust_ms)
+    clean_up(store, table, retention_ms=retention_ms)
+
+
+_BYTES_PER_FILE = 80
+
+
+def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
+    """Write a checkpoint of the newest version and say which that is.
+
+    Everything is read anew, and given up if that took longer than what is read may be believed.
+    """
+    from deltalake import DeltaTable
+
+    started_ms = store.clock.boot_ms()
+    files = list_log(store, table)
+    newest = files.newest_checkpoint
+    wanted = [v for v in files.commits if v > (newest if newest is not None else -1)]
+    if not wanted:
+        return newest if newest is not None else -1
+    first = 0 if newest is None else newest + 1
+    versions = range(first, wanted[-1] + 1)
+    with tempfile.TemporaryDirectory(prefix="txnlog-checkpoint-") as scratch:
+        folder = os.path.join(scratch, "_delta_log")
+        os.mkdir(folder)
+        paths = [commit_path(table, version) for version in versions]
+        if newest is not None:
+            paths.append(checkpoint_path(table, newest))
+        for path, data in zip(paths, store.get_many(paths), strict=True):
+            with open(os.path.join(folder, path.rsplit("/", 1)[-1]), "wb") as copy:
+                copy.write(data)
+        if newest is not None:
+            with open(os.path.join(folder, "_last_checkpoint"), "w") as hint:
+                hint.write(f'{{"version":{newest},"size":0}}')
+        opened = DeltaTable(scratch)
+        opened.create_checkpoint()
+        version = opened.version()
+        name = checkpoint_path(table, version).rsplit("/", 1)[-1]
+        with open(os.path.join(folder, name), "rb") as made:
+            parquet = made.read()
+        with open(os.path.join(folder, "_last_checkpoint"), "rb") as made:
+            hint_json = made.read()
+    if store.clock.boot_ms() - started_ms > trust_ms:
+        raise CorruptLogError(
+            f"{store.url}/{table}: making a checkpoint took so long that what it read may be "
+            "stale; it is thrown away.",
+            file=table,
+        )
+    store.put(checkpoint_path(table, version), parquet)
+    store.put(f"{table}/_delta_log/_last_checkpoint", hint_json)
+    return version
+
+
+def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
+    """Delete commits and checkpoints that a newer checkpoint replaces and that have expired.
+
+    Oldest first, stopping at the first that is younger than the retention by the store's clock,
+    so that what stays has no hole. Returns the paths deleted.
+    """
+    files = _sort(table, store.list(f"{table}/_delta_log"))
+    newest = files.newest_checkpoint
+    if newest is None:
+        return []
+    expired_ms = store.now_ms() - retention_ms
+    modified = {item.path: item.last_modified_ms for item in files.objects}
+    doomed = []
+    for version in files.commits:
+        path = commit_path(table, version)
+        if version >= newest or modified[path] > expired_ms:
+            break
+        doomed.append(path)
+    kept_from = files.commits[len(doomed)] if len(doomed) < len(files.commits) else newest
+    for version in files.checkpoints[:-1]:
+        path = checkpoint_path(table, version)
+        # A checkpoint stays as long as the commits after it do: Delta time travel needs both.
+        if version < kept_from - 1 and modified[path] <= expired_ms:
+            doomed.append(path)
+    store.delete(doomed)
+    return doomed

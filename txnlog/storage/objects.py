@@ -1,0 +1,267 @@
+"""The object store: the only door to bytes outside this process (obstore underneath).
+
+Local folders and object stores look the same here: atomic puts, put-if-absent, listings.
+Works on paths relative to the store's url, with '/' between parts.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+from urllib.parse import urlparse
+
+import obstore
+from obstore import exceptions as obstore_exceptions
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from txnlog.clock import Clock, SystemClock
+from txnlog.errors import (
+    ConfigError,
+    ForkedProcessError,
+    ObjectNotFoundError,
+    StorageError,
+    StorePermissionError,
+    UnsupportedStoreError,
+)
+
+T = TypeVar("T")
+
+_CLOCK_TTL_MS = 3_600_000
+_GETS_AT_ONCE = 16
+
+_used_in_this_process = False
+_forked_after_use = False
+
+
+def _after_fork_in_child() -> None:
+    global _forked_after_use
+    _forked_after_use = _forked_after_use or _used_in_this_process
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class ObjectMeta(NamedTuple):
+    """What a listing says of an object; the time is the store's own, in ms since the epoch."""
+
+    path: str
+    size_bytes: int
+    last_modified_ms: int
+
+
+class ObjectStore:
+    """A root folder on a local disk, in memory, or in an object store.
+
+    Every method may raise StorageError (retriable; a write may or may not have landed),
+    StorePermissionError, or ForkedProcessError in a child of `os.fork()`.
+    """
+
+    def __init__(self, store: Any, url: str, *, clock: Clock | None = None) -> None:
+        self._store = store
+        self.url = url
+        self.clock = clock or SystemClock()
+        self._clock_offset: tuple[int, int] | None = None
+        self._local_root = store.prefix if isinstance(store, LocalStore) else None
+
+    @classmethod
+    def from_url(
+        cls, url: str, options: Mapping[str, str] | None = None, *, clock: Clock | None = None
+    ) -> ObjectStore:
+        """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
+
+        "memory://" gives a new, empty store at each call. Raises ConfigError for a url that is
+        not one of these.
+        """
+        _check_fork()
+        parsed = urlparse(url)
+        if parsed.scheme in ("", "file"):
+            path = parsed.path if parsed.scheme else url
+            if parsed.scheme and parsed.netloc not in ("", "localhost"):
+                raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
+            folder = os.path.abspath(path)
+            local = LocalStore(folder, mkdir=True)
+            return cls(local, f"file://{folder}", clock=clock)
+        if parsed.scheme == "memory":
+            return cls(MemoryStore(), url, clock=clock)
+        if parsed.scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"):
+            raise ConfigError(
+                f"{url!r}: scheme {parsed.scheme!r} cannot be opened. Use a local path, file://, "
+                "s3://, gs:// or az://.",
+                url=url,
+            )
+        try:
+            store = from_url(url, config=dict(options or {}))
+        except (obstore_exceptions.BaseError, ValueError) as error:
+            raise ConfigError(
+                f"{url!r} cannot be opened with the storage.* options {sorted(options or {})}: "
+                f"{_first_line(error)}",
+                url=url,
+            ) from None
+        return cls(store, url.rstrip("/"), clock=clock)
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self.url!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("An ObjectStore is not pickled; send its url and options instead.")
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    def get(self, path: str) -> bytes:
+        """The whole object. Raises ObjectNotFoundError."""
+        return bytes(self._call("get", path, lambda: obstore.get(self._store, path).bytes()))
+
+    def get_many(self, paths: Sequence[str]) -> list[bytes]:
+        """The objects in the order asked, fetched some at a time."""
+        if len(paths) < 8 or self._local_root is not None:
+            return [self.get(path) for path in paths]
+        with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
+            return list(pool.map(self.get, paths))
+
+    def put(self, path: str, data: Any) -> None:
+        """Write or overwrite, atomically. `data`: bytes or any buffer."""
+        self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create the object. False: one is there already. StorageError: it may have landed."""
+        try:
+            self._call("put", path, lambda: obstore.put(self._store, path, data, mode="create"))
+        except _ExistsError:
+            return False
+        return True
+
+    def head(self, path: str) -> ObjectMeta:
+        """Size and time of an object. Raises ObjectNotFoundError."""
+        return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> list[ObjectMeta]:
+        """All objects below a folder, recursively and unordered; those after a path if given."""
+
+        def fetch() -> list[ObjectMeta]:
+            pages = obstore.list(self._store, prefix or None, offset=start_after)
+            return [_meta(item) for page in pages for item in page]
+
+        return self._call("list", prefix, fetch)
+
+    def list_folders(self, prefix: str = "") -> list[str]:
+        """Names of the folders directly below a folder."""
+
+        def fetch() -> list[str]:
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
+
+        return self._call("list", prefix, fetch)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects; those that are gone already do not matter."""
+        for path in paths:
+            try:
+                self._call("delete", path, lambda path=path: obstore.delete(self._store, path))
+            except ObjectNotFoundError:
+                continue
+
+    def open_writer(self, path: str) -> BinaryIO:
+        """A binary file to stream into; the object appears, whole, at close()."""
+        return self._call("put", path, lambda: obstore.open_writer(self._store, path))
+
+    def open_reader(self, path: str) -> BinaryIO:
+        """A seekable binary file. Raises ObjectNotFoundError."""
+        return self._call("get", path, lambda: obstore.open_reader(self._store, path))
+
+    def local_path(self, path: str) -> str | None:
+        """Where the object lies on this machine's disk, None for other stores."""
+        if self._local_root is None:
+            return None
+        return os.path.join(str(self._local_root), path)
+
+    # -- the store's own clock and manners -------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The store's time: what it would write as last_modified now, within its resolution.
+
+        Asked for by writing a small object, at most once an hour; the boot clock carries on.
+        """
+        boot_ms = self.clock.boot_ms()
+        known = self._clock_offset
+        if known is None or boot_ms - known[1] > _CLOCK_TTL_MS:
+            path = f"__cluster/_clock/{uuid.uuid4()}"
+            self.put(path, b"txnlog")
+            known = (self.head(path).last_modified_ms - boot_ms, boot_ms)
+            self.delete([path])
+            self._clock_offset = known
+        return boot_ms + known[0]
+
+    def probe(self, prefix: str) -> None:
+        """Raise UnsupportedStoreError unless conditional puts work here (R69)."""
+        path = f"{prefix}/_probe/{uuid.uuid4()}"
+        first, second = self.put_if_absent(path, b"first"), self.put_if_absent(path, b"second")
+        kept = self.get(path)
+        self.delete([path])
+        if not first or second or kept != b"first":
+            raise UnsupportedStoreError(
+                f"{self.url}: a conditional put overwrote an object, so commits could be lost. "
+                "Use a store with working 'If-None-Match: *' (for S3-compatible stores, a newer "
+                "version), or a local file system.",
+                url=self.url,
+            )
+
+    def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
+        global _used_in_this_process
+        if _forked_after_use:
+            _check_fork()
+        _used_in_this_process = True
+        try:
+            return call()
+        except FileNotFoundError as error:
+            raise ObjectNotFoundError(f"{self.url}/{path}: no such object.", path=path) from error
+        except obstore_exceptions.AlreadyExistsError as error:
+            raise _ExistsError(path) from error
+        except (
+            PermissionError,
+            obstore_exceptions.PermissionDeniedError,
+            obstore_exceptions.UnauthenticatedError,
+        ) as error:
+            raise StorePermissionError(
+                f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give this "
+                "process permission for the path.",
+                path=path,
+            ) from error
+        except (obstore_exceptions.BaseError, OSError, ValueError) as error:
+            if "Permission denied" in str(error):
+                raise StorePermissionError(
+                    f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give "
+                    "this process permission for the path.",
+                    path=path,
+                ) from error
+            raise StorageError(
+                f"{self.url}/{path}: {verb} failed ({_first_line(error)}). Check the store, then "
+                "try again.",
+                path=path,
+            ) from error
+
+
+class _ExistsError(Exception):
+    """put-if-absent met an object."""
+
+
+def _check_fork() -> None:
+    if _forked_after_use:
+        raise ForkedProcessError(
+            "This process is a child of os.fork(), and its parent had used the object store, "
+            "whose threads are not here: calls would hang. Start it with "
+            'multiprocessing.get_context("spawn") instead.'
+        )
+
+
+def _meta(item: Mapping[str, Any]) -> ObjectMeta:
+    modified_ms = int(item["last_modified"].timestamp() * 1000)
+    return ObjectMeta(item["path"], item["size"], modified_ms)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+

@@ -1,0 +1,70 @@
+"""What a record is in Arrow: the columns of a data file, and how Kafka would weigh a record."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+DATA_SCHEMA = pa.schema([pa.field("offset_delta", pa.int64(), nullable=False), *RECORD_SCHEMA])
+
+# Upper bound of what Kafka adds to a single record: batch header 61, record header 21, and the
+# lengths of key, value and header count at most 5 each (AbstractRecords.estimateSizeInBytes...).
+RECORD_OVERHEAD_BYTES = 97
+HEADER_OVERHEAD_BYTES = 10
+
+
+def record_sizes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Bytes of each record as Kafka's producer would estimate them at most.
+
+    `records` has the columns key, value and headers of RECORD_SCHEMA, in any order.
+    """
+    sizes = np.full(records.num_rows, RECORD_OVERHEAD_BYTES, dtype=np.int64)
+    for name in ("key", "value"):
+        column = records.column(name)
+        if column.null_count < len(column):
+            sizes += _lengths(pc.binary_length(column))
+    headers = records.column("headers")
+    if headers.null_count < len(headers):
+        sizes += _header_sizes(headers)
+    return sizes
+
+
+def _lengths(lengths: pa.Array) -> npt.NDArray[np.int64]:
+    if lengths.null_count:
+        lengths = pc.fill_null(lengths, 0)
+    return cast("npt.NDArray[np.int64]", lengths.to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def _header_sizes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
+    counts = _lengths(pc.list_value_length(headers))
+    flat = headers.flatten()
+    sizes = np.full(len(flat), HEADER_OVERHEAD_BYTES, dtype=np.int64)
+    for part in flat.flatten():
+        sizes += _lengths(pc.binary_length(part))
+    ends = np.cumsum(counts)
+    upto = np.concatenate(([0], np.cumsum(sizes)))
+    return cast("npt.NDArray[np.int64]", upto[ends] - upto[ends - counts])
+
+
+def to_headers(column: pa.Array) -> pa.Array:
+    """Headers as RECORD_SCHEMA has them, of large lists, other element names, re-ordered fields."""
+    lists = column.cast(pa.list_(column.type.value_type))
+    flat = lists.flatten()
+    parts = [flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())]
+    elements = pa.StructArray.from_arrays(parts, names=["key", "value"], mask=flat.is_null())
+    ends = np.cumsum(_lengths(pc.list_value_length(lists)), dtype=np.int32)
+    offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, elements, type=HEADERS_TYPE, mask=lists.is_null())

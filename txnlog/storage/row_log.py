@@ -1,0 +1,275 @@
+"""Tables of one row per id: the shards of the transaction log, and the consumer offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from txnlog.clock import backoff_ms
+from txnlog.errors import (
+    CommitStateUnknownError,
+    ConcurrentTransactionsError,
+    GroupAuthorizationError,
+    StorePermissionError,
+    TransactionalIdAuthorizationError,
+    TxnLogError,
+)
+from txnlog.protocol.groups import GROUP_COLUMNS, Group, OffsetsCommit
+from txnlog.protocol.metadata import ROW_COLUMNS, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.topics import MARKER_PREFIX, marker_app_id
+from txnlog.protocol.transitions import Done, Transition
+from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
+from txnlog.storage.checkpoints import commit_path
+from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, LogSettings
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.tables import (
+    ROW_DATA_COLUMNS,
+    config_of,
+    create_actions,
+    new_row_file,
+    row_add,
+)
+
+Row = TypeVar("Row", TransactionMetadata, Group)
+R = TypeVar("R")
+
+ATTEMPTS_MAX = 1_000
+
+
+class RowView(Generic[Row]):
+    """The live rows by id, and the table's `txn` versions per producer id."""
+
+    def __init__(self, table: str, kind: type[Row], id_column: str) -> None:
+        self._table = table
+        self._kind = kind
+        self._id_column = id_column
+        self.reset()
+
+    def reset(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.markers: dict[int, int] = {}
+        self.sizes: dict[str, int] = {}
+        self.config: dict[str, str] = {}
+        self._id_of: dict[str, str] = {}
+
+    def apply(self, commit: Commit) -> None:
+        """Take in a commit, or a checkpoint in the shape of one."""
+        for action in commit.actions:
+            if isinstance(action, Add):
+                self._add(action, commit.version)
+            elif isinstance(action, Remove):
+                gone = self._id_of.pop(action.path, None)
+                self.sizes.pop(action.path, None)
+                if gone is not None and self.rows[gone].path == action.path:
+                    del self.rows[gone]
+            elif isinstance(action, Txn):
+                name = action.app_id[len(MARKER_PREFIX) :]
+                if action.app_id.startswith(MARKER_PREFIX) and name.isdigit():
+                    self.markers[int(name)] = action.version
+            elif isinstance(action, Metadata):
+                self.config = config_of(action)
+
+    def _add(self, add: Add, version: int) -> None:
+        row = self._kind.from_values(
+            add.partition_values,  # type: ignore[arg-type]
+            path=add.path,
+            source=commit_path(self._table, version),
+        )
+        row_id = getattr(row, self._id_column)
+        self.rows[row_id] = row
+        self.sizes[add.path] = add.size
+        self._id_of[add.path] = row_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCommit(Generic[Row]):
+    """One commit to a row table, as data."""
+
+    operation: str
+    puts: tuple[Row, ...] = ()
+    removes: tuple[Row, ...] = ()
+    txns: Mapping[int, int] = field(default_factory=dict)
+
+
+class RowLog(Generic[Row]):
+    """Handle of one row table; see TransactionLog and OffsetsLog. The constructor does no I/O."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        *,
+        kind: type[Row],
+        columns: Mapping[str, str],
+        id_column: str,
+        refused: type[TxnLogError],
+        settings: LogSettings | None = None,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.view: RowView[Row] = RowView(path, kind, id_column)
+        self.log = DeltaLog(store, path, self.view, settings=settings)
+        self._columns = columns
+        self._refused = refused
+
+    def refresh(self) -> None:
+        """Tail to the head of the log."""
+        self.log.refresh()
+
+    def create(self, table_id: str, config: Mapping[str, str]) -> None:
+        """Create the table if it is not there."""
+        for attempt in range(ATTEMPTS_MAX):
+            self.refresh()
+            if self.log.exists:
+                return
+            actions = create_actions(
+                table_id=table_id,
+                data_columns=ROW_DATA_COLUMNS,
+                partition_columns=self._columns,
+                config=config,
+                created_ms=self.store.clock.now_ms(),
+            )
+            self.log.commit(actions, operation="CREATE TABLE")
+            self.store.clock.sleep_ms(backoff_ms(attempt))
+        raise self._gave_up(True)
+
+    def transact(self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]) -> RowCommit[Row] | R:
+        """Refresh, decide, commit; again from the start after a conflict or a lost reply.
+
+        `decide(view, version)` is pure; `version` is what its commit would get. It must say that
+        its effect is there when it is: it gives the commit to write, or anything else, which is
+        returned. Raises what `decide` raises, an authorization error, CommitStateUnknownError.
+        """
+        unknown = False
+        for attempt in range(ATTEMPTS_MAX):
+            self.refresh()
+            decision = decide(self.view, self.log.version + 1)
+            if not isinstance(decision, RowCommit):
+                return decision
+            try:
+                actions = self._encode(decision)
+                outcome = self.log.commit(actions, operation=decision.operation)
+            except StorePermissionError as error:
+                raise self._refused(
+                    f"No permission to write {self.path}: {error.message}", table=self.path
+                ) from error
+            match outcome:
+                case Committed():
+                    return decision
+                case Conflict():
+                    pass
+                case _:
+                    unknown = True
+            self.store.clock.sleep_ms(backoff_ms(attempt))
+        raise self._gave_up(unknown)
+
+    def _encode(self, commit: RowCommit[Row]) -> list[Action]:
+        now_ms = self.store.clock.now_ms()
+        actions: list[Action] = [
+            Txn(marker_app_id(producer_id), version, now_ms)
+            for producer_id, version in commit.txns.items()
+        ]
+        for row in commit.puts:
+            path = row.path
+            size_bytes = self.view.sizes.get(path, 0)
+            if not path:
+                path, data = new_row_file(now_ms)
+                size_bytes = len(data)
+                self.store.put(f"{self.path}/{path}", data)
+            actions.append(row_add(path, row.to_values(), size_bytes=size_bytes, now_ms=now_ms))
+        actions += [Remove(row.path, now_ms, data_change=True) for row in commit.removes]
+        return actions
+
+    def _gave_up(self, unknown: bool) -> TxnLogError:
+        if unknown:
+            return CommitStateUnknownError(
+                f"{self.path}: gave up before learning whether the commit landed; calling again "
+                "settles it.",
+                table=self.path,
+            )
+        return ConcurrentTransactionsError(
+            f"{self.path}: lost {ATTEMPTS_MAX} races in a row for its log; try again.",
+            table=self.path,
+        )
+
+
+class TransactionLog(RowLog[TransactionMetadata]):
+    """One shard of the transaction log: the state row of each transactional.id in it."""
+
+    def __init__(
+        self, store: ObjectStore, shard: int, *, settings: LogSettings | None = None
+    ) -> None:
+        super().__init__(
+            store,
+            f"__transaction_state-{shard}",
+            kind=TransactionMetadata,
+            columns=ROW_COLUMNS,
+            id_column="transactional_id",
+            refused=TransactionalIdAuthorizationError,
+            settings=settings,
+        )
+
+    def row(self, transactional_id: str) -> TransactionMetadata | None:
+        """The row as of now."""
+        self.refresh()
+        return self.view.rows.get(transactional_id)
+
+    def transition(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionMetadata | None], Transition | Done],
+    ) -> TransactionMetadata | None:
+        """Decide on the newest row and persist it; the row as it then is (None: removed)."""
+
+        def decide_row(
+            view: RowView[TransactionMetadata], version: int
+        ) -> RowCommit[TransactionMetadata] | Done:
+            decision = decide(view.rows.get(transactional_id))
+            if isinstance(decision, Done):
+                return decision
+            row = decision.next
+            if row.state is TransactionState.DEAD:
+                return RowCommit(operation=decision.operation, removes=(row,))
+            return RowCommit(operation=decision.operation, puts=(row,))
+
+        decision = self.transact(decide_row)
+        if isinstance(decision, Done):
+            return decision.metadata
+        return self.view.rows.get(transactional_id)
+
+
+class OffsetsLog(RowLog[Group]):
+    """`__consumer_offsets`: one row per group."""
+
+    def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
+        super().__init__(
+            store,
+            "__consumer_offsets",
+            kind=Group,
+            columns=GROUP_COLUMNS,
+            id_column="group_id",
+            refused=GroupAuthorizationError,
+            settings=settings,
+        )
+
+    def change(
+        self, decide: Callable[[RowView[Group], int], OffsetsCommit | R]
+    ) -> OffsetsCommit | R:
+        """`transact` for decisions of txnlog.protocol.groups."""
+        written: list[OffsetsCommit] = []
+
+        def decide_rows(view: RowView[Group], version: int) -> RowCommit[Group] | R:
+            decision = decide(view, version)
+            if not isinstance(decision, OffsetsCommit):
+                return decision
+            written[:] = [decision]
+            return RowCommit(
+                operation=decision.operation, puts=decision.groups, txns=decision.txns
+            )
+
+        decision = self.transact(decide_rows)
+        return written[0] if isinstance(decision, RowCommit) else decision
+
+
