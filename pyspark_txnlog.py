@@ -27,7 +27,7 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "txnlog"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         from spark_source.schema import source_schema
 
         return source_schema(self.options)

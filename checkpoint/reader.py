@@ -83,8 +83,7 @@ class Checkpoint:
             raise CheckpointError(
                 f"{file} does not exist, and the offsets of batch {batch_id} are needed. Were "
                 "files of the checkpoint deleted, restore them or start a new query with a new "
-                "checkpointLocation, the same group.id and startingOffsets=committed. With option "
-                "asyncProgressTrackingEnabled Spark writes offsets late or never: turn it off."
+                "checkpointLocation, the same group.id and startingOffsets=committed."
                 f"{self._look_elsewhere()}",
                 file=file,
                 batch_id=batch_id,

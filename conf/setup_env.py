@@ -48,7 +48,7 @@ def main() -> int:
         elif arguments.command != "nothing":
             parser.error("name a command")
     except SetupError as error:
-        sys.stderr.write("\n{}\n\n".format(error))
+        sys.stderr.write("\n{}\n\n".format(str(error).rstrip()))
         return 1
     return 0
 
@@ -186,7 +186,8 @@ def pip_of(python: str) -> "list[str]":
     """The command that installs into an environment; one that uv made has no pip until now."""
     if subprocess.call([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL) != 0:
         subprocess.call([python, "-m", "ensurepip", "--upgrade"], stdout=subprocess.DEVNULL)
-    return [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    # pep517: an old pip would otherwise build the sdists with whatever setuptools it brought.
+    return [python, "-m", "pip", "install", "--disable-pip-version-check", "--use-pep517"]
 
 
 # --- The Delta jar --------------------------------------------------------------------------------
@@ -242,7 +243,8 @@ def reasons(output: str) -> "list[str]":
     """The lines of Ivy's long report that say why."""
     marks = ("Server access error", "not found", "download failed", "PKIX", "UnknownHost")
     lines = [line.strip() for line in output.splitlines() if any(mark in line for mark in marks)]
-    return ["    " + line for line in list(dict.fromkeys(lines))[:8]]
+    said = [line for line in dict.fromkeys(lines) if not line.startswith(("Exception", ":: "))]
+    return ["    " + line for line in said[:8]]
 
 
 def network_advice(program: str, mirror: str, certificate: str) -> str:

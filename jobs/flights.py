@@ -18,105 +18,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from flights_data import FlightsDataError, months_of, read_flights
+from flights_check import check_root
+from flights_data import FlightsDataError
 from flights_kills import DEFAULT_KILLS, parse_kills
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
+from flights_pipeline import MAX_OFFSETS_PER_TRIGGER, feed, start_stream
+from pyspark.sql import SparkSession
 from spark_session import spark_environment
-
-INPUT_TOPIC = "flights"
-DEPARTURES = "departures"
-CANCELLATIONS = "cancellations"
-OUTPUT_TOPICS = (DEPARTURES, CANCELLATIONS)
-GROUP_ID = "flights-by-outcome"
-MAX_OFFSETS_PER_TRIGGER = 6_000
-
-
-def open_session(app_name: str) -> SparkSession:
-    """A session with conf/ and what spark-submit was told, its master included."""
-    os.environ.update(spark_environment(os.environ))
-    return SparkSession.builder.appName(app_name).getOrCreate()
-
-
-def as_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
-    """Flights as records of topic `flights`: position, key (tail number or null), value (JSON)."""
-    columns = [name for name in flights.column_names if name != "position"]
-    options = {"timeZone": "UTC", "ignoreNullFields": "false"}
-    return spark.createDataFrame(flights).select(
-        "position",
-        F.col("tailnum").alias("key"),
-        F.to_json(F.struct(*columns), options).alias("value"),
-    )
-
-
-def feed(spark: SparkSession, root: str, months: Sequence[int] | None = None) -> int:
-    """Write the flights month by month into topic `flights`; returns the number of rows.
-
-    A month is one transaction, and one that was written before is not written again: txnVersion
-    is the month, as in a Delta table's idempotent writes.
-    """
-    flights = read_flights(months=months)
-    for month in months_of(flights):
-        rows = flights.filter(pc.equal(flights["month"], month))
-        # A key's order is the order within one task, so all rows of a key go to one task, in order.
-        records = as_records(spark, rows).repartition(2, "key").sortWithinPartitions("position")
-        (
-            records.select("key", "value")
-            .write.format("txnlog")
-            .mode("append")
-            .option("topic", INPUT_TOPIC)
-            .option("txnAppId", "flights-feeder")
-            .option("txnVersion", month)
-            .save(root)
-        )
-        print(f"month {month}: {rows.num_rows:,} flights fed", flush=True)
-    return len(flights)
-
-
-def by_outcome(flights: DataFrame) -> DataFrame:
-    """Records of topic `flights` as records of the topic each one belongs to.
-
-    Reads column value (string or binary JSON); returns key, value, topic.
-    """
-    dep_time = F.get_json_object(F.col("value").cast("string"), "$.dep_time")
-    topic = F.when(dep_time.isNull(), CANCELLATIONS).otherwise(DEPARTURES)
-    return flights.select("key", "value", topic.alias("topic"))
-
-
-def start_stream(
-    spark: SparkSession,
-    root: str,
-    checkpoint: str,
-    *,
-    max_offsets_per_trigger: int = MAX_OFFSETS_PER_TRIGGER,
-    available_now: bool = False,
-) -> StreamingQuery:
-    """Start the query that splits the flights; each micro-batch is one transaction.
-
-    With a new checkpoint folder it goes on where the group's committed offsets are.
-    """
-    flights = (
-        spark.readStream.format("txnlog")
-        .option("subscribe", INPUT_TOPIC)
-        .option("group.id", GROUP_ID)
-        .option("startingOffsets", "committed")
-        .option("auto.offset.reset", "earliest")
-        .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
-        .load(root)
-    )
-    writer = (
-        by_outcome(flights)
-        .writeStream.format("txnlog")
-        .option("path", root)
-        .option("group.id", GROUP_ID)
-        .option("checkpointLocation", checkpoint)
-    )
-    if available_now:
-        writer = writer.trigger(availableNow=True)
-    return writer.start()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,14 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _open_session(app_name: str) -> SparkSession:
+    """A session with conf/ and what spark-submit was told, its master included."""
+    os.environ.update(spark_environment(os.environ))
+    return SparkSession.builder.appName(app_name).getOrCreate()
+
+
 def _run_feed(arguments: argparse.Namespace) -> int:
-    feed(open_session("flights-feeder"), arguments.root, arguments.months)
+    feed(_open_session("flights-feeder"), arguments.root, arguments.months)
     return 0
 
 
 def _run_stream(arguments: argparse.Namespace) -> int:
     query = start_stream(
-        open_session("flights-by-outcome"),
+        _open_session("flights-by-outcome"),
         arguments.root,
         arguments.checkpoint,
         max_offsets_per_trigger=arguments.max_offsets_per_trigger,
@@ -151,9 +64,7 @@ def _run_stream(arguments: argparse.Namespace) -> int:
 
 
 def _run_check(arguments: argparse.Namespace) -> int:
-    from flights_check import check_root  # it imports this module
-
-    report = check_root(open_session("flights-check"), arguments.root, arguments.months)
+    report = check_root(_open_session("flights-check"), arguments.root, arguments.months)
     if arguments.report is not None:
         arguments.report.write_text(report.to_json(), encoding="utf-8")
     for line in report.lines():
@@ -162,7 +73,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 
 def _run_demo(arguments: argparse.Namespace) -> int:
-    from flights_demo import DemoOptions, run_demo  # it imports this module
+    from flights_demo import DemoOptions, run_demo  # needs rich, which a cluster need not have
 
     return run_demo(
         DemoOptions(

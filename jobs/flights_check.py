@@ -11,8 +11,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 
-from flights import CANCELLATIONS, DEPARTURES, GROUP_ID, INPUT_TOPIC, OUTPUT_TOPICS, as_records
 from flights_data import read_flights
+from flights_pipeline import (
+    CANCELLATIONS,
+    DEPARTURES,
+    GROUP_ID,
+    INPUT_TOPIC,
+    OUTPUT_TOPICS,
+    as_records,
+)
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 

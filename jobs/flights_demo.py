@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from flights import INPUT_TOPIC, OUTPUT_TOPICS
 from flights_check import Report
 from flights_data import FlightsDataError, read_flights
 from flights_display import Display, print_table
 from flights_driver import DriverError, DriverProcess, driver_environment, spark_submit_command
 from flights_kills import KillKind, plan_kills
+from flights_pipeline import INPUT_TOPIC, OUTPUT_TOPICS
 from flights_supervisor import ROOT, Supervisor, Tally
 from spark_session import PROJECT
 

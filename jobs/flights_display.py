@@ -17,7 +17,7 @@ class Display:
     """A context manager; `status` is the state of things, `event` a line that stays."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Console()
         self._total = total
         self._started_s = self._line_s = time.monotonic()
         self._bar = Progress(
@@ -54,7 +54,7 @@ class Display:
     def event(self, text: str) -> None:
         """Print a line that stays, with the seconds since the start."""
         line = f"[{time.monotonic() - self._started_s:6.1f} s] {text}"
-        self.console.print(line, markup=False, soft_wrap=True)
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(console: Console, rows: Sequence[tuple[str, str]]) -> None:

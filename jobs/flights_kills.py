@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flights_pipeline import OUTPUT_TOPICS
+
 RANDOM = "random"
 LOST_CHECKPOINT = "lost-checkpoint"
 # Places between two writes of a commit where txnlog can be made to die, and what a death there is.
@@ -22,8 +24,9 @@ FAILPOINTS = {
 DEFAULT_KILLS = (
     "random,marker.after,random,sink_commit.after,random,prepare_commit.after+lost-checkpoint"
 )
-# A driver shall do some work before it dies, and leave some for those that come after it.
-TRANSACTIONS_MIN, TRANSACTIONS_MAX = 1, 4
+# Two at least: the first may be one that the driver before left half done. Not many more: every
+# driver has to leave some work for those that come after it.
+TRANSACTIONS_MIN, TRANSACTIONS_MAX = 2, 5
 DELAY_MS_MAX = 1_000
 
 
@@ -49,9 +52,16 @@ class Kill:
     loses_checkpoint: bool = False
 
     @property
+    def hits(self) -> int:
+        """How often the fail point is reached until it strikes; a marker's once for each topic."""
+        if self.place == "marker.after":
+            return (self.transactions - 1) * len(OUTPUT_TOPICS) + 1
+        return self.transactions
+
+    @property
     def failpoint(self) -> str | None:
         """The value of TXNLOG_FAILPOINT, or None when the supervisor kills from outside."""
-        return None if self.place == RANDOM else f"{self.place}@{self.transactions}:driver"
+        return None if self.place == RANDOM else f"{self.place}@{self.hits}:driver"
 
     def describe(self) -> str:
         """In words, for the line printed when it has happened."""

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flights import INPUT_TOPIC, OUTPUT_TOPICS
 from flights_autopsy import autopsy, unsettled_transactions
 from flights_check import Report
 from flights_display import Display
 from flights_driver import POLL_S, DriverProcess
 from flights_kills import RANDOM, Kill
+from flights_pipeline import INPUT_TOPIC, OUTPUT_TOPICS
 
 ROOT = "txnlog"
 # A driver on a loaded machine may take long to start; one that does nothing for this long hangs.
@@ -155,7 +155,7 @@ class Supervisor:
         else:
             self._watch(driver, until=lambda _: driver.exit_code() is not None)
             hits = self._hits.stat().st_size if self._hits.exists() else 0
-            if hits < kill.transactions:
+            if hits < kill.hits:
                 raise driver.failure(
                     f"Driver {self._driver} ended by itself, not at {kill.failpoint}."
                 )

@@ -49,7 +49,9 @@ class Topics(Protocol):
     """What the sink asks of a txnlog.cluster.Cluster to find topics."""
 
     def topic(self, name: str) -> Topic: ...
-    def create_topic(self, name: str, *, exist_ok: bool = False) -> Topic: ...
+    def create_topic(
+        self, name: str, *, partitions: int | None = None, exist_ok: bool = False
+    ) -> Topic: ...
 
 
 @dataclass(slots=True)
@@ -72,11 +74,18 @@ class Router:
     """
 
     def __init__(
-        self, topics: Topics, *, topic: str | None, auto_create: bool, seed: int | None = None
+        self,
+        topics: Topics,
+        *,
+        topic: str | None,
+        auto_create: bool,
+        partitions: int | None = None,
+        seed: int | None = None,
     ) -> None:
         self._topics = topics
         self._option = topic
         self._auto_create = auto_create
+        self._partitions_of_new = partitions
         self._random = random.Random(seed)
         self._by_name: dict[str, int] = {}
         self._destinations: list[Destination] = []
@@ -150,7 +159,7 @@ class Router:
         except UnknownTopicOrPartitionError:
             if not self._auto_create:
                 raise
-        return self._topics.create_topic(name, exist_ok=True)
+        return self._topics.create_topic(name, partitions=self._partitions_of_new, exist_ok=True)
 
     def _check(
         self,

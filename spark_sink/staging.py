@@ -2,14 +2,15 @@
 
 Each incoming batch is routed, sorted by lane (topic-partition) and cut into the lanes' slices: one
 `take` while the batch is in the processor's cache, no Python per record. Slices gather until a
-round of ROUND_BYTES is full; then large lanes are encoded, and the rest is copied so that a few
+round of `round_bytes` is full; then large lanes are encoded, and the rest is copied so that a few
 rows do not keep whole batches in memory. Memory is bounded by the limits below whatever the amount
 of data and the number of lanes:
 
-    ROUND_BYTES    slices of the batches of this round
-    CARRIED_BYTES  rows of lanes too small to be encoded, copied from earlier rounds
-    HELD_BYTES     encoded bytes of files that are not streamed
-    STREAMS_MAX    files streamed through the store's writer, each with its upload buffer
+    round_bytes    slices of the batches of this round
+    carried_bytes  rows of lanes too small to be encoded, copied from earlier rounds
+    held_bytes     encoded bytes of files that are not streamed
+    files_max      files with encoded bytes in memory, each with its encoder
+    streams_max    files streamed through the store's writer, each with its upload buffer
 
 Nothing is ever deleted here: after an error, files stay for vacuum.
 """
@@ -41,7 +42,8 @@ __all__ = ["Limits", "Stager"]
 
 # Incoming batches are joined while a lane would get fewer rows of them than this: slices of a few
 # rows cost more than the rows.
-ROWS_PER_SLICE_MIN = 64
+ROWS_PER_SLICE_MIN = 256
+ROWS_PER_CHUNK_MIN = 1024
 JOINED_BYTES_MAX = 16 << 20
 PUTS_AT_ONCE = 8
 
@@ -61,6 +63,7 @@ class Limits:
     carried_bytes: int = 32 << 20
     held_bytes: int = 64 << 20
     stream_from_bytes: int = 8 << 20
+    files_max: int = 1024
     streams_max: int = 4
     row_group_bytes: int = ROW_GROUP_BYTES
 
@@ -86,9 +89,12 @@ class _Lane:
         return self.file is not None and self.file.streaming
 
     def take_waiting(self) -> pa.Table:
-        table = pa.Table.from_batches(self.waiting, schema=RECORD_SCHEMA)
+        waiting = self.waiting
         self.waiting, self.waiting_bytes = [], 0
-        return table
+        # The encoder works chunk by chunk: below this size, joining them first is faster.
+        if sum(batch.num_rows for batch in waiting) < ROWS_PER_CHUNK_MIN * len(waiting):
+            waiting = [pa.concat_batches(waiting)]
+        return pa.Table.from_batches(waiting, schema=RECORD_SCHEMA)
 
 
 class Stager:
@@ -107,6 +113,7 @@ class Stager:
         include_headers: bool,
         target_size_bytes: int,
         auto_create: bool = True,
+        partitions: int | None = None,
         task_ms: int | None = None,
         seed: int | None = None,
         limits: Limits | None = None,
@@ -117,7 +124,9 @@ class Stager:
         self._target_size_bytes = target_size_bytes
         self._task_ms = task_ms
         self._limits = limits or Limits()
-        self._router = Router(cluster, topic=topic, auto_create=auto_create, seed=seed)
+        self._router = Router(
+            cluster, topic=topic, auto_create=auto_create, partitions=partitions, seed=seed
+        )
         self._lanes: dict[int, _Lane] = {}
         self._round_bytes = 0
 
@@ -225,25 +234,25 @@ class Stager:
                 self._close(lane)
 
     def _bound_held_bytes(self) -> None:
-        """Stream large files while there are streams left; put the largest others."""
+        """Stream large files while there are streams left; close the largest that are too much."""
         streams = sum(lane.is_streaming for lane in self._lanes.values())
-        holding = sorted(
-            (lane for lane in self._lanes.values() if lane.held_bytes),
-            key=lambda lane: -lane.held_bytes,
-        )
-        held_bytes = sum(lane.held_bytes for lane in holding)
+        holding = [lane for lane in self._lanes.values() if lane.file and not lane.is_streaming]
+        holding.sort(key=lambda lane: -lane.held_bytes)
+        held_bytes, files = sum(lane.held_bytes for lane in holding), len(holding)
         for lane in holding:
-            too_much = held_bytes > self._limits.held_bytes
+            too_much = held_bytes > self._limits.held_bytes or files > self._limits.files_max
             if lane.held_bytes < self._limits.stream_from_bytes and not too_much:
                 return
             size_bytes = lane.held_bytes
             if lane.file is not None and streams < self._limits.streams_max:
                 lane.file.stream()
                 streams += 1
-                held_bytes -= size_bytes
             elif too_much:
                 self._close(lane)
-                held_bytes -= size_bytes
+            else:
+                continue
+            held_bytes -= size_bytes
+            files -= 1
 
     # -- files -----------------------------------------------------------------------------------
 

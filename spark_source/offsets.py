@@ -22,8 +22,9 @@ class SourceOffset:
     """One offset of the source: next offset to read per partition, and whose offsets these are.
 
     `start` holds the positions the batch that ends here starts from wherever the offset before it
-    does not say: all of batch 0, added partitions, partitions that went on after data loss. So a
-    replay reads the same range. `group` and `generation` are those the query commits under.
+    does not say: all of batch 0 and of the first batch under another group, added partitions, and
+    those that went on after data loss. So a replay reads the same range. `group` and `generation`
+    are those the query commits under.
     """
 
     positions: Positions

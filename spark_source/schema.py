@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from spark_source.settings import source_settings
 from txnlog.errors import ConfigError
 from txnlog.option_table import Operation
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-COLUMNS: tuple[tuple[str, str], ...] = (
-    ("key", "binary"),
-    ("value", "binary"),
-    ("topic", "string"),
-    ("partition", "int"),
-    ("offset", "bigint"),
-    ("timestamp", "timestamp"),
-    ("timestampType", "int"),
+SPARK_COLUMNS = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
 )
-HEADERS = ("headers", "array<struct<key:string,value:binary>>")
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+SPARK_COLUMNS_WITH_HEADERS = StructType(
+    [*SPARK_COLUMNS.fields, StructField("headers", ArrayType(HEADER))]
+)
 
 HEADERS_ARROW = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -42,8 +54,8 @@ ARROW_COLUMNS = pa.schema(
 ARROW_COLUMNS_WITH_HEADERS = ARROW_COLUMNS.append(pa.field("headers", HEADERS_ARROW))
 
 
-def source_schema(options: Mapping[str, str]) -> str:
-    """The schema as DDL, for options of a batch or a stream (Spark does not say which here).
+def source_schema(options: Mapping[str, str]) -> StructType:
+    """The schema for options of a batch or a stream (Spark does not say which here).
 
     Raises: ConfigError when the options suit neither.
     """
@@ -57,13 +69,12 @@ def source_schema(options: Mapping[str, str]) -> str:
             settings = source_settings(options, other)
         except ConfigError:
             raise error from None
-    return ddl(include_headers=settings.include_headers)
+    return spark_schema(include_headers=settings.include_headers)
 
 
-def ddl(*, include_headers: bool) -> str:
+def spark_schema(*, include_headers: bool) -> StructType:
     """Column names and Spark types, all nullable."""
-    columns = (*COLUMNS, HEADERS) if include_headers else COLUMNS
-    return ", ".join(f"{name} {kind}" for name, kind in columns)
+    return SPARK_COLUMNS_WITH_HEADERS if include_headers else SPARK_COLUMNS
 
 
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
@@ -76,12 +87,15 @@ def check_schema(given: StructType, *, include_headers: bool) -> None:
 
     Raises: ConfigError that shows both.
     """
-    columns = (*COLUMNS, HEADERS) if include_headers else COLUMNS
-    found = tuple((field.name, field.dataType.simpleString()) for field in given.fields)
-    if found == columns and all(field.nullable for field in given.fields):
+    ours = spark_schema(include_headers=include_headers)
+    if _shape(given) == _shape(ours):
         return
     raise ConfigError(
-        f"The schema of format txnlog is fixed: {ddl(include_headers=include_headers)}. Given was "
+        f"The schema of format txnlog is fixed: {ours.simpleString()}. Given was "
         f"{given.simpleString()}. Remove .schema(...), and select or cast columns afterwards"
         f"{'' if include_headers else '; option includeHeaders=true adds headers'}."
     )
+
+
+def _shape(schema: StructType) -> list[tuple[str, DataType, bool]]:
+    return [(field.name, field.dataType, field.nullable) for field in schema.fields]

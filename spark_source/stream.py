@@ -91,6 +91,8 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logged, self._settings.subscription, wanted, snapshots
             )
             self._topics.report(losses)
+            if logged.group != self._settings.group_id:
+                moved = positions  # The group has none of this query's offsets yet.
         ends = ends_of(positions, snapshots)
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends(positions, ends, limit.max_rows)

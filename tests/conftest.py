@@ -60,10 +60,11 @@ def spark(scratch: Path) -> Iterator[SparkSession]:
     """
     settings = {
         "spark.ui.enabled": "false",
-        "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": "200",
     }
+    # Not spark.local.dir: Spark warns at every start that this variable would win over it.
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
     session = build_session("txnlog tests", settings=settings)
     yield session
     session.stop()

@@ -72,9 +72,13 @@ def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None
     assert printed.split() == list(MODULES)
 
 
-def test_installed_project_is_found_as_spark_looks_it_up() -> None:
+def test_installed_project_is_found_as_spark_looks_it_up(tmp_path: Path) -> None:
     """An editable install that hides the module from pkgutil hides the source from Spark."""
-    assert run_python("-c", AS_SPARK_LOOKS_UP).strip() == "txnlog"
+    try:
+        importlib.metadata.version("txnlog")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("txnlog is not installed in this Python; `make test` installs it")
+    assert run_python("-I", "-c", AS_SPARK_LOOKS_UP, cwd=tmp_path).strip() == "txnlog"
 
 
 def test_delta_jar_and_delta_package_are_of_one_version() -> None:

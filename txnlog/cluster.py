@@ -52,7 +52,11 @@ class Cluster:
         if not isinstance(store, ObjectStore):
             store = ObjectStore.from_url(str(root), storage_options)
         cluster = cls(store, settings=settings)
-        cluster._meta.open(create=create, shards=shards)
+        if cluster._meta.open(create=create, shards=shards):
+            # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
+            cluster.offsets_log()
+            for number in range(cluster.shards):
+                cluster.shard(number)
         return cluster
 
     @classmethod

@@ -94,11 +94,12 @@ def test_checkpoint_shown_keeps_its_secrets() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_checkpoint_planned_batch_without_file_names_it_and_what_hides_it(folder: Path) -> None:
+def test_checkpoint_planned_batch_without_file_names_it_and_the_fix(folder: Path) -> None:
     """Hazard: a batch commits without its offsets because the file was deleted (R59)."""
     with pytest.raises(CheckpointError, match="offsets/3 does not exist") as caught:
         Checkpoint(f"file:{folder}").planned(3)
-    assert "asyncProgressTrackingEnabled" in str(caught.value)
+    assert "startingOffsets=committed" in str(caught.value)
+    assert "fs.defaultFS" not in str(caught.value)
     assert caught.value.context["batch_id"] == 3
 
 

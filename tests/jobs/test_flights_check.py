@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chispa import assert_df_equality
-from flights import by_outcome
 from flights_check import Delivery, Report, check_delivery
+from flights_pipeline import by_outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ def test_check_right_delivery_has_no_problems(expected: DataFrame) -> None:
         ),
         pytest.param(DELIVERED[:-1], ["missing 1"], id="one topic without its part"),
         pytest.param(moved(1, offset=3), ["offset gaps 1"], id="gap where a file should be"),
-        pytest.param(moved(1, offset=2), ["offset gaps 1"], id="offset given out twice"),
+        pytest.param(moved(1, offset=2), ["offset gaps 2"], id="offset given out twice"),
         pytest.param(moved(4, topic="departures", offset=1), ["misplaced 1"], id="wrong topic"),
         pytest.param(
             moved(2, value="E"), ["missing 1", "unexpected 1"], id="value with a changed byte"

@@ -48,7 +48,7 @@ def test_failpoint_of_a_kill_is_one_txnlog_knows() -> None:
     """A misspelt name would never fire, and the kill would not be there."""
     assert set(FAILPOINTS) <= set(failpoint.NAMES)
     kill = plan_kills(parse_kills("marker.after"), 3)[0]
-    assert kill.failpoint == f"marker.after@{kill.transactions}:driver"
+    assert kill.failpoint == f"marker.after@{2 * kill.transactions - 1}:driver"  # two topics
     assert plan_kills(parse_kills(RANDOM), 3)[0].failpoint is None
 
 

@@ -68,8 +68,9 @@ Make = Callable[..., Supervisor]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A supervisor over the stand-in, with extra environment for its drivers."""
+    monkeypatch.setattr("flights_kills.DELAY_MS_MAX", 60)
 
     def build(**extra: str) -> Supervisor:
         def start(arguments: Sequence[str], own: dict[str, str], log: Path) -> DriverProcess:
@@ -102,7 +103,7 @@ def run(supervisor: Supervisor, kills: str, seed: int = 1) -> str:
 
 
 def test_supervisor_kills_as_planned_and_finishes(make: Make, tmp_path: Path) -> None:
-    """Every kill happens, each driver goes on where the last one died, the last one ends by itself."""
+    """Every kill happens, each driver goes on where the last died, the last ends by itself."""
     supervisor = make()
     output = run(supervisor, "random,sink_commit.after,random,offsets.after")
     assert supervisor.tally.kills == 4

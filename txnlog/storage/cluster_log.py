@@ -52,14 +52,15 @@ class ClusterLog:
         self._log = DeltaLog(store, PATH, self._view, settings=settings)
         self._block: tuple[int, int, int] = (-1, 0, 0)
 
-    def open(self, *, create: bool, shards: int = SHARDS_DEFAULT) -> None:
-        """Read the cluster's settings, making the cluster first if asked to.
+    def open(self, *, create: bool, shards: int = SHARDS_DEFAULT) -> bool:
+        """Read the cluster's settings, making the cluster first if asked to; whether it was made.
 
         Raises ConfigError when there is none, UnsupportedStoreError when the store cannot hold
         one, UnsupportedProtocolError when a newer txnlog made it.
         """
         self._log.refresh()
-        if not self._log.exists:
+        made = not self._log.exists
+        if made:
             if not create:
                 raise ConfigError(
                     f"There is no txnlog cluster at {self._store.url}. Check the path, or create "
@@ -74,6 +75,7 @@ class ClusterLog:
                 f"{FORMAT}. Upgrade txnlog.",
                 root=self._store.url,
             )
+        return made
 
     def _create(self, shards: int) -> None:
         self._store.probe(PATH)

@@ -79,7 +79,7 @@ def write_batch_file(
     codec = _SNAPPY if table.nbytes < SNAPPY_BELOW_BYTES else _ZSTD
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, DATA_SCHEMA, **_SETTINGS, **codec) as writer:
-        writer.write_table(_numbered(table, 0), row_group_size=rows_of_group(table))
+        writer.write_table(_numbered(table, 0), row_group_size=_rows_of_group(table))
     buffer = sink.getvalue()
     store.put(path, memoryview(buffer).cast("B"))
     low, high = _timestamp_range(table)
@@ -126,12 +126,10 @@ class BatchFileWriter:
         return self._sink.target is not None
 
     def write(self, table: pa.Table) -> None:
-        """Append records (RECORD_SCHEMA) as row groups of about ROW_GROUP_BYTES."""
+        """Append records (RECORD_SCHEMA) as one row group; callers choose its size."""
         if table.num_rows == 0:
             return
-        self._writer.write_table(
-            _numbered(table, self.num_records), row_group_size=rows_of_group(table)
-        )
+        self._writer.write_table(_numbered(table, self.num_records), row_group_size=table.num_rows)
         low, high = _timestamp_range(table)
         self._low_us = low if self._low_us is None else min(self._low_us, low)
         self._high_us = high if self._high_us is None else max(self._high_us, high)
@@ -197,7 +195,7 @@ class _Sink(io.RawIOBase):
     def finish(self) -> None:
         """Make what was streamed visible."""
         if self.target is not None:
-            with _upload_errors(self._path):
+            with _store_errors(self._path, "upload"):
                 self.target.close()
 
     def take(self) -> bytes:
@@ -206,24 +204,24 @@ class _Sink(io.RawIOBase):
         return whole
 
     def _send(self, data: Any) -> None:
-        with _upload_errors(self._path):
+        with _store_errors(self._path, "upload"):
             cast("BinaryIO", self.target).write(data)
 
 
 @contextmanager
-def _upload_errors(path: str) -> Iterator[None]:
-    """The store's writer raises errors of its own making; callers know ours only."""
+def _store_errors(path: str, verb: str) -> Iterator[None]:
+    """The store's streams raise errors of their own making; callers know ours only."""
     try:
         yield
     except TxnLogError:
         raise
     except Exception as error:
         raise StorageError(
-            f"{path}: the upload failed ({error}). Check the store, then try again.", path=path
+            f"{path}: {verb} failed ({error}). Check the store, then try again.", path=path
         ) from error
 
 
-def rows_of_group(table: pa.Table) -> int:
+def _rows_of_group(table: pa.Table) -> int:
     """Rows per row group, so that one takes about ROW_GROUP_BYTES before encoding."""
     return max(1, ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
 
@@ -325,9 +323,8 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> pq.ParquetFi
         source = pa.OSFile(local)
         found_bytes = source.size()
     elif size_bytes is not None and size_bytes > READ_WHOLE_BELOW_BYTES:
-        source = store.open_reader(path)
+        source = _Source(path, store.open_reader(path))
         found_bytes = source.seek(0, io.SEEK_END)
-        source.seek(0)
     else:
         data = store.get(path)
         source, found_bytes = pa.BufferReader(data), len(data)

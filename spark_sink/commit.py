@@ -1,0 +1,145 @@
+"""The driver's half of the sink: who owns the transactional.id, is this batch new, commit it.
+
+Runs in a worker that may be a fresh process for any micro-batch, so nothing is remembered here:
+the state row and the checkpoint say everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+
+from checkpoint import Checkpoint, is_readable, source_positions
+from spark_sink.messages import StagedTask, this_process
+from txnlog.cluster import Cluster
+from txnlog.errors import CheckpointError, ConfigError
+from txnlog.options import Options
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
+from txnlog.protocol.micro_batches import is_committed
+
+logger = logging.getLogger("txnlog")
+
+
+def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: int) -> None:
+    """Commit a micro-batch exactly once, or skip it when this query committed it before.
+
+    Raises ProducerFencedError for a run that was taken over, CheckpointError for a checkpoint
+    that is behind the log or another one's, IllegalGenerationError and OffsetConflictError when
+    the group has moved on.
+    """
+    if not tasks:
+        return
+    run = tasks[0]
+    cluster = Cluster.cached(
+        options.root, options.storage, create=options.flag("auto.create.topics.enable")
+    )
+    batches = _ordered(tasks)
+    digest, offsets = _source_offsets(options, cluster, batch_id)
+    if not batches and not offsets:
+        return
+    transactional_id = options.text("transactional.id") or run.query_id
+    row = _own(options, cluster, transactional_id, run)
+    if is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=digest):
+        logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
+        return
+    topics = tuple(sorted({batch.topic for batch in batches}))
+    last = LastBatch(batch_id=batch_id, digest=digest, topics=topics)
+    cluster.coordinator.commit(row, batches, offsets=offsets, batch=(run.query_id, last))
+
+
+def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
+    """Commit a batch write: once per (txnAppId, txnVersion) where they are given."""
+    batches = _ordered(tasks)
+    if not batches:
+        return
+    cluster = Cluster.cached(options.root, options.storage)
+    host, pid = this_process()
+    owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
+    app_id, version = options.text("txnAppId"), options.number("txnVersion")
+    if app_id is None or version is None:
+        cluster.coordinator.commit_one_off(batches, owner)
+        return
+    transactional_id = options.text("transactional.id") or f"txnAppId-{app_id}"
+    row = cluster.coordinator.init_producer_id(
+        transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
+    )
+    known = row.owner.batches.get(app_id)
+    if known is not None and known.batch_id >= version:
+        logger.info("txnVersion %d of txnAppId %s is written already", version, app_id)
+        return
+    cluster.coordinator.commit(row, batches, batch=(app_id, LastBatch(batch_id=version)))
+
+
+def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
+    """The staged files in the order of tasks, which keeps the order of the input."""
+    return [batch for task in tasks for batch in task.batches]
+
+
+def _own(
+    options: Options, cluster: Cluster, transactional_id: str, run: StagedTask
+) -> TransactionMetadata:
+    """The state row, owned by this run, with nothing left undecided or unfinished."""
+    coordinator = cluster.coordinator
+    row = coordinator.describe(transactional_id)
+    if row is not None and row.owner.query_id not in ("", run.query_id):
+        logger.warning(
+            "Query %s takes over transactional.id %s from query %s (%s). Two queries that run at "
+            "the same time need a transactional.id each.",
+            run.query_id,
+            transactional_id,
+            row.owner.query_id,
+            row.owner.describe(),
+        )
+    host, pid = this_process()
+    owner = Owner(run_id=run.run_id, query_id=run.query_id, host=host, pid=pid)
+    return coordinator.init_producer_id(
+        transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
+    )
+
+
+def _source_offsets(
+    options: Options, cluster: Cluster, batch_id: int
+) -> tuple[str, list[GroupOffsets]]:
+    """(digest of the batch's offsets file or "", the group offsets to commit with it)."""
+    location = options.text("checkpointLocation")
+    group_id = options.text("group.id")
+    if location is None or not is_readable(location):
+        if group_id is None:
+            return "", []
+        found = "is not given to the sink" if location is None else f"is {location}"
+        raise ConfigError(
+            f"Option group.id={group_id} commits the source offsets of each batch, which the sink "
+            f"reads in the checkpoint, but checkpointLocation {found}. Give it with "
+            '.option("checkpointLocation", ...) on writeStream (the session setting does not reach '
+            "the sink), on a local disk, s3, gs or az.",
+            option="checkpointLocation",
+        )
+    storage = options.checkpoint_storage or options.storage
+    checkpoint = Checkpoint(location, storage)
+    try:
+        planned = checkpoint.planned(batch_id)
+    except CheckpointError:
+        if group_id is not None:
+            raise
+        return "", []
+    if group_id is None:
+        return planned.digest, []
+    offsets = source_positions(checkpoint, batch_id, cluster.cluster_id, current=planned)
+    for found_offsets in offsets:
+        if found_offsets.group_id != group_id:
+            raise ConfigError(
+                f"Option group.id of the sink is {group_id}, but a source of this query reads as "
+                f"group {found_offsets.group_id}. Give both the same group.id, or leave it out of "
+                "the sink to commit no offsets.",
+                option="group.id",
+            )
+    if not offsets:
+        raise ConfigError(
+            f"Option group.id={group_id} commits source offsets with each batch, but no source of "
+            "this query reads this cluster under a group. Give the txnlog source the same "
+            "group.id, or leave it out of the sink.",
+            option="group.id",
+        )
+    return planned.digest, offsets

@@ -1,0 +1,65 @@
+"""What a task tells the driver's commit: its staged files, and which run it belongs to."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from txnlog.errors import ConfigError
+from txnlog.protocol.metadata import StagedBatch
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+
+
+@dataclass(frozen=True)
+class StagedTask(WriterCommitMessage):
+    """The message of one task attempt that succeeded.
+
+    Query, run and batch id are "" and -1 for a batch write: they are known to tasks only, so the
+    driver's commit learns them from here.
+    """
+
+    task: int
+    batches: tuple[StagedBatch, ...]
+    query_id: str = ""
+    run_id: str = ""
+    batch_id: int = -1
+
+
+def stream_message(batches: tuple[StagedBatch, ...]) -> StagedTask:
+    """The message of a streaming task. Raises ConfigError under a continuous trigger."""
+    context = task_context()
+    query_id, run_id, batch_id = (
+        context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)
+    )
+    if not query_id or not run_id or batch_id is None:
+        raise ConfigError(
+            "This task belongs to no micro-batch: a continuous trigger cannot commit "
+            "transactions. Use Trigger.ProcessingTime or Trigger.AvailableNow.",
+            option="trigger",
+        )
+    return StagedTask(context.partitionId(), batches, query_id, run_id, int(batch_id))
+
+
+def batch_message(batches: tuple[StagedBatch, ...]) -> StagedTask:
+    """The message of a batch write's task."""
+    return StagedTask(task_context().partitionId(), batches)
+
+
+def task_context() -> TaskContext:
+    """Spark's context of the running task."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("the sink's write() runs in Spark tasks only")
+    return context
+
+
+def this_process() -> tuple[str, int]:
+    """(host, process id), for the owner of a transactional.id."""
+    return socket.gethostname(), os.getpid()

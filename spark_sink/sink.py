@@ -1,0 +1,144 @@
+"""The Spark sink: tasks stage files, the driver's commit makes them one transaction.
+
+Spark pickles and rebuilds these objects: they are made in the planning worker and again in the
+commit worker of every micro-batch, so constructors do no I/O and hold nothing but options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from spark_sink.commit import commit_batch_write, commit_micro_batch
+from spark_sink.messages import StagedTask, batch_message, stream_message
+from spark_sink.rows import check_columns
+from spark_sink.staging import Stager
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError
+from txnlog.failpoint import reach
+from txnlog.options import Options, parse_options, warn_about
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from txnlog.protocol.metadata import StagedBatch
+
+TARGET_SIZE_BYTES = 64 << 20
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> TxnLogStreamWriter:
+    """The sink of `df.writeStream`. Raises ConfigError, InvalidRecordError."""
+    parsed = parse_options(options, "writeStream")
+    if overwrite:
+        raise ConfigError(
+            "Output mode complete would replace the topic with every micro-batch, and a topic "
+            'only grows. Use outputMode("append"), or foreachBatch for aggregates.',
+            option="outputMode",
+        )
+    _check_schema(schema, parsed)
+    return TxnLogStreamWriter(parsed)
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TxnLogWriter:
+    """The sink of `df.write`. Raises ConfigError, InvalidRecordError."""
+    parsed = parse_options(options, "write")
+    if overwrite:
+        raise ConfigError(
+            'mode("overwrite") would replace the topic, and a topic only grows. Use '
+            'mode("append"), or delete the topic and create it again.',
+            option="mode",
+        )
+    if parsed.is_set("txnAppId") != parsed.is_set("txnVersion"):
+        raise ConfigError(
+            "txnAppId and txnVersion go together: give both, or neither.", option="txnAppId"
+        )
+    _check_schema(schema, parsed)
+    return TxnLogWriter(parsed)
+
+
+class TxnLogStreamWriter(DataSourceStreamArrowWriter):
+    """Exactly once per (query id, batch id), with the batch's source offsets if group.id is set."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one task's rows; nothing is visible before the commit."""
+        message = stream_message(_stage(self._options, iterator))
+        reach("stage.after")
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit the micro-batch, or skip it if it is committed already."""
+        commit_micro_batch(self._options, _complete(messages), batchId)
+        reach("sink_commit.after")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to undo: staged files are invisible, and what is decided stays decided (R57).
+
+        Spark calls this after a failed commit, too, and while task attempts still write; vacuum
+        removes staged files that no transaction names.
+        """
+
+
+class TxnLogWriter(DataSourceArrowWriter):
+    """A batch write is one transaction; with txnAppId and txnVersion it happens once."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one task's rows; nothing is visible before the commit."""
+        return batch_message(_stage(self._options, iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit all rows as one transaction."""
+        commit_batch_write(self._options, _complete(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to undo, as in TxnLogStreamWriter.abort."""
+
+
+def _check_schema(schema: StructType, options: Options) -> None:
+    check_columns(
+        to_arrow_schema(schema),
+        topic=options.text("topic"),
+        include_headers=options.flag("includeHeaders"),
+    )
+
+
+def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatch, ...]:
+    warn_about(options)
+    cluster = Cluster.cached(
+        options.root, options.storage, create=options.flag("auto.create.topics.enable")
+    )
+    stager = Stager(
+        cluster,
+        topic=options.text("topic"),
+        include_headers=options.flag("includeHeaders"),
+        target_size_bytes=TARGET_SIZE_BYTES,
+        auto_create=options.flag("auto.create.topics.enable"),
+        partitions=options.number("num.partitions"),
+    )
+    return tuple(stager.write(rows))
+
+
+def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:
+    """This commit's own messages, in the order of the tasks: only files they name count (R56)."""
+    tasks = [message for message in messages if isinstance(message, StagedTask)]
+    if len(tasks) < len(messages):
+        raise RuntimeError(
+            f"Spark asked to commit {len(messages)} tasks, but {len(messages) - len(tasks)} sent "
+            "no message; nothing was committed."
+        )
+    return sorted(tasks, key=lambda task: task.task)

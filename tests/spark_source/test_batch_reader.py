@@ -1,0 +1,120 @@
+"""The batch reader: ranges between startingOffsets and endingOffsets."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from spark_source.batch import TxnLogBatchReader, batch_reader
+from spark_source.schema import source_schema, spark_schema
+from txnlog.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
+
+
+def reader_of(topics, **options: str) -> TxnLogBatchReader:  # type: ignore[no-untyped-def]
+    given = {"path": topics.root, "subscribe": "t", **options}
+    return batch_reader(given, spark_schema(include_headers=False))
+
+
+def values(reader: TxnLogBatchReader) -> list[bytes]:
+    return [
+        value
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+@pytest.fixture
+def letters(topics):  # type: ignore[no-untyped-def]
+    """Topic t with a, b, c in partition 0, nothing in partition 1."""
+    topics.create("t", 2)
+    topics.append("t", 0, [b"a", b"b"])
+    topics.append("t", 0, [b"c"])
+    return topics
+
+
+def test_batch_by_default_reads_everything(letters) -> None:  # type: ignore[no-untyped-def]
+    """Earliest to latest, as in Spark's Kafka connector."""
+    assert values(reader_of(letters)) == [b"a", b"b", b"c"]
+
+
+def test_batch_between_offsets_reads_just_that(letters) -> None:  # type: ignore[no-untyped-def]
+    """endingOffsets is exclusive."""
+    reader = reader_of(
+        letters, startingOffsets='{"t":{"0":1,"1":-2}}', endingOffsets='{"t":{"0":2,"1":-1}}'
+    )
+    assert values(reader) == [b"b"]
+
+
+def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:  # type: ignore[no-untyped-def]
+    """Spark makes InputPartition(None) of no partitions, and reads it (R60)."""
+    letters.create("empty")
+    reader = reader_of(letters, subscribe="empty")
+    assert reader.partitions() == []
+    assert list(reader.read(InputPartition(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets of a batch read cannot be latest"),
+        ({"startingOffsets": '{"t":{"0":-1,"1":0}}'}, "startingOffsets of a batch read cannot be"),
+        ({"endingOffsets": "earliest"}, "endingOffsets of a batch read cannot be earliest"),
+        ({"endingOffsets": "committed"}, "endingOffsets takes latest or JSON"),
+        ({"endingOffsets": '{"t":{"0":1}}'}, "endingOffsets does not name partition 1 of topic t"),
+        (
+            {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},
+            "Partition 0 of topic t starts at offset 2, beyond its endingOffsets 1",
+        ),
+    ],
+)
+def test_batch_offsets_that_cannot_be_name_the_option(letters, options, message: str) -> None:  # type: ignore[no-untyped-def]
+    """(R60)"""
+    with pytest.raises(ConfigError, match=message):
+        values(reader_of(letters, **options))
+
+
+def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:  # type: ignore[no-untyped-def]
+    """An end that is not there yet is no shorter read."""
+    ending = '{"t":{"0":9,"1":0}}'
+    with pytest.raises(DataLossError, match="offset 9 of partition 0 of topic t is beyond its end"):
+        values(reader_of(letters, endingOffsets=ending))
+    reader = reader_of(letters, endingOffsets=ending, failOnDataLoss="false")
+    assert values(reader) == [b"a", b"b", b"c"]
+
+
+def test_batch_committed_looks_and_does_not_join(letters) -> None:  # type: ignore[no-untyped-def]
+    """A backfill must not fence the query that runs in the group (R48)."""
+    letters.commit_offsets("g", {"t": {0: 1}})
+    generation = letters.cluster.groups.start("g")
+    options = {"startingOffsets": "committed", "group.id": "g"}
+    assert values(reader_of(letters, **options)) == [b"b", b"c"]
+    assert letters.cluster.groups.fetch("g", generation) == {"t": {0: 1}}
+
+
+def test_batch_of_a_missing_topic_names_those_there_are(letters) -> None:  # type: ignore[no-untyped-def]
+    """(R60)"""
+    with pytest.raises(UnknownTopicOrPartitionError, match="nope.*there are: t"):
+        values(reader_of(letters, subscribe="nope", failOnDataLoss="false"))
+
+
+def test_batch_read_committed_sees_no_open_transaction(letters) -> None:  # type: ignore[no-untyped-def]
+    """(R15, R18)"""
+    letters.append("t", 0, [b"open"], status="ongoing")
+    letters.append("t", 0, [b"after"])
+    assert values(reader_of(letters)) == [b"a", b"b", b"c"]
+    uncommitted = reader_of(letters, **{"isolation.level": "read_uncommitted"})
+    assert values(uncommitted) == [b"a", b"b", b"c", b"open", b"after"]
+
+
+def test_schema_follows_the_options_of_batch_and_stream(letters) -> None:  # type: ignore[no-untyped-def]
+    """Spark asks before it says whether a batch or a stream will be read."""
+    options = {"path": letters.root, "subscribe": "t"}
+    assert source_schema(options) == spark_schema(include_headers=False)
+    assert source_schema({**options, "endingOffsets": "latest", "includeHeaders": "true"}) == (
+        spark_schema(include_headers=True)
+    )
+    with pytest.raises(ConfigError, match="subscribePattern comes with the next release"):
+        source_schema({**options, "subscribePattern": "t.*"})
+    with pytest.raises(ConfigError, match="endingOffsets of a batch"):
+        source_schema({**options, "endingOffsets": "earliest"})

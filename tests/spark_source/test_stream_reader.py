@@ -1,0 +1,329 @@
+"""The stream reader as Spark drives it: latestOffset, partitions, read; offsets go through JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from spark_source.schema import spark_schema
+from spark_source.stream import TxnLogStreamReader, stream_reader
+from txnlog.errors import (
+    CheckpointError,
+    ConfigError,
+    DataLossError,
+    IllegalGenerationError,
+    UnknownTopicOrPartitionError,
+)
+
+ALL = ReadAllAvailable()
+
+
+def reader_of(topics, **options: str) -> TxnLogStreamReader:  # type: ignore[no-untyped-def]
+    names = {name.replace("_", "."): value for name, value in options.items()}
+    given = {"path": topics.root, "subscribe": "t", **names}
+    if "assign" in given:
+        del given["subscribe"]
+    return stream_reader(given, spark_schema(include_headers=False))
+
+
+def logged(offset: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from Spark's offset log."""
+    copy: dict[str, Any] = json.loads(json.dumps(offset))
+    return copy
+
+
+def next_end(reader: TxnLogStreamReader, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
+    return logged(reader.latestOffset(logged(start), limit))
+
+
+def values(reader: TxnLogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    batches: list[pa.RecordBatch] = []
+    for partition in reader.partitions(logged(start), logged(end)):
+        batches += reader.read(partition)
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def positions(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
+    return {topic: offset[topic] for topic in offset if topic != "@"}
+
+
+def test_reader_made_does_no_io(topics) -> None:  # type: ignore[no-untyped-def]
+    """Spark makes one in every worker and task, also where the root cannot be reached."""
+    reader = stream_reader(
+        {"path": "/nowhere/at/all", "subscribe": "t"}, spark_schema(include_headers=False)
+    )
+    assert reader.initialOffset() == {}
+    assert reader.getDefaultReadLimit() == ALL
+    assert reader_of(topics, maxOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
+
+
+def test_first_batch_logs_its_start_and_a_replay_reads_the_same(topics) -> None:  # type: ignore[no-untyped-def]
+    """initialOffset is asked again at a replay, and by then latest is somewhere else (R54)."""
+    topics.create("t")
+    topics.append("t", 0, [b"old"])
+    end = next_end(reader_of(topics), {})
+    assert positions(end) == {"t": {"0": 1}}
+    assert end["@"]["start"] == {"t": {"0": 1}}
+    assert end["@"]["cluster"] == topics.cluster.cluster_id
+    assert end["@"]["topics"] == {"t": topics.cluster.topic("t").topic_id}
+    earliest = next_end(reader_of(topics, startingOffsets="earliest"), {})
+    topics.append("t", 0, [b"new"])
+    replay = reader_of(topics, startingOffsets="earliest")
+    assert values(replay, replay.initialOffset(), earliest) == [b"old"]
+    replay = reader_of(topics)
+    assert values(replay, replay.initialOffset(), end) == []
+
+
+def test_nothing_new_gives_the_start_back_letter_for_letter(topics) -> None:  # type: ignore[no-untyped-def]
+    """Spark compares text; anything else would be an empty batch at every trigger."""
+    topics.create("t", 2)
+    reader = reader_of(topics)
+    end = next_end(reader, {})
+    assert json.dumps(next_end(reader, end)) == json.dumps(end)
+    assert reader.partitions(end, end) == []
+    topics.append("t", 1, [b"a"])
+    second = next_end(reader, end)
+    assert positions(second) == {"t": {"0": 0, "1": 1}}
+    assert "start" not in second["@"]
+    assert values(reader, end, second) == [b"a"]
+    assert reader.reportLatestOffset() == {"t": {"0": 0, "1": 1}}
+
+
+def test_limit_cuts_batches_and_all_is_read_in_order(topics) -> None:  # type: ignore[no-untyped-def]
+    """maxOffsetsPerTrigger in the middle of files (R61)."""
+    topics.create("t", 2)
+    for first in range(0, 20, 5):
+        topics.append("t", 0, [str(first + i).encode() for i in range(5)])
+    topics.append("t", 1, [b"one"])
+    reader = reader_of(topics, startingOffsets="earliest", maxOffsetsPerTrigger="8")
+    start: dict[str, Any] = {}
+    found: list[list[bytes]] = []
+    while (end := next_end(reader, start, reader.getDefaultReadLimit())) != start:
+        found.append(values(reader, start, end))
+        start = end
+    assert [len(batch) for batch in found] == [8, 8, 5]
+    assert [v for batch in found for v in batch if v != b"one"] == [
+        str(i).encode() for i in range(20)
+    ]
+
+
+def test_available_now_ends_where_it_said_at_its_start(topics) -> None:  # type: ignore[no-untyped-def]
+    """Else a busy topic keeps the run alive for ever (R61)."""
+    topics.create("t")
+    topics.append("t", 0, [b"a", b"b", b"c"])
+    reader = reader_of(topics, startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    topics.append("t", 0, [b"late"])
+    first = next_end(reader, {}, ReadMaxRows(2))
+    second = next_end(reader, first, ReadMaxRows(2))
+    assert next_end(reader, second, ReadMaxRows(2)) == second
+    assert values(reader, {}, first) + values(reader, first, second) == [b"a", b"b", b"c"]
+    again = reader_of(topics, startingOffsets="earliest")
+    again.prepareForTriggerAvailableNow()
+    assert values(again, second, next_end(again, second)) == [b"late"]
+
+
+def test_read_committed_stops_at_open_transactions_and_skips_aborted(topics) -> None:  # type: ignore[no-untyped-def]
+    """Undecided data is invisible, aborted data is passed over (R15, R16, R18)."""
+    topics.create("t")
+    topics.append("t", 0, [b"a"])
+    open_batch = topics.append("t", 0, [b"open"], status="ongoing")
+    topics.append("t", 0, [b"after"])
+    committed = reader_of(topics, startingOffsets="earliest")
+    uncommitted = reader_of(
+        topics, startingOffsets="earliest", **{"kafka_isolation_level": "read_uncommitted"}
+    )
+    first = next_end(committed, {})
+    assert values(committed, {}, first) == [b"a"]
+    assert values(uncommitted, {}, next_end(uncommitted, {})) == [b"a", b"open", b"after"]
+    topics.settle("t", open_batch, "aborted")
+    second = next_end(committed, first)
+    assert values(committed, first, second) == [b"after"]
+    assert values(uncommitted, {}, next_end(uncommitted, {})) == [b"a", b"open", b"after"]
+
+
+def test_assign_reads_only_its_partitions(topics) -> None:  # type: ignore[no-untyped-def]
+    """Kafka's assign."""
+    topics.create("t", 3)
+    for partition in range(3):
+        topics.append("t", partition, [str(partition).encode()])
+    reader = reader_of(topics, assign='{"t":[2,0]}', startingOffsets="earliest")
+    end = next_end(reader, {})
+    assert positions(end) == {"t": {"0": 1, "2": 1}}
+    assert values(reader, {}, end) == [b"0", b"2"]
+    wrong = reader_of(topics, assign='{"t":[3]}')
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic t has partitions 0 to 2, not 3"):
+        wrong.latestOffset({}, ALL)
+
+
+def test_starting_offsets_json_is_used_and_checked(topics) -> None:  # type: ignore[no-untyped-def]
+    """Offsets that do not fit the topic name option, topic and partition (R60)."""
+    topics.create("t", 2)
+    topics.append("t", 0, [b"a", b"b", b"c"])
+    reader = reader_of(topics, startingOffsets='{"t":{"0":1,"1":-1}}')
+    assert values(reader, {}, next_end(reader, {})) == [b"b", b"c"]
+    with pytest.raises(ConfigError, match="startingOffsets does not name partition 1 of topic t"):
+        reader_of(topics, startingOffsets='{"t":{"0":1}}').latestOffset({}, ALL)
+    with pytest.raises(DataLossError, match="offset 9 of partition 0 of topic t is beyond its end"):
+        reader_of(topics, startingOffsets='{"t":{"0":9,"1":0}}').latestOffset({}, ALL)
+
+
+def test_missing_topic_names_the_topics_there_are(topics) -> None:  # type: ignore[no-untyped-def]
+    """A misspelt topic must not wait for ever for its first record (R60)."""
+    topics.create("orders")
+    for options in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(UnknownTopicOrPartitionError, match="'t'.*orders"):
+            reader_of(topics, **options).latestOffset({}, ALL)
+
+
+def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:  # type: ignore[no-untyped-def]
+    """failOnDataLoss decides, at the running query and at its restart (R60, R71)."""
+    topics.create("t")
+    topics.create("u")
+    topics.append("t", 0, [b"a"])
+    topics.append("u", 0, [b"b"])
+    end = next_end(reader_of(topics, subscribe="t,u"), {})
+    topics.cluster.delete_topic("t")
+    topics.append("u", 0, [b"c"])
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
+        reader_of(topics, subscribe="t,u").latestOffset(end, ALL)
+    lenient = reader_of(topics, subscribe="t,u", failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        second = next_end(lenient, end)
+    assert "partition 0 of topic t, read up to offset 1, is not there" in caplog.text
+    assert positions(second) == {"u": {"0": 2}}
+    assert values(lenient, end, second) == [b"c"]
+    assert next_end(lenient, second) == second
+
+
+def test_topic_created_again_is_another_topic(topics, caplog) -> None:  # type: ignore[no-untyped-def]
+    """Its offsets go on from the old end, so nothing else would show the difference (R71)."""
+    topics.create("t")
+    topics.append("t", 0, [b"a", b"b"])
+    reader = reader_of(topics, startingOffsets="earliest")
+    end = next_end(reader, {})
+    replanned = next_end(reader, end)
+    topics.cluster.delete_topic("t")
+    topics.create("t")
+    topics.append("t", 0, [b"new"])
+    with pytest.raises(DataLossError, match="topic t was deleted and created again"):
+        reader.latestOffset(replanned, ALL)
+    with pytest.raises(DataLossError, match="offsets 0 to 1 of partition 0 of topic t, which was"):
+        reader_of(topics, startingOffsets="earliest").partitions({}, end)
+    lenient = reader_of(topics, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        assert values(lenient, {}, end) == []
+        second = next_end(lenient, end)
+    assert "failOnDataLoss" not in caplog.text
+    assert second["@"]["start"] == {"t": {"0": 2}}
+    assert values(lenient, end, second) == [b"new"]
+    # Having gone on once, the query is whole again.
+    strict = reader_of(topics)
+    assert next_end(strict, second) == second
+
+
+def test_retention_faster_than_the_query_is_data_loss(topics) -> None:  # type: ignore[no-untyped-def]
+    """The range was planned, and gone when it was read (R14)."""
+    topics.create("t")
+    header = topics.append("t", 0, [b"a", b"b"])
+    topics.append("t", 0, [b"c"])
+    end = next_end(reader_of(topics, startingOffsets="earliest"), {})
+    topics.expire("t", header)
+    with pytest.raises(DataLossError, match="offsets 0 to 1 of partition 0 of topic t are below"):
+        reader_of(topics).partitions({}, end)
+    assert values(reader_of(topics, failOnDataLoss="false"), {}, end) == [b"c"]
+    empty_start = reader_of(topics, startingOffsets="earliest")
+    assert positions(next_end(empty_start, {})) == {"t": {"0": 3}}
+
+
+def test_checkpoint_of_another_cluster_is_refused(topics) -> None:  # type: ignore[no-untyped-def]
+    """Offsets of one cluster read in another skip or repeat without a word."""
+    topics.create("t")
+    end = next_end(reader_of(topics), {})
+    end["@"]["cluster"] = "other"
+    with pytest.raises(CheckpointError, match="belongs to cluster other"):
+        reader_of(topics).latestOffset(end, ALL)
+
+
+def test_group_new_query_bumps_first_and_reads_under_that_generation(topics) -> None:  # type: ignore[no-untyped-def]
+    """The old query may still commit: after the bump it cannot (R48, R59)."""
+    topics.create("t", 2)
+    topics.append("t", 0, [b"a", b"b", b"c"])
+    topics.append("t", 1, [b"d"])
+    topics.commit_offsets("g", {"t": {0: 2}})
+    generation = topics.cluster.groups.start("g")
+    reader = reader_of(topics, group_id="g", startingOffsets="committed")
+    end = next_end(reader, {})
+    assert end["@"]["group"] == "g"
+    assert end["@"]["generation"] == generation + 1
+    assert end["@"]["start"] == {"t": {"0": 2, "1": 0}}
+    assert values(reader, {}, end) == [b"c", b"d"]
+    with pytest.raises(IllegalGenerationError):
+        topics.cluster.groups.fetch("g", generation)
+    # The generation stays with the checkpoint: a restart does not start in the group again.
+    topics.append("t", 0, [b"e"])
+    again = next_end(reader_of(topics, group_id="g", startingOffsets="committed"), end)
+    assert again["@"]["generation"] == generation + 1
+    assert "start" not in again["@"]
+
+
+@pytest.mark.parametrize("starting", ["latest", "earliest", '{"t":{"0":0}}'])
+def test_group_bumps_whatever_the_starting_offsets(topics, starting: str) -> None:  # type: ignore[no-untyped-def]
+    """Two queries of one group must not both commit, wherever the new one starts (R59)."""
+    topics.create("t")
+    end = next_end(reader_of(topics, group_id="g", startingOffsets=starting), {})
+    assert end["@"]["generation"] == 1
+
+
+def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:  # type: ignore[no-untyped-def]
+    """The first run of a job that always says committed."""
+    topics.create("t")
+    topics.append("t", 0, [b"a"])
+    for reset, start in ((None, 1), ("latest", 1), ("earliest", 0)):
+        options = {} if reset is None else {"auto.offset.reset": reset}
+        reader = reader_of(topics, group_id="g", startingOffsets="committed", **options)
+        assert next_end(reader, {})["@"]["start"] == {"t": {"0": start}}
+    none = reader_of(topics, group_id="g", startingOffsets="committed", **{"auto.offset.reset": "none"})
+    with pytest.raises(ConfigError, match="auto.offset.reset is none"):
+        none.latestOffset({}, ALL)
+
+
+def test_group_added_to_a_running_checkpoint_logs_where_it_began(topics) -> None:  # type: ignore[no-untyped-def]
+    """The sink has to know from where the batch moves the group; its offsets go on from there."""
+    topics.create("t")
+    end = next_end(reader_of(topics), {})
+    topics.append("t", 0, [b"a"])
+    reader = reader_of(topics, group_id="g")
+    second = next_end(reader, end)
+    assert second["@"]["start"] == {"t": {"0": 0}}
+    assert (second["@"]["group"], second["@"]["generation"]) == ("g", 1)
+    assert next_end(reader, second) == second
+    assert values(reader, end, second) == [b"a"]
+
+
+def test_committed_without_group_names_the_option(topics) -> None:  # type: ignore[no-untyped-def]
+    """(R60)"""
+    with pytest.raises(ConfigError, match=r"startingOffsets=committed needs option group\.id"):
+        reader_of(topics, startingOffsets="committed")
+
+
+def test_subscribe_and_assign_exactly_one(topics) -> None:  # type: ignore[no-untyped-def]
+    """(R60)"""
+    for options in ({}, {"subscribe": "t", "assign": '{"t":[0]}'}):
+        with pytest.raises(ConfigError, match="exactly one of the options subscribe"):
+            stream_reader({"path": topics.root, **options}, spark_schema(include_headers=False))
+
+
+def test_empty_topic_and_empty_partitions_read_nothing(topics) -> None:  # type: ignore[no-untyped-def]
+    """(R60)"""
+    topics.create("t", 3)
+    reader = reader_of(topics, startingOffsets="earliest")
+    end = next_end(reader, {})
+    assert reader.partitions({}, end) == []
+    topics.append("t", 1, [b"a"])
+    assert values(reader, end, next_end(reader, end)) == [b"a"]
