@@ -18,6 +18,7 @@ from txnlog.options import Options
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
 from txnlog.protocol.micro_batches import is_committed
+from txnlog.sweeper import sweep_if_due
 
 logger = logging.getLogger("txnlog")
 
@@ -35,6 +36,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     cluster = Cluster.cached(
         options.root, options.storage, create=options.flag("auto.create.topics.enable")
     )
+    sweep_if_due(cluster)
     batches = _ordered(tasks)
     digest, offsets = _source_offsets(options, cluster, batch_id)
     if not batches and not offsets:

@@ -48,9 +48,10 @@ class Cluster:
         Raises ConfigError when there is none, UnsupportedStoreError when the store has no working
         conditional put.
         """
-        store = root
-        if not isinstance(store, ObjectStore):
-            store = ObjectStore.from_url(str(root), storage_options)
+        if isinstance(root, ObjectStore):
+            store = root
+        else:
+            store = ObjectStore.from_url(root, storage_options, create=create)
         cluster = cls(store, settings=settings)
         if cluster._meta.open(create=create, shards=shards):
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
@@ -68,7 +69,12 @@ class Cluster:
         create: bool = False,
     ) -> Cluster:
         """The process's own instance for this root: Spark's workers live across micro-batches."""
-        key = (os.getpid(), threading.get_ident(), root, tuple(sorted((storage_options or {}).items())))
+        key = (
+            os.getpid(),
+            threading.get_ident(),
+            root,
+            tuple(sorted((storage_options or {}).items())),
+        )
         cluster = _CACHE.get(key)
         if cluster is None:
             cluster = cls.open(root, storage_options, create=create)

@@ -398,5 +398,3 @@ class TransactionCoordinator:
 
     def _now_ms(self) -> int:
         return self._store.clock.now_ms()
-
-

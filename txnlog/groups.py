@@ -128,10 +128,10 @@ class GroupCoordinator:
         if row is not None and row.producer_id == entry.producer_id:
             if row.state.is_prepared and row.txn_epoch >= entry.txn_epoch:
                 coordinator.finish(row)
-                return
-            if row.state is TransactionState.ONGOING and row.pending.prepared_by_client:
-                if row.txn_epoch >= entry.txn_epoch:
-                    raise unstable(group_id, (entry,))
+                return None
+            two_phase = row.state is TransactionState.ONGOING and row.pending.prepared_by_client
+            if two_phase and row.txn_epoch >= entry.txn_epoch:
+                raise unstable(group_id, (entry,))
             if row.producer_epoch <= entry.txn_epoch:
                 coordinator.fence(
                     entry.transactional_id,

@@ -116,8 +116,7 @@ def prepare_marker(
     if state.markers.get(producer_id, -1) >= txn_epoch:
         return Settled()
     marked = tuple(
-        replace(header, status=result.status)
-        for header in state.ongoing_of(producer_id, txn_epoch)
+        replace(header, status=result.status) for header in state.ongoing_of(producer_id, txn_epoch)
     )
     published: tuple[BatchHeader, ...] = ()
     if result is TransactionResult.COMMIT:
@@ -138,9 +137,7 @@ def prepare_marker(
     )
 
 
-def _repeats(
-    state: TopicState, adds: Sequence[BatchHeader], *, topic: str
-) -> tuple[int, ...]:
+def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> tuple[int, ...]:
     """First offsets of the batches if all of them are repeats, () if none is."""
     seen: dict[int, ProducerState | None] = {}
     known = []
@@ -199,9 +196,7 @@ def _place(
                 sequence,
                 status,
                 batch.size_bytes,
-                encode_stats(
-                    batch.num_records, batch.timestamp_min_us, batch.timestamp_max_us
-                ),
+                encode_stats(batch.num_records, batch.timestamp_min_us, batch.timestamp_max_us),
             )
         )
     return tuple(placed)

@@ -274,7 +274,9 @@ def prepare_offsets_marker(
     )
 
 
-def prepare_clear(group: Group | None, entry: PendingOffsets, *, now_ms: int) -> OffsetsCommit | None:
+def prepare_clear(
+    group: Group | None, entry: PendingOffsets, *, now_ms: int
+) -> OffsetsCommit | None:
     """Drop an entry whose holder's epoch has been raised above it; None when it is gone."""
     if group is None or entry not in group.pending:
         return None
@@ -286,7 +288,7 @@ def prepare_clear(group: Group | None, entry: PendingOffsets, *, now_ms: int) ->
 def prepare_reset(
     group: Group | None, *, group_id: str, positions: Positions, version: int, now_ms: int
 ) -> OffsetsCommit | Entangled:
-    """An operator sets positions: a new generation, so that no running batch goes on from before."""
+    """An operator sets positions, under a new generation: no running batch goes on from before."""
     row = group if group is not None else Group(group_id=group_id)
     if row.pending:
         return Entangled(row.pending)

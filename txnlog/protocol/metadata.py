@@ -139,7 +139,9 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
         return values
 
     @classmethod
-    def from_values(cls, values: Mapping[str, str], *, path: str, source: str) -> TransactionMetadata:
+    def from_values(
+        cls, values: Mapping[str, str], *, path: str, source: str
+    ) -> TransactionMetadata:
         """Read a row back. Raises CorruptLogError naming `source` for what cannot be one (R38)."""
         try:
             return cls(

@@ -6,9 +6,7 @@ from txnlog.errors import CheckpointError
 from txnlog.protocol.metadata import TransactionMetadata
 
 
-def is_committed(
-    row: TransactionMetadata, *, query_id: str, batch_id: int, digest: str
-) -> bool:
+def is_committed(row: TransactionMetadata, *, query_id: str, batch_id: int, digest: str) -> bool:
     """True: this batch is committed, skip it. False: commit it (gaps in the ids are normal).
 
     `digest` is that of the batch's offsets file, "" where the checkpoint cannot be read. Raises

@@ -134,7 +134,9 @@ class TopicState:
         self.partitions[batch.partition].add(batch)
         if batch.producer_id >= 0:
             key = (batch.producer_id, batch.partition)
-            self.sequences[key] = sequences.observe(self.sequences.get(key), batch)
+            seen = sequences.observe(self.sequences.get(key), batch)
+            if seen is not None:
+                self.sequences[key] = seen
 
     def remove(self, path: str) -> None:
         batch = self.by_path.pop(path, None)

@@ -47,7 +47,7 @@ class Add(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     partition_values: dict[str, str | None]
     size: int
     modification_time: int
-    data_change: bool = msgspec.field(default=msgspec.UNSET)  # type: ignore[arg-type]
+    data_change: bool | None = None
     stats: str | None = None
 
 
@@ -56,7 +56,7 @@ class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     path: str
     deletion_timestamp: int | None = None
-    data_change: bool = msgspec.field(default=msgspec.UNSET)  # type: ignore[arg-type]
+    data_change: bool | None = None
     extended_file_metadata: bool | None = None
     partition_values: dict[str, str | None] | None = None
     size: int | None = None

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -116,14 +116,12 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
 def _actions(table: pa.Table) -> list[Action]:
     """Rows to actions, column by column; only protocol and metaData go through Python dicts."""
     actions: list[Action] = []
-    for name, kind in (("protocol", Protocol), ("metaData", Metadata)):
-        for row in _present(table, name).to_pylist():
-            for key in ("configuration",):
-                if key in row:
-                    row[key] = dict(row[key] or [])
-            if "format" in row:
-                row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
-            actions.append(msgspec.convert(row, kind))
+    for row in _present(table, "protocol").to_pylist():
+        actions.append(msgspec.convert(row, Protocol))
+    for row in _present(table, "metaData").to_pylist():
+        row["configuration"] = dict(row["configuration"] or [])
+        row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
+        actions.append(msgspec.convert(row, Metadata))
     txns = _present(table, "txn")
     if len(txns):
         updated = _column(txns, "lastUpdated")
@@ -183,7 +181,7 @@ def _present(table: pa.Table, name: str) -> pa.StructArray:
     return column.filter(column.is_valid())
 
 
-def _column(rows: pa.StructArray, name: str) -> list[object]:
+def _column(rows: pa.StructArray, name: str) -> list[Any]:
     if rows.type.get_field_index(name) < 0:
         return [None] * len(rows)
     return list(rows.field(name).to_pylist())
@@ -243,8 +241,12 @@ def maintain(
     newest = files.newest_checkpoint
     behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
     size_bytes = next(
-        (o.size_bytes for o in files.objects if newest is not None
-         and o.path == checkpoint_path(table, newest)), 0
+        (
+            o.size_bytes
+            for o in files.objects
+            if newest is not None and o.path == checkpoint_path(table, newest)
+        ),
+        0,
     )
     if behind < max(interval, size_bytes // (_BYTES_PER_FILE * _FILES_PER_COMMIT_OF_INTERVAL)):
         return

@@ -6,11 +6,13 @@ Works on paths relative to the store's url, with '/' between parts.
 
 from __future__ import annotations
 
+import builtins
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import urlparse
 
 import obstore
@@ -68,12 +70,17 @@ class ObjectStore:
 
     @classmethod
     def from_url(
-        cls, url: str, options: Mapping[str, str] | None = None, *, clock: Clock | None = None
+        cls,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
     ) -> ObjectStore:
         """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
 
         "memory://" gives a new, empty store at each call. Raises ConfigError for a url that is
-        not one of these.
+        not one of these, and for a local folder that is not there unless `create`.
         """
         _check_fork()
         parsed = urlparse(url)
@@ -81,9 +88,7 @@ class ObjectStore:
             path = parsed.path if parsed.scheme else url
             if parsed.scheme and parsed.netloc not in ("", "localhost"):
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
-            folder = os.path.abspath(path)
-            local = LocalStore(folder, mkdir=True)
-            return cls(local, f"file://{folder}", clock=clock)
+            return cls._local(os.path.abspath(path), create, clock)
         if parsed.scheme == "memory":
             return cls(MemoryStore(), url, clock=clock)
         if parsed.scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"):
@@ -93,7 +98,8 @@ class ObjectStore:
                 url=url,
             )
         try:
-            store = from_url(url, config=dict(options or {}))
+            settings: Any = dict(options or {})
+            store = from_url(url, config=settings)
         except (obstore_exceptions.BaseError, ValueError) as error:
             raise ConfigError(
                 f"{url!r} cannot be opened with the storage.* options {sorted(options or {})}: "
@@ -101,6 +107,20 @@ class ObjectStore:
                 url=url,
             ) from None
         return cls(store, url.rstrip("/"), clock=clock)
+
+    @classmethod
+    def _local(cls, folder: str, create: bool, clock: Clock | None) -> ObjectStore:
+        if not create and not os.path.isdir(folder):
+            raise ConfigError(f"There is no folder {folder}. Check the path.", url=folder)
+        try:
+            store = LocalStore(folder, mkdir=True)
+        except (obstore_exceptions.BaseError, OSError) as error:
+            raise ConfigError(
+                f"The folder {folder} cannot be made or opened ({_first_line(error)}). Check the "
+                "path and its permissions.",
+                url=folder,
+            ) from error
+        return cls(store, f"file://{folder}", clock=clock)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -114,7 +134,7 @@ class ObjectStore:
         """The whole object. Raises ObjectNotFoundError."""
         return bytes(self._call("get", path, lambda: obstore.get(self._store, path).bytes()))
 
-    def get_many(self, paths: Sequence[str]) -> list[bytes]:
+    def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
         """The objects in the order asked, fetched some at a time."""
         if len(paths) < 8 or self._local_root is not None:
             return [self.get(path) for path in paths]
@@ -137,19 +157,19 @@ class ObjectStore:
         """Size and time of an object. Raises ObjectNotFoundError."""
         return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
 
-    def list(self, prefix: str, *, start_after: str | None = None) -> list[ObjectMeta]:
+    def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
         """All objects below a folder, recursively and unordered; those after a path if given."""
 
-        def fetch() -> list[ObjectMeta]:
+        def fetch() -> builtins.list[ObjectMeta]:
             pages = obstore.list(self._store, prefix or None, offset=start_after)
             return [_meta(item) for page in pages for item in page]
 
         return self._call("list", prefix, fetch)
 
-    def list_folders(self, prefix: str = "") -> list[str]:
+    def list_folders(self, prefix: str = "") -> builtins.list[str]:
         """Names of the folders directly below a folder."""
 
-        def fetch() -> list[str]:
+        def fetch() -> builtins.list[str]:
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
 
@@ -159,17 +179,19 @@ class ObjectStore:
         """Delete objects; those that are gone already do not matter."""
         for path in paths:
             try:
-                self._call("delete", path, lambda path=path: obstore.delete(self._store, path))
+                self._call("delete", path, partial(obstore.delete, self._store, path))
             except ObjectNotFoundError:
                 continue
 
     def open_writer(self, path: str) -> BinaryIO:
         """A binary file to stream into; the object appears, whole, at close()."""
-        return self._call("put", path, lambda: obstore.open_writer(self._store, path))
+        writer: Any = self._call("put", path, lambda: obstore.open_writer(self._store, path))
+        return cast(BinaryIO, writer)
 
     def open_reader(self, path: str) -> BinaryIO:
         """A seekable binary file. Raises ObjectNotFoundError."""
-        return self._call("get", path, lambda: obstore.open_reader(self._store, path))
+        reader: Any = self._call("get", path, lambda: obstore.open_reader(self._store, path))
+        return cast(BinaryIO, reader)
 
     def local_path(self, path: str) -> str | None:
         """Where the object lies on this machine's disk, None for other stores."""
@@ -263,5 +285,3 @@ def _meta(item: Mapping[str, Any]) -> ObjectMeta:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0]
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import (
@@ -43,7 +43,7 @@ class RowView(Generic[Row]):
 
     def __init__(self, table: str, kind: type[Row], id_column: str) -> None:
         self._table = table
-        self._kind = kind
+        self._kind: Any = kind
         self._id_column = id_column
         self.reset()
 
@@ -72,8 +72,8 @@ class RowView(Generic[Row]):
                 self.config = config_of(action)
 
     def _add(self, add: Add, version: int) -> None:
-        row = self._kind.from_values(
-            add.partition_values,  # type: ignore[arg-type]
+        row: Row = self._kind.from_values(
+            add.partition_values,
             path=add.path,
             source=commit_path(self._table, version),
         )
@@ -135,7 +135,9 @@ class RowLog(Generic[Row]):
             self.store.clock.sleep_ms(backoff_ms(attempt))
         raise self._gave_up(True)
 
-    def transact(self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]) -> RowCommit[Row] | R:
+    def transact(
+        self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]
+    ) -> RowCommit[Row] | R:
         """Refresh, decide, commit; again from the start after a conflict or a lost reply.
 
         `decide(view, version)` is pure; `version` is what its commit would get. It must say that
@@ -265,11 +267,7 @@ class OffsetsLog(RowLog[Group]):
             if not isinstance(decision, OffsetsCommit):
                 return decision
             written[:] = [decision]
-            return RowCommit(
-                operation=decision.operation, puts=decision.groups, txns=decision.txns
-            )
+            return RowCommit(operation=decision.operation, puts=decision.groups, txns=decision.txns)
 
         decision = self.transact(decide_rows)
         return written[0] if isinstance(decision, RowCommit) else decision
-
-

@@ -29,7 +29,10 @@ def create_actions(
     created_ms: int,
 ) -> list[Action]:
     """Protocol and metaData of a new table; `config` gets the prefix `txnlog.`."""
-    return [PROTOCOL, metadata_action(table_id, data_columns, partition_columns, config, created_ms)]
+    return [
+        PROTOCOL,
+        metadata_action(table_id, data_columns, partition_columns, config, created_ms),
+    ]
 
 
 def metadata_action(

@@ -29,10 +29,13 @@ R = TypeVar("R")
 ATTEMPTS_MAX = 1_000
 PARTITIONS_MAX = 100_000
 
-_HEADER = {"type": "struct", "fields": [
-    {"name": "key", "type": "string", "nullable": True, "metadata": {}},
-    {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
-]}
+_HEADER = {
+    "type": "struct",
+    "fields": [
+        {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+        {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+    ],
+}
 DATA_COLUMNS: Mapping[str, object] = {
     "offset_delta": "long",
     "timestamp": "timestamp",
@@ -203,9 +206,7 @@ class TopicLog:
             for number in range(self.partitions):
                 end = self.view.high_watermark(number)
                 actions.append(Txn(end_app_id(number), end, now_ms))
-            actions += [
-                Remove(path, now_ms, data_change=True) for path in self.view.by_path
-            ]
+            actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
             if isinstance(self._commit(actions, "DELETE TOPIC"), Committed):
                 return
             self.store.clock.sleep_ms(backoff_ms(attempt))
@@ -258,5 +259,3 @@ def _gave_up(topic: str, unknown: bool) -> CommitStateUnknownError | ConcurrentT
     return ConcurrentTransactionsError(
         f"Topic {topic!r}: lost {ATTEMPTS_MAX} races in a row for its log; try again.", topic=topic
     )
-
-

@@ -1,0 +1,107 @@
+"""Sweeping: what a process that is gone for good left is finished by whoever looks next (R73)."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from obstore.store import MemoryStore
+
+from txnlog.clock import VirtualClock
+from txnlog.cluster import Cluster
+from txnlog.errors import InvalidTxnStateError
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions
+from txnlog.protocol.states import TransactionState
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.topic_log import TopicLog
+from txnlog.sweeper import Sweeper
+from txnlog.testing.faults import Fault, FaultyStore, SimulatedCrash
+
+SETTINGS = LogSettings(checkpoint_mode="off")
+
+
+def process(backing: MemoryStore, clock: VirtualClock) -> Cluster:
+    return Cluster.open(FaultyStore(backing, clock=clock), create=True, shards=2, settings=SETTINGS)
+
+
+def staged(cluster: Cluster, topic: TopicLog) -> StagedBatch:
+    return StagedBatch(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=0,
+        path=f"part-0-{uuid.uuid4()}.parquet",
+        size_bytes=1,
+        num_records=3,
+        timestamp_min_us=0,
+        timestamp_max_us=0,
+        staged_ms=cluster.store.now_ms(),
+    )
+
+
+def test_sweeper_prepared_row_of_dead_process_finished_without_other_traffic() -> None:
+    """A coordinator dies right after PREPARE and nobody uses its id again (R73, R36)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    dying, other = process(backing, clock), process(backing, clock)
+    topic = dying.create_topic("t", partitions=1)
+    row = dying.coordinator.init_producer_id("tx", Owner(run_id="r"))
+
+    def die_at_marker(verb: str, path: str) -> Fault:
+        is_marker = verb == "put" and path.startswith("t/_delta_log")
+        return Fault.CRASH_BEFORE if is_marker else Fault.NONE
+
+    assert isinstance(dying.store, FaultyStore)
+    dying.store.plan = die_at_marker
+    with pytest.raises(SimulatedCrash):
+        dying.coordinator.commit(row, [staged(dying, topic)])
+    sweeper = Sweeper(other)
+    assert sweeper.sweep() == 0, "a transaction just decided is its owner's to finish"
+    clock.advance_ms(10_000)
+    assert sweeper.sweep() == 1
+    assert other.topic("t").view.high_watermark(0) == 3
+    after = other.coordinator.describe("tx")
+    assert after is not None
+    assert after.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_sweeper_ongoing_row_timed_out_by_its_own_clock_only() -> None:
+    """A wrong wall clock must not abort a healthy transaction; real time must (R32, R34)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    topic = owner.create_topic("t", partitions=1)
+    row = owner.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=60_000)
+    partitions = TopicPartitions(topic="t", topic_id=topic.topic_id, partitions=(0,))
+    row = owner.coordinator.add_partitions(row, [partitions])
+    owner.coordinator.append(row, [staged(owner, topic)], {0: 0})
+    sweeper = Sweeper(other)
+    sweeper.sweep()
+    clock.step_wall_ms(86_400_000)
+    assert sweeper.sweep() == 0
+    clock.advance_ms(60_000)
+    assert sweeper.sweep() == 1
+    assert [b.status for b in other.topic("t").view.batches(0, 0, 9, False)] == ["aborted"]
+    with pytest.raises(InvalidTxnStateError, match="timed out"):
+        owner.coordinator.commit(row)
+
+
+def test_sweeper_pending_entry_of_dead_holder_settled_after_its_timeout() -> None:
+    """A process dies between step 0 and PREPARE: its entry must not block the group (R46)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    dying, other = process(backing, clock), process(backing, clock)
+    dying.create_topic("t", partitions=1)
+    generation = dying.groups.start("g")
+    row = dying.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=5_000)
+    offsets = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
+    dying.groups.add_pending(row, [offsets])
+    sweeper = Sweeper(other)
+    assert sweeper.sweep() == 0
+    clock.advance_ms(5_000)
+    assert sweeper.sweep() == 1
+    log = other.offsets_log()
+    log.refresh()
+    assert log.view.rows["g"].pending == ()
+    assert other.groups.fetch("g", generation) == {}
+    after = other.coordinator.describe("tx")
+    assert after is not None
+    assert after.producer_epoch > row.producer_epoch
+    assert "r" in after.owner.former_runs
