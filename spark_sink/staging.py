@@ -29,13 +29,13 @@ import pyarrow as pa
 from spark_sink.routing import Int32s, Router, Topic, Topics
 from spark_sink.rows import check_columns, rows_of_batch, sliced
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import (
+from txnlog.storage.batch_writer import (
     ROW_GROUP_BYTES,
     BatchFile,
     BatchFileWriter,
     write_batch_file,
 )
+from txnlog.storage.objects import ObjectStore
 from txnlog.storage.records import RECORD_SCHEMA, record_sizes
 
 __all__ = ["Limits", "Stager"]

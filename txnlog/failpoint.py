@@ -1,15 +1,21 @@
-"""Named places where a test can kill the process with SIGKILL; off unless the environment asks.
+"""Named places where a test can kill the process, or hold it; off unless the environment asks.
 
-TXNLOG_FAILPOINT = "<name>[@<n>][:driver]": die at the n-th time (1 by default) that this place is
-reached. The count is kept in the file TXNLOG_FAILPOINT_STATE names (so it spans the worker
-processes of a Spark driver, and fires once), else in memory. With ":driver" the parents go first:
-JVM, then the Python daemon, then this process: a whole Spark driver dies between two instructions.
+TXNLOG_FAILPOINT = "<name>[@<n>][:driver|:pause]": die by SIGKILL at the n-th time (1 by default)
+that this place is reached. With ":driver" the parents go first: JVM, then the Python daemon, then
+this process: a whole Spark driver dies between two instructions. With ":pause" it stays here until
+the fail point is changed.
+
+TXNLOG_FAILPOINT = "file:<path>" reads the above from a file at each place, if it is there: so a
+test changes the fail point of processes that run already, or that inherit an older environment.
+Hits are counted in the file TXNLOG_FAILPOINT_STATE names, else in <path>.hits (so the count spans
+the worker processes of a Spark driver, and strikes once), else in memory.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 
 NAMES = (
     "take_over.after",
@@ -25,31 +31,48 @@ NAMES = (
     "stage.after",
 )
 
+PAUSE_S_MAX = 300
+POLL_S = 0.02
+_FILE = "file:"
+
 _hits = 0
 
 
 def reach(name: str) -> None:
-    """Die here if TXNLOG_FAILPOINT names this place and its count is full."""
-    spec = os.environ.get("TXNLOG_FAILPOINT")
-    if not spec or not spec.startswith(name):
+    """Die or stay here if TXNLOG_FAILPOINT names this place and its count is full."""
+    setting = os.environ.get("TXNLOG_FAILPOINT")
+    if not setting:
         return
-    place, _, target = spec.partition(":")
+    spec = _spec(setting)
+    if not spec.startswith(name):
+        return
+    place, _, action = spec.partition(":")
     place, _, count = place.partition("@")
-    if place != name or _count_hit() != int(count or 1):
+    if place != name or _count_hit(setting) != int(count or 1):
         return
-    if target == "driver":
-        daemon = os.getppid()
-        jvm = _parent_of(daemon)
-        if jvm > 1:
-            os.kill(jvm, signal.SIGKILL)
-        if daemon > 1:
-            os.kill(daemon, signal.SIGKILL)
+    if action == "pause":
+        _pause(setting, spec)
+        return
+    if action == "driver":
+        _kill_parents()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _count_hit() -> int:
+def _spec(setting: str) -> str:
+    if not setting.startswith(_FILE):
+        return setting
+    try:
+        with open(setting[len(_FILE) :], encoding="utf-8") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _count_hit(setting: str) -> int:
     global _hits
     state = os.environ.get("TXNLOG_FAILPOINT_STATE")
+    if not state and setting.startswith(_FILE):
+        state = f"{setting[len(_FILE) :]}.hits"
     if not state:
         _hits += 1
         return _hits
@@ -59,6 +82,23 @@ def _count_hit() -> int:
         return os.fstat(fd).st_size
     finally:
         os.close(fd)
+
+
+def _pause(setting: str, spec: str) -> None:
+    deadline_s = time.monotonic() + PAUSE_S_MAX
+    while _spec(setting) == spec:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"fail point {spec} was not released for {PAUSE_S_MAX} s")
+        time.sleep(POLL_S)
+
+
+def _kill_parents() -> None:
+    daemon = os.getppid()
+    jvm = _parent_of(daemon)
+    if jvm > 1:
+        os.kill(jvm, signal.SIGKILL)
+    if daemon > 1:
+        os.kill(daemon, signal.SIGKILL)
 
 
 def _parent_of(pid: int) -> int:

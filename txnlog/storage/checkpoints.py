@@ -190,6 +190,7 @@ def _column(rows: pa.StructArray, name: str) -> list[Any]:
 # -- making one -----------------------------------------------------------------------------------
 
 _worker: tuple[int, ThreadPoolExecutor] | None = None
+_waiting: set[tuple[str, str]] = set()
 
 
 def after_commit(delta_log: DeltaLog) -> None:
@@ -209,14 +210,33 @@ def after_commit(delta_log: DeltaLog) -> None:
     if settings.checkpoint_mode == "inline":
         maintain(*arguments)
     else:
-        _background().submit(_maintain_quietly, *arguments)
+        _in_background(*arguments)
 
 
-def _background() -> ThreadPoolExecutor:
+def _in_background(
+    store: ObjectStore, table: str, interval: int, retention_ms: int, trust_ms: int
+) -> None:
+    """One thread, and at most one turn waiting for each table: a turn covers those before it."""
     global _worker
     if _worker is None or _worker[0] != os.getpid():
         _worker = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint"))
-    return _worker[1]
+        _waiting.clear()
+    key = (store.url, table)
+    if key in _waiting:
+        return
+    _waiting.add(key)
+
+    def turn() -> None:
+        _waiting.discard(key)
+        _maintain_quietly(store, table, interval, retention_ms, trust_ms)
+
+    _worker[1].submit(turn)
+
+
+def wait_for_background() -> None:
+    """Return when no checkpoint of this process is under way or waiting."""
+    if _worker is not None and _worker[0] == os.getpid():
+        _worker[1].submit(int).result()
 
 
 def _maintain_quietly(

@@ -1,243 +1,43 @@
 """Record batch files: one Parquet file is one record batch, its header lives in the topic's log.
 
-Settings were chosen by measuring 100-byte records (benchmarks, one core): zstd level 1 writes
-within 10 % of negative levels at two thirds of their size; a dictionary for keys only, given up
-early, saves 12 % of time on repeating keys and costs nothing on unique ones; DELTA_BINARY_PACKED
-makes `offset_delta` and constant timestamps nearly free. Files of a few records use snappy: zstd
-contexts alone would take 0.15 of their 0.27 ms, and compaction rewrites such files anyway.
-Every page carries a CRC32, so that bit rot is an error and never a wrong record (R66).
+Read here, written by txnlog.storage.batch_writer. A file of ours is checked against its seal, row
+group by row group as they are read; a file that a job rewrote is understood as far as it can be.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from txnlog.errors import (
-    CorruptLogError,
-    InvalidRecordError,
-    ObjectNotFoundError,
-    StorageError,
-    TxnLogError,
+from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.storage.batch_writer import (
+    BatchFile,
+    BatchFileWriter,
+    store_errors,
+    write_batch_file,
 )
 from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
+from txnlog.storage.seals import SealBrokenError, Span, check_span, read_seal
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
 
-ROW_GROUP_BYTES = 16 << 20
-SNAPPY_BELOW_BYTES = 64 << 10
+__all__ = [
+    "DATA_SCHEMA",
+    "RECORD_SCHEMA",
+    "BatchFile",
+    "BatchFileWriter",
+    "read_batch_file",
+    "write_batch_file",
+]
+
 READ_WHOLE_BELOW_BYTES = 4 << 20
-
-_TIMED = ["offset_delta", "timestamp"]
-_SETTINGS: Mapping[str, Any] = {
-    "use_dictionary": ["key"],
-    "dictionary_pagesize_limit": 64 << 10,
-    "column_encoding": dict.fromkeys(_TIMED, "DELTA_BINARY_PACKED"),
-    "write_statistics": _TIMED,
-    "write_batch_size": 8192,
-    "write_page_checksum": True,
-    "sorting_columns": [pq.SortingColumn(0)],
-}
-_ZSTD: Mapping[str, Any] = {"compression": "zstd", "compression_level": 1}
-_SNAPPY: Mapping[str, Any] = {"compression": "snappy"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFile:
-    """What a log has to know of a record batch file. Timestamps in microseconds, 0 if none."""
-
-    path: str
-    size_bytes: int
-    num_records: int
-    timestamp_min_us: int
-    timestamp_max_us: int
-
-
-# -- writing -------------------------------------------------------------------------------------
-
-
-def write_batch_file(
-    store: ObjectStore, path: str, records: pa.Table | pa.RecordBatch
-) -> BatchFile:
-    """Write records (RECORD_SCHEMA, in offset order) as one file, with one put.
-
-    The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter.
-    Raises InvalidRecordError for no records at all, StorageError.
-    """
-    table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
-    if table.num_rows == 0:
-        raise InvalidRecordError(f"A record batch needs at least one record; {path} has none.")
-    codec = _SNAPPY if table.nbytes < SNAPPY_BELOW_BYTES else _ZSTD
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, DATA_SCHEMA, **_SETTINGS, **codec) as writer:
-        writer.write_table(_numbered(table, 0), row_group_size=_rows_of_group(table))
-    buffer = sink.getvalue()
-    store.put(path, memoryview(buffer).cast("B"))
-    low, high = _timestamp_range(table)
-    return BatchFile(
-        path=path,
-        size_bytes=buffer.size,
-        num_records=table.num_rows,
-        timestamp_min_us=low,
-        timestamp_max_us=high,
-    )
-
-
-class BatchFileWriter:
-    """Writes one record batch file row group by row group, for batches larger than memory.
-
-    Encoded bytes are kept (`held_bytes`) until `stream` sends them, and all that follow, through
-    `store.open_writer`; a file never streamed becomes one put. Nothing is visible before `close`,
-    and a writer that is dropped instead leaves at most an invisible part of an upload.
-    """
-
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self.path = path
-        self.num_records = 0
-        self._store = store
-        self._sink = _Sink(path)
-        self._low_us: int | None = None
-        self._high_us: int | None = None
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._sink, mode="w"), DATA_SCHEMA, **_SETTINGS, **_ZSTD
-        )
-
-    @property
-    def size_bytes(self) -> int:
-        """Encoded bytes so far."""
-        return self._sink.position
-
-    @property
-    def held_bytes(self) -> int:
-        """Encoded bytes in memory: 0 once the file is streamed."""
-        return 0 if self.streaming else self._sink.position
-
-    @property
-    def streaming(self) -> bool:
-        return self._sink.target is not None
-
-    def write(self, table: pa.Table) -> None:
-        """Append records (RECORD_SCHEMA) as one row group; callers choose its size."""
-        if table.num_rows == 0:
-            return
-        self._writer.write_table(_numbered(table, self.num_records), row_group_size=table.num_rows)
-        low, high = _timestamp_range(table)
-        self._low_us = low if self._low_us is None else min(self._low_us, low)
-        self._high_us = high if self._high_us is None else max(self._high_us, high)
-        self.num_records += table.num_rows
-
-    def stream(self) -> None:
-        """Send what is held, and from now on everything, straight to the store."""
-        if not self.streaming:
-            self._sink.send_to(self._store.open_writer(self.path))
-
-    def close(self) -> BatchFile:
-        """Finish the file and make it visible. Raises InvalidRecordError if it has no records."""
-        if self.num_records == 0:
-            raise InvalidRecordError(
-                f"A record batch needs at least one record; {self.path} has none."
-            )
-        self._writer.close()
-        if self.streaming:
-            self._sink.finish()
-        else:
-            self._store.put(self.path, self._sink.take())
-        return BatchFile(
-            path=self.path,
-            size_bytes=self._sink.position,
-            num_records=self.num_records,
-            timestamp_min_us=self._low_us or 0,
-            timestamp_max_us=self._high_us or 0,
-        )
-
-
-class _Sink(io.RawIOBase):
-    """Where the Parquet encoder writes: into memory first, later on into the store's writer.
-
-    `close` closes only this side: the encoder closes its sink also after an error, and then the
-    store's writer must stay open, or half a file would become visible.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.position = 0
-        self._path = path
-        self.target: BinaryIO | None = None
-        self._held: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.position
-
-    def write(self, data: Any) -> int:
-        size_bytes = len(data)
-        if self.target is None:
-            self._held.append(bytes(data))
-        else:
-            self._send(data)
-        self.position += size_bytes
-        return size_bytes
-
-    def send_to(self, target: BinaryIO) -> None:
-        self.target = target
-        self._send(self.take())
-
-    def finish(self) -> None:
-        """Make what was streamed visible."""
-        if self.target is not None:
-            with _store_errors(self._path, "upload"):
-                self.target.close()
-
-    def take(self) -> bytes:
-        whole = b"".join(self._held)
-        self._held = []
-        return whole
-
-    def _send(self, data: Any) -> None:
-        with _store_errors(self._path, "upload"):
-            cast("BinaryIO", self.target).write(data)
-
-
-@contextmanager
-def _store_errors(path: str, verb: str) -> Iterator[None]:
-    """The store's streams raise errors of their own making; callers know ours only."""
-    try:
-        yield
-    except TxnLogError:
-        raise
-    except Exception as error:
-        raise StorageError(
-            f"{path}: {verb} failed ({error}). Check the store, then try again.", path=path
-        ) from error
-
-
-def _rows_of_group(table: pa.Table) -> int:
-    """Rows per row group, so that one takes about ROW_GROUP_BYTES before encoding."""
-    return max(1, ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
-
-
-def _numbered(table: pa.Table, first_delta: int) -> pa.Table:
-    deltas = pa.array(np.arange(first_delta, first_delta + table.num_rows, dtype=np.int64))
-    columns = [table.column(name) for name in RECORD_SCHEMA.names]
-    return pa.Table.from_arrays([deltas, *columns], schema=DATA_SCHEMA)
-
-
-def _timestamp_range(table: pa.Table) -> tuple[int, int]:
-    extremes = pc.min_max(table.column("timestamp").cast(pa.int64())).as_py()
-    return extremes["min"] or 0, extremes["max"] or 0
-
-
-# -- reading -------------------------------------------------------------------------------------
 
 
 def read_batch_file(
@@ -263,26 +63,27 @@ def read_batch_file(
     schema = pa.schema([DATA_SCHEMA.field(name) for name in names])
     with _damage_named(store, path):
         file = _open(store, path, size_bytes)
-        _check_footer(file, path, num_records)
-        groups = _groups_in_range(file.metadata, first_delta, end_delta)
-        wanted = _leading_columns(file, ["offset_delta", *names])
-        batches = file.iter_batches(
-            batch_size=batch_rows, row_groups=groups, columns=wanted, use_threads=False
-        )
-        if not _is_in_order(file, path):
-            batches = _sorted_batches(batches, path, batch_rows)
+        file.check_counts(num_records)
+        batches = file.batches(["offset_delta", *names], first_delta, end_delta, batch_rows)
     while True:
         with _damage_named(store, path):
             batch = next(batches, None)
             if batch is None:
                 return
             deltas = _column(batch, "offset_delta")
-            _check_deltas(deltas, path)
+            _check_deltas(deltas)
             keep = _keep(deltas, first_delta, end_delta)
             arrays = [_column(batch, name).slice(*keep) for name in names]
             found = pa.RecordBatch.from_arrays(arrays, schema=schema)
         if keep[1]:
             yield found
+
+
+class _DamageError(ValueError):
+    """What is wrong with a file, without its name."""
+
+
+_KNOWN_DAMAGE = (_DamageError, SealBrokenError)
 
 
 @contextmanager
@@ -303,19 +104,17 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
             raise StorageError(
                 f"Data file {path} in {store.url} could not be read: {error}", file=path
             ) from error
-        raise _corrupt(path, f"{type(error).__name__}: {error}", store.url) from error
+        what = (
+            str(error) if isinstance(error, _KNOWN_DAMAGE) else f"{type(error).__name__}: {error}"
+        )
+        raise CorruptLogError(
+            f"Data file {path} in {store.url} is damaged: {what}. Restore it from a backup or "
+            "another copy; no record of it was skipped.",
+            file=path,
+        ) from error
 
 
-def _corrupt(path: str, what: str, url: str = "") -> CorruptLogError:
-    where = f" in {url}" if url else ""
-    return CorruptLogError(
-        f"Data file {path}{where} is damaged ({what}). Restore it from a backup or another copy "
-        "of the bucket; no record of it was skipped.",
-        file=path,
-    )
-
-
-def _open(store: ObjectStore, path: str, size_bytes: int | None) -> pq.ParquetFile:
+def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File:
     """A local file by its path; a small remote one with one get; else by ranges."""
     local = store.local_path(path)
     source: Any
@@ -323,85 +122,162 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> pq.ParquetFi
         source = pa.OSFile(local)
         found_bytes = source.size()
     elif size_bytes is not None and size_bytes > READ_WHOLE_BELOW_BYTES:
-        source = _Source(path, store.open_reader(path))
+        source = _RemoteFile(path, store.open_reader(path))
         found_bytes = source.seek(0, io.SEEK_END)
     else:
         data = store.get(path)
         source, found_bytes = pa.BufferReader(data), len(data)
     if size_bytes is not None and found_bytes != size_bytes:
-        raise _corrupt(path, f"{found_bytes} bytes, its header in the log says {size_bytes}")
-    return pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
+        raise _DamageError(f"it has {found_bytes} bytes, its header in the log says {size_bytes}")
+    return _File(source, read_seal(_reading(source), found_bytes))
 
 
-def _check_footer(file: pq.ParquetFile, path: str, num_records: int | None) -> None:
-    if "offset_delta" not in file.schema_arrow.names:
-        raise _corrupt(path, f"no column offset_delta among {file.schema_arrow.names}")
-    found = sum(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))
-    if found != file.metadata.num_rows:
-        raise _corrupt(path, f"row groups hold {found} of {file.metadata.num_rows} records")
-    if num_records is not None and found != num_records:
-        raise _corrupt(path, f"{found} records, its header in the log says {num_records}")
+def _reading(source: Any) -> Callable[[int, int], bytes]:
+    if isinstance(source, _RemoteFile):
+        return source.read_span
+    return lambda start, end: source.read_at(end - start, start)
 
 
-def _leading_columns(file: pq.ParquetFile, names: Iterable[str]) -> list[str]:
-    present = set(file.schema_arrow.names)
-    return [name for name in dict.fromkeys(names) if name in present]
+class _RemoteFile(io.RawIOBase):
+    """A file of the store, as pyarrow wants it. Keeps the span read last: checked, then decoded."""
 
+    def __init__(self, path: str, reader: BinaryIO) -> None:
+        self._path = path
+        self._reader = reader
+        self._position = 0
+        self._kept = b""
+        self._kept_at = 0
 
-def _groups_in_range(
-    metadata: pq.FileMetaData, first_delta: int, end_delta: int | None
-) -> list[int]:
-    """Row groups that may hold a wanted record, by the statistics of offset_delta."""
-    groups = []
-    for group in range(metadata.num_row_groups):
-        statistics = _delta_statistics(metadata.row_group(group))
-        if statistics is not None and statistics.has_min_max:
-            if statistics.max < first_delta:
-                continue
-            if end_delta is not None and statistics.min >= end_delta:
-                continue
-        groups.append(group)
-    return groups
-
-
-def _delta_statistics(group: pq.RowGroupMetaData) -> pq.Statistics | None:
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema == "offset_delta":
-            return column.statistics
-    return None
-
-
-def _is_in_order(file: pq.ParquetFile, path: str) -> bool:
-    """Ours declare it; of other writers' files the one narrow column is read once to find out."""
-    metadata = file.metadata
-    if all(metadata.row_group(i).sorting_columns for i in range(metadata.num_row_groups)):
+    def readable(self) -> bool:
         return True
-    deltas = _to_type(file.read(["offset_delta"], use_threads=False).column(0), pa.int64())
-    _check_not_null(deltas, path)
-    return bool(np.all(np.diff(deltas.to_numpy()) > 0))
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_END:
+            with store_errors(self._path, "read"):
+                offset += int(self._reader.seek(0, io.SEEK_END))
+        elif whence == io.SEEK_CUR:
+            offset += self._position
+        self._position = offset
+        return offset
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        start = self._position
+        if size_bytes < 0:
+            size_bytes = self.seek(0, io.SEEK_END) - start
+        at = start - self._kept_at
+        if at >= 0 and at + size_bytes <= len(self._kept):
+            found = self._kept[at : at + size_bytes]
+        else:
+            found = self._fetch(start, size_bytes)
+        self._position = start + len(found)
+        return found
+
+    def read_span(self, start: int, end: int) -> bytes:
+        """Bytes [start, end), kept for the reads that follow."""
+        self._kept, self._kept_at = b"", 0
+        self._kept = self._fetch(start, end - start)
+        self._kept_at = start
+        return self._kept
+
+    def _fetch(self, start: int, size_bytes: int) -> bytes:
+        with store_errors(self._path, "read"):
+            self._reader.seek(start)
+            found = bytearray()
+            while len(found) < size_bytes:
+                part = bytes(self._reader.read(size_bytes - len(found)))
+                if not part:
+                    break
+                found += part
+        return bytes(found)
 
 
-def _sorted_batches(
-    batches: Iterable[pa.RecordBatch], path: str, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    table = pa.Table.from_batches(batches).sort_by("offset_delta")
-    deltas = _to_type(table.column("offset_delta"), pa.int64()).to_numpy()
-    if np.any(np.diff(deltas) == 0):
-        raise _corrupt(path, "two records have the same offset_delta")
-    return iter(table.combine_chunks().to_batches(max_chunksize=batch_rows))
+class _File:
+    """An open Parquet file, with its seal if it is one of ours."""
+
+    def __init__(self, source: Any, seal: Sequence[Span] | None) -> None:
+        self._source = source
+        self._seal = seal
+        self._file = pq.ParquetFile(
+            source,
+            page_checksum_verification=seal is None,
+            coerce_int96_timestamp_unit="us",
+            pre_buffer=False,
+        )
+        self._metadata = self._file.metadata
+
+    def check_counts(self, num_records: int | None) -> None:
+        """Raise _DamageError when the footer contradicts itself, the seal or the log."""
+        names = self._file.schema_arrow.names
+        if "offset_delta" not in names:
+            raise _DamageError(f"it has no column offset_delta among {names}")
+        groups = self._metadata.num_row_groups
+        if self._seal is not None and len(self._seal) != groups:
+            raise _DamageError(f"it has {groups} row groups, its seal says {len(self._seal)}")
+        found = sum(self._metadata.row_group(i).num_rows for i in range(groups))
+        if found != self._metadata.num_rows:
+            raise _DamageError(f"its row groups hold {found} of {self._metadata.num_rows} records")
+        if num_records is not None and found != num_records:
+            raise _DamageError(f"it has {found} records, its header in the log says {num_records}")
+
+    def batches(
+        self, names: Iterable[str], first_delta: int, end_delta: int | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches that may hold wanted records, in offset order, each row group checked first."""
+        present = set(self._file.schema_arrow.names)
+        wanted = [name for name in dict.fromkeys(names) if name in present]
+        if self._seal is None:
+            yield from self._foreign_batches(wanted, batch_rows)
+            return
+        for group in range(self._metadata.num_row_groups):
+            if _is_in_range(self._metadata.row_group(group), first_delta, end_delta):
+                check_span(_reading(self._source), self._seal, group)
+                yield from self._file.iter_batches(
+                    batch_rows, row_groups=[group], columns=wanted, use_threads=False
+                )
+
+    def _foreign_batches(self, wanted: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """All batches of a rewritten file: sorted first, if its one narrow column is out of order.
+
+        Its statistics are not looked at: nothing vouches for them, and damaged ones can end the
+        process.
+        """
+        deltas = _to_type(
+            self._file.read(["offset_delta"], use_threads=False).column(0), pa.int64()
+        )
+        _check_not_null(deltas)
+        if np.all(np.diff(deltas.to_numpy()) > 0):
+            yield from self._file.iter_batches(batch_rows, columns=wanted, use_threads=False)
+            return
+        table = self._file.read(wanted, use_threads=False).sort_by("offset_delta")
+        yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
 
 
-def _check_not_null(deltas: pa.Array | pa.ChunkedArray, path: str) -> None:
+def _is_in_range(group: pq.RowGroupMetaData, first_delta: int, end_delta: int | None) -> bool:
+    """Whether a row group of ours may hold a wanted record, by the statistics of offset_delta."""
+    if first_delta == 0 and end_delta is None:
+        return True
+    statistics = group.column(0).statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return statistics.max >= first_delta and (end_delta is None or statistics.min < end_delta)
+
+
+def _check_not_null(deltas: pa.Array | pa.ChunkedArray) -> None:
     if deltas.null_count:
-        raise _corrupt(path, f"{deltas.null_count} records without offset_delta")
+        raise _DamageError(f"{deltas.null_count} of its records have no offset_delta")
 
 
-def _check_deltas(deltas: pa.Array, path: str) -> None:
-    _check_not_null(deltas, path)
+def _check_deltas(deltas: pa.Array) -> None:
+    _check_not_null(deltas)
     values = deltas.to_numpy()
     if len(values) and (values[0] < 0 or np.any(np.diff(values) <= 0)):
-        raise _corrupt(path, "offset_delta does not rise from record to record")
+        raise _DamageError("its offset_delta does not rise from record to record")
 
 
 def _keep(deltas: pa.Array, first_delta: int, end_delta: int | None) -> tuple[int, int]:

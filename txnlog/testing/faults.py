@@ -1,21 +1,21 @@
 """A store that fails on purpose: before a call, after it, or by the death of the caller.
 
-Every storage call goes through one method, so every one of them can fail. Use it with
-`ObjectStore.from_url("memory://")` semantics: several FaultyStores may share one memory store, as
-processes share an object store.
+Every storage call goes through one method, so every one of them can fail. Several FaultyStores
+over one SharedMemory are to a test what processes over one object store are to production.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from obstore.store import MemoryStore
 
-from txnlog.clock import Clock
-from txnlog.errors import StorageError
-from txnlog.storage.objects import ObjectStore
+from txnlog.clock import Clock, VirtualClock
+from txnlog.errors import StorageError, StorePermissionError
+from txnlog.storage.objects import ObjectMeta, ObjectStore
 
 T = TypeVar("T")
 
@@ -32,10 +32,20 @@ class Fault(Enum):
     """The process dies just before the call."""
     CRASH_AFTER = "crash after"
     """The process dies just after it."""
+    SAY_EXISTS = "say exists"
+    """A put-if-absent is refused as 'already exists', though nothing landed (S3's 409)."""
+    LAND_LATE = "land late"
+    """A put fails now, and lands when `SharedMemory.land_late` is called."""
+    DENY = "deny"
+    """The store refuses for lack of permission."""
 
 
 class SimulatedCrash(BaseException):
     """The process is dead: nothing may catch this but the test's scheduler."""
+
+
+class _SaidExistsError(StorageError):
+    """A put was refused as 'already exists'; only a conditional put can be."""
 
 
 Plan = Callable[[str, str], Fault]
@@ -45,6 +55,82 @@ Plan = Callable[[str, str], Fault]
 def no_faults(verb: str, path: str) -> Fault:
     """A plan in which nothing fails."""
     return Fault.NONE
+
+
+class FaultsAt:
+    """A plan by number: the n-th storage call from now on (0, 1, ...) meets `faults[n]`.
+
+    `interlude`, if given, runs at call number `interlude_at` before the call is made: whatever it
+    does, another process does it while this one stands still.
+    """
+
+    def __init__(
+        self,
+        faults: Mapping[int, Fault],
+        *,
+        interlude: Callable[[], None] | None = None,
+        interlude_at: int = 0,
+    ) -> None:
+        self._faults = faults
+        self._interlude = interlude
+        self._interlude_at = interlude_at
+        self.calls = 0
+
+    def __call__(self, verb: str, path: str) -> Fault:
+        number = self.calls
+        self.calls += 1
+        if self._interlude is not None and number == self._interlude_at:
+            self._interlude()
+        return self._faults.get(number, Fault.NONE)
+
+
+class SkewedClock:
+    """Another machine's clock: time passes as on `base`, the wall clock is wrong by skew_ms."""
+
+    def __init__(self, base: Clock, skew_ms: int) -> None:
+        self._base = base
+        self.skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return self._base.now_ms() + self.skew_ms
+
+    def boot_ms(self) -> int:
+        return self._base.boot_ms()
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self._base.sleep_ms(duration_ms)
+
+
+class SharedMemory:
+    """What the processes of a test share: objects, the store's own clock, and puts on their way."""
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        self.clock = clock or VirtualClock()
+        self.backing = MemoryStore()
+        self.modified_ms: dict[str, int] = {}
+        self._late: list[tuple[str, Callable[[], object]]] = []
+
+    def open(self, *, plan: Plan = no_faults, clock: Clock | None = None) -> FaultyStore:
+        """One process's door to the store."""
+        return FaultyStore(self.backing, plan=plan, clock=clock or self.clock, shared=self)
+
+    def delay(self, path: str, put: Callable[[], object]) -> None:
+        """Keep a put for later."""
+        self._late.append((path, put))
+
+    def land_late(self) -> builtins.list[str]:
+        """Let every delayed put arrive; the paths that took effect."""
+        landed = []
+        late, self._late = self._late, []
+        for path, put in late:
+            try:
+                put()
+            except Exception:
+                # Nobody waits for this reply any more.
+                continue
+            self.modified_ms[path] = self.clock.now_ms()
+            landed.append(path)
+        return landed
 
 
 class FaultyStore(ObjectStore):
@@ -60,26 +146,68 @@ class FaultyStore(ObjectStore):
         plan: Plan = no_faults,
         clock: Clock | None = None,
         url: str = "memory://",
+        shared: SharedMemory | None = None,
     ) -> None:
         super().__init__(backing, url, clock=clock)
         self.plan = plan
-        self.calls: list[tuple[str, str]] = []
+        self.calls: builtins.list[tuple[str, str]] = []
         self.dead = False
+        self._shared = shared
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """As ObjectStore's, with refusals that are not true."""
+        try:
+            return super().put_if_absent(path, data)
+        except _SaidExistsError:
+            return False
+
+    def head(self, path: str) -> ObjectMeta:
+        """As ObjectStore's, with times by the shared clock."""
+        return self._by_shared_clock(super().head(path))
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
+        """As ObjectStore's, with times by the shared clock."""
+        found = super().list(prefix, start_after=start_after)
+        return [self._by_shared_clock(meta) for meta in found]
+
+    def _by_shared_clock(self, meta: ObjectMeta) -> ObjectMeta:
+        known = None if self._shared is None else self._shared.modified_ms.get(meta.path)
+        return meta if known is None else meta._replace(last_modified_ms=known)
 
     def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
         if self.dead:
             raise SimulatedCrash(f"{verb} {path} by a dead process")
         self.calls.append((verb, path))
         fault = self.plan(verb, path)
-        if fault is Fault.CRASH_BEFORE:
-            self.dead = True
-            raise SimulatedCrash(f"before {verb} {path}")
-        if fault is Fault.FAIL_BEFORE:
-            raise StorageError(f"{path}: injected failure before {verb}", path=path)
-        result: Any = super()._call(verb, path, call)
+        self._fail_before(fault, verb, path, call)
+        reply: T | None = None
+        error: Exception | None = None
+        try:
+            reply = super()._call(verb, path, call)
+            if verb == "put" and self._shared is not None:
+                self._shared.modified_ms[path] = self._shared.clock.now_ms()
+        except Exception as refused:
+            # "Not found" and "exists already" are replies, too, and can be lost like any other.
+            error = refused
         if fault is Fault.CRASH_AFTER:
             self.dead = True
             raise SimulatedCrash(f"after {verb} {path}")
         if fault is Fault.LOSE_REPLY:
             raise StorageError(f"{path}: injected loss of the reply to {verb}", path=path)
-        return result  # type: ignore[no-any-return]
+        if error is not None:
+            raise error
+        return reply  # type: ignore[return-value]
+
+    def _fail_before(self, fault: Fault, verb: str, path: str, call: Callable[[], T]) -> None:
+        if fault is Fault.CRASH_BEFORE:
+            self.dead = True
+            raise SimulatedCrash(f"before {verb} {path}")
+        if fault is Fault.LAND_LATE and verb == "put" and self._shared is not None:
+            self._shared.delay(path, call)
+            raise StorageError(f"{path}: injected delay of put", path=path)
+        if fault is Fault.DENY:
+            raise StorePermissionError(f"{path}: injected refusal to {verb}", path=path)
+        if fault is Fault.SAY_EXISTS and verb == "put":
+            raise _SaidExistsError(f"{path}: injected 'already exists'", path=path)
+        if fault in (Fault.FAIL_BEFORE, Fault.LAND_LATE):
+            raise StorageError(f"{path}: injected failure before {verb}", path=path)

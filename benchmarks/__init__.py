@@ -1,0 +1,1 @@
+"""Figures of txnlog, measured on this machine: `make bench`."""

@@ -1,0 +1,109 @@
+"""One transaction after the other on a local disk: does its cost stay what it was?"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+import uuid
+
+import pyarrow as pa
+
+from benchmarks.figures import Figure, at_most
+from txnlog.cluster import Cluster
+from txnlog.protocol.metadata import Owner, StagedBatch
+from txnlog.storage.checkpoints import wait_for_background
+from txnlog.storage.parquet import write_batch_file
+from txnlog.storage.records import RECORD_SCHEMA
+from txnlog.storage.topic_log import TopicLog
+
+TRANSACTIONS = 10_000
+PARTITIONS = 4
+RECORDS = 10
+WINDOW = 100
+TAILS = 500
+
+
+def measure() -> list[Figure]:
+    """p50 of a transaction early and late in a topic's life, and of tailing one commit."""
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
+        cluster = Cluster.open(root, create=True)
+        topic = cluster.create_topic("bench", partitions=PARTITIONS)
+        times_ms = _transactions(cluster, topic)
+        tail_ms = _tails(cluster, root)
+        wait_for_background()
+    early = statistics.median(times_ms[100 : 100 + WINDOW])
+    late = statistics.median(times_ms[-WINDOW:])
+    return [
+        at_most("transaction of 4 small batches, p50 at number 100", early, "ms", 2),
+        at_most(f"transaction of 4 small batches, p50 at number {TRANSACTIONS:,}", late, "ms", 2),
+        at_most("the same, late / early", late / early, "x", 1.2, "transaction number 100"),
+        at_most("tailing one new commit of 4 batches, p50", tail_ms, "ms", 1),
+    ]
+
+
+def _transactions(cluster: Cluster, topic: TopicLog) -> list[float]:
+    """Stage 4 files, PREPARE, publish, COMPLETE; each in milliseconds."""
+    row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
+    records = _records()
+    times_ms = []
+    for number in range(TRANSACTIONS):
+        started = time.perf_counter()
+        row = cluster.coordinator.commit(row, _stage(cluster, topic, records))
+        times_ms.append((time.perf_counter() - started) * 1000)
+        if number % 1_000 == 999:
+            print(f"\r{number + 1:,} of {TRANSACTIONS:,} transactions", end="", flush=True)
+    print("\r", end="")
+    return times_ms
+
+
+def _tails(cluster: Cluster, root: str) -> float:
+    """A second process's view: how long one refresh takes when one commit is new."""
+    reader = Cluster.open(root).topic("bench")
+    writer = cluster.topic("bench")
+    row = cluster.coordinator.init_producer_id("tail", Owner(run_id="tail"))
+    records = _records()
+    times_ms = []
+    for _ in range(TAILS):
+        row = cluster.coordinator.commit(row, _stage(cluster, writer, records))
+        started = time.perf_counter()
+        reader.refresh()
+        times_ms.append((time.perf_counter() - started) * 1000)
+    assert reader.view.high_watermark(0) == writer.view.high_watermark(0)
+    return statistics.median(times_ms)
+
+
+def _stage(cluster: Cluster, topic: TopicLog, records: pa.Table) -> list[StagedBatch]:
+    staged = []
+    for partition in range(PARTITIONS):
+        name = f"part-{partition}-{uuid.uuid4()}.parquet"
+        written = write_batch_file(cluster.store, f"{topic.path}/{name}", records)
+        staged.append(
+            StagedBatch(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=partition,
+                path=name,
+                size_bytes=written.size_bytes,
+                num_records=written.num_records,
+                timestamp_min_us=written.timestamp_min_us,
+                timestamp_max_us=written.timestamp_max_us,
+                staged_ms=cluster.store.now_ms(),
+            )
+        )
+    return staged
+
+
+def _records() -> pa.Table:
+    columns = {
+        "timestamp": pa.array([1_700_000_000_000_000] * RECORDS, pa.timestamp("us", tz="UTC")),
+        "key": pa.array([b"key"] * RECORDS, pa.binary()),
+        "value": pa.array([b"v" * 100] * RECORDS, pa.binary()),
+    }
+    return pa.table(
+        [
+            columns.get(field.name, pa.nulls(RECORDS, field.type)).cast(field.type)
+            for field in RECORD_SCHEMA
+        ],
+        schema=RECORD_SCHEMA,
+    )

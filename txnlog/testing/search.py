@@ -1,0 +1,142 @@
+"""Explicit-state search: every interleaving of a small model, breadth first, up to a bound.
+
+A model's states are small hashable tuples. A process that stops anywhere is a crash, so a model
+needs no crash action as long as `unsafe` looks at what a recovery makes of every state. The first
+violation found has the shortest trace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+S = TypeVar("S", bound=Hashable)
+T = TypeVar("T")
+
+STATES_MAX = 2_000_000
+
+
+class Model(Protocol[S]):
+    """What a search needs to know of a model."""
+
+    def initial(self) -> S:
+        """The state everything starts from."""
+
+    def steps(self, state: S) -> Iterable[tuple[str, S]]:
+        """(label, next state) of everything that may happen next, in a fixed order."""
+
+    def unsafe(self, before: S, after: S) -> str | None:
+        """What is wrong with a step's outcome, None if nothing is."""
+
+    def stuck(self, state: S) -> str | None:
+        """What is wrong with a state in which nothing can happen any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken invariant and the shortest way to it."""
+
+    what: str
+    trace: tuple[str, ...]
+
+    def __str__(self) -> str:
+        steps = "\n".join(f"  {number:>3}. {label}" for number, label in enumerate(self.trace, 1))
+        return f"{self.what}\n{steps}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`complete`: the whole space was seen, else the search stopped at its bound.
+
+    `labels` holds every label that was met: a model that never does what it is about is caught by
+    looking there.
+    """
+
+    states: int
+    transitions: int
+    ends: int
+    depth: int
+    complete: bool
+    violation: Violation | None = None
+    labels: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        if self.violation is not None:
+            return f"VIOLATION after {self.states} states: {self.violation}"
+        space = "the whole space" if self.complete else "cut off"
+        return f"holds in {self.states} states ({space}, depth {self.depth}, {self.ends} ends)"
+
+
+def search(model: Model[S], *, states_max: int = STATES_MAX) -> Result:
+    """Visit every state of the model, nearest first, until a violation or the bound."""
+    start = model.initial()
+    parents: dict[S, tuple[S, str] | None] = {start: None}
+    depths = {start: 0}
+    waiting = deque([start])
+    labels: set[str] = set()
+    transitions = ends = depth = 0
+
+    def result(complete: bool, violation: Violation | None = None) -> Result:
+        seen = frozenset(labels)
+        return Result(len(parents), transitions, ends, depth, complete, violation, seen)
+
+    while waiting:
+        state = waiting.popleft()
+        depth = depths.pop(state)
+        moved = False
+        for label, after in model.steps(state):
+            moved = True
+            transitions += 1
+            if after in parents:
+                continue
+            parents[after] = (state, label)
+            labels.add(label)
+            what = model.unsafe(state, after)
+            if what is not None:
+                return result(False, Violation(what, _trace(parents, after)))
+            depths[after] = depth + 1
+            waiting.append(after)
+        if not moved:
+            ends += 1
+            what = model.stuck(state)
+            if what is not None:
+                return result(False, Violation(what, _trace(parents, state)))
+        if len(parents) >= states_max:
+            return result(False)
+    return result(True)
+
+
+def _trace(parents: dict[S, tuple[S, str] | None], state: S) -> tuple[str, ...]:
+    labels = []
+    step = parents[state]
+    while step is not None:
+        labels.append(step[1])
+        step = parents[step[0]]
+    return tuple(reversed(labels))
+
+
+@dataclass(slots=True)
+class Pool(Generic[T]):
+    """Values as small numbers: equal keys share one, so that states stay small and hash fast."""
+
+    key: Callable[[T], Hashable]
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
+    _values: list[T] = field(default_factory=list)
+
+    def put(self, value: T) -> int:
+        """The number of this value, or of the first one with its key."""
+        key = self.key(value)
+        number = self._numbers.get(key)
+        if number is None:
+            number = len(self._values)
+            self._numbers[key] = number
+            self._values.append(value)
+        return number
+
+    def __getitem__(self, number: int) -> T:
+        return self._values[number]
+
+    def __len__(self) -> int:
+        return len(self._values)
