@@ -116,9 +116,14 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def topics(self) -> dict[str, str]:
         """Topic -> topic id, of the partitions and the manifest together."""
-        known = {tp.topic: tp.topic_id for tp in self.partitions}
-        known.update({batch.topic: batch.topic_id for batch in self.pending.batches})
-        return known
+        return dict(self.topic_ids)
+
+    @property
+    def topic_ids(self) -> tuple[tuple[str, str], ...]:
+        """(topic, topic id) of all that gets a marker; a topic created anew is there twice."""
+        named = {(tp.topic, tp.topic_id) for tp in self.partitions}
+        named.update((batch.topic, batch.topic_id) for batch in self.pending.batches)
+        return tuple(sorted(named))
 
     def to_values(self) -> dict[str, str]:
         """The row as Delta partition values: strings, never null nor empty."""

@@ -240,10 +240,20 @@ def prepare_one_off_commit(
 
 
 def prepare_complete(
-    row: TransactionMetadata | None, *, txn_epoch: int, now_ms: int
+    row: TransactionMetadata | None,
+    *,
+    txn_epoch: int,
+    now_ms: int,
+    producer_id: int | None = None,
 ) -> Transition | Done:
-    """After the last marker: a new epoch, manifest cleared (KIP-890). Any process may do it."""
+    """After the last marker: a new epoch, manifest cleared (KIP-890). Any process may do it.
+
+    An id that expired starts again at epoch 0 under another `producer_id`: that is another
+    transaction.
+    """
     if row is None or not row.state.is_prepared or row.txn_epoch != txn_epoch:
+        return Done(row)
+    if producer_id not in (None, row.producer_id):
         return Done(row)
     result = TransactionResult.of(row.state)
     if row.owner.one_off:
@@ -283,15 +293,20 @@ def prepare_fence(
     by: str,
     reason: str,
     now_ms: int,
+    spare_two_phase: bool = False,
 ) -> Transition | Done:
     """Raise the row's epoch above `above_epoch`, so that its holder can decide nothing any more.
 
     The owner's run joins the former ones: a fresh commit worker of that run must not adopt the
-    raised epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write.
+    raised epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write; with
+    `spare_two_phase` one that its client has prepared is left alone, as whoever meets a pending
+    entry must: it may have been prepared after that caller looked.
     """
     if row is None or row.producer_epoch > above_epoch:
         return Done(row)
     _refuse_prepared(row)
+    if spare_two_phase and row.pending.prepared_by_client:
+        return Done(row)
     owner = replace(
         row.owner,
         former_runs=_remember(row.owner),

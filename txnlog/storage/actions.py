@@ -1,12 +1,14 @@
 """Delta log actions as typed structs, and their JSON lines (Delta protocol reader 1, writer 2).
 
 Only what our tables use. A line with an action we do not know is kept out, but counted: the
-commitInfo of our commits says how many lines follow, so a truncated file is found out (R66).
+commitInfo of our commits says how many lines follow and what their checksum is, so a file that was
+cut off or changed is found out (R66).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 import msgspec
 
@@ -79,6 +81,7 @@ class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     operation_parameters: dict[str, str] = {}
     write_id: str = msgspec.field(default="", name="txnlogWriteId")
     actions: int = msgspec.field(default=-1, name="txnlogActions")
+    checksum: int = msgspec.field(default=-1, name="txnlogCrc32")
 
 
 class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -108,11 +111,10 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def encode_commit(info: CommitInfo, actions: Sequence[Action]) -> bytes:
-    """The JSON of a commit: commitInfo first, one action a line."""
-    counted = msgspec.structs.replace(info, actions=len(actions))
-    lines: list[object] = [{"commitInfo": counted}]
-    lines += [{_FIELD[type(action)]: action} for action in actions]
-    return _ENCODER.encode_lines(lines)
+    """The JSON of a commit: commitInfo, which holds the checksum of the rest, one action a line."""
+    body = _ENCODER.encode_lines([{_FIELD[type(action)]: action} for action in actions])
+    sealed = msgspec.structs.replace(info, actions=len(actions), checksum=crc32(body))
+    return _ENCODER.encode_lines([{"commitInfo": sealed}]) + body
 
 
 def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
@@ -134,6 +136,8 @@ def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
         raise _corrupt(source, "it is empty")
     if info.actions >= 0 and info.actions != len(lines) - 1:
         raise _corrupt(source, f"{info.actions} actions were written, {len(lines) - 1} are there")
+    if info.checksum >= 0 and crc32(data[data.index(b"\n") + 1 :]) != info.checksum:
+        raise _corrupt(source, "its lines do not have the checksum they were written with")
     return Commit(version, info, tuple(actions))
 
 

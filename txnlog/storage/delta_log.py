@@ -16,10 +16,12 @@ from typing import Protocol as Interface
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import (
+    CorruptLogError,
     LogGapError,
     ObjectNotFoundError,
     StorageError,
     StorePermissionError,
+    TxnLogError,
     UnsupportedProtocolError,
 )
 from txnlog.storage import checkpoints
@@ -165,7 +167,12 @@ class DeltaLog:
         if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
             self._open()
             return
-        self._read_commits(files)
+        try:
+            self._read_commits(files)
+        except ObjectNotFoundError:
+            # Clean-up took a listed commit: whatever we held is older than what it keeps.
+            self._open()
+            return
         if not self._trusted():
             self._open()
             return
@@ -238,7 +245,17 @@ class DeltaLog:
                 self._check_protocol(action)
             elif isinstance(action, Metadata):
                 self.metadata = action
-        self._view.apply(commit)
+        try:
+            self._view.apply(commit)
+        except TxnLogError:
+            raise
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise CorruptLogError(
+                f"{self.store.url}/{commit_path(self.path, commit.version)}: this version cannot "
+                f"be understood ({type(error).__name__}: {error}). It was written by something "
+                "else than txnlog, or is damaged; restore the file from a backup.",
+                file=commit_path(self.path, commit.version),
+            ) from error
         self.version = commit.version
 
     def _check_protocol(self, protocol: Protocol) -> None:
@@ -299,7 +316,9 @@ class DeltaLog:
                     return None
                 raise
             except StorageError:
-                doubtful = True
+                pass
+            # From here on a put of ours may be on its way, even if the store said "exists".
+            doubtful = True
             try:
                 found = decode_commit(self.store.get(path), version=0, source=path)
                 return found.info.write_id == write_id

@@ -1,0 +1,197 @@
+"""Others read our tables: Spark's Delta reader and delta-rs see the same rows and states.
+
+Before and after a checkpoint, at the head and by version. The tables are written by the real
+committer on a local disk, with the data files of the real Parquet writer.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from chispa import assert_df_equality
+from deltalake import DeltaTable
+
+from txnlog.cluster import Cluster
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.storage.checkpoints import create_checkpoint
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.parquet import write_batch_file
+from txnlog.storage.records import RECORD_SCHEMA
+from txnlog.storage.topic_log import TopicLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+TRUST_MS = 60_000
+COLUMNS = ["partition", "offset", "key", "value", "txn_status"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    settings = LogSettings(checkpoint_mode="off")
+    return Cluster.open(str(tmp_path / "root"), create=True, shards=1, settings=settings)
+
+
+def stage(cluster: Cluster, topic: TopicLog, partition: int, values: list[bytes]) -> StagedBatch:
+    path = f"part-{partition}-{uuid.uuid4()}.parquet"
+    columns = {
+        "timestamp": pa.array([1_700_000_000_000_000] * len(values), pa.timestamp("us", tz="UTC")),
+        "key": pa.array([b"k"] * len(values)),
+        "value": pa.array(values),
+    }
+    records = pa.table(
+        [columns.get(f.name, pa.nulls(len(values), f.type)).cast(f.type) for f in RECORD_SCHEMA],
+        schema=RECORD_SCHEMA,
+    )
+    written = write_batch_file(cluster.store, f"{topic.path}/{path}", records)
+    return StagedBatch(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=partition,
+        path=path,
+        size_bytes=written.size_bytes,
+        num_records=written.num_records,
+        timestamp_min_us=written.timestamp_min_us,
+        timestamp_max_us=written.timestamp_max_us,
+        staged_ms=cluster.store.now_ms(),
+    )
+
+
+def history(cluster: Cluster) -> TopicLog:
+    """Deferred commits, an eager commit and an eager abort: headers are re-added twice."""
+    topic = cluster.create_topic("events", partitions=2)
+    coordinator = cluster.coordinator
+    row = coordinator.init_producer_id("writer", Owner(run_id="run"))
+    for number in range(3):
+        values = [f"{number}-{i}".encode() for i in range(4)]
+        staged = [stage(cluster, topic, 0, values), stage(cluster, topic, 1, values[:2])]
+        row = coordinator.commit(row, staged)
+    row = eager(cluster, topic, row, b"eager")
+    row = coordinator.commit(row)
+    row = eager(cluster, topic, row, b"aborted")
+    coordinator.abort(row)
+    return topic
+
+
+def eager(
+    cluster: Cluster, topic: TopicLog, row: TransactionMetadata, value: bytes
+) -> TransactionMetadata:
+    partitions = TopicPartitions(topic=topic.name, topic_id=topic.topic_id, partitions=(0,))
+    row = cluster.coordinator.add_partitions(row, [partitions])
+    cluster.coordinator.append(row, [stage(cluster, topic, 0, [value] * 3)], {0: 0})
+    return row
+
+
+def with_spark(spark: SparkSession, folder: str, version: int | None = None) -> DataFrame:
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return reader.load(folder)
+
+
+def with_delta_rs(spark: SparkSession, folder: str, version: int | None = None) -> DataFrame:
+    table = DeltaTable(folder, version=version).to_pyarrow_table()
+    return spark.createDataFrame(table.to_pandas(), with_spark(spark, folder, version).schema)
+
+
+def records(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr(
+        "partition", "base_offset + offset_delta AS offset", "key", "value", "txn_status"
+    ).orderBy("partition", "offset")
+
+
+def states(frame: DataFrame) -> DataFrame:
+    return frame.select("transactional_id", "producer_epoch", "txn_epoch", "state").orderBy(
+        "transactional_id"
+    )
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_readers_topic_same_records_as_ours(
+    spark: SparkSession, cluster: Cluster, checkpointed: bool
+) -> None:
+    """A re-added path must replace its header in every engine, in a checkpoint, too (R11)."""
+    topic = history(cluster)
+    folder = cluster.store.local_path("events")
+    assert folder is not None
+    if checkpointed:
+        assert create_checkpoint(cluster.store, "events", trust_ms=TRUST_MS) == topic.log.version
+    theirs = records(with_spark(spark, folder))
+    assert_df_equality(theirs, records(with_delta_rs(spark, folder)), ignore_nullable=True)
+    ours = (
+        spark.read.format("txnlog")
+        .option("subscribe", "events")
+        .load(cluster.root)
+        .select("partition", "offset", "key", "value")
+        .orderBy("partition", "offset")
+    )
+    committed = theirs.where("txn_status IN ('none', 'committed')").drop("txn_status")
+    assert_df_equality(ours, committed, ignore_nullable=True)
+    assert committed.count() == 3 * 6 + 3
+    assert theirs.where("txn_status = 'aborted'").count() == 3
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_readers_topic_by_version_same_as_our_log(
+    spark: SparkSession, cluster: Cluster, checkpointed: bool
+) -> None:
+    """Time travel shows what was live at each version, aborted and undecided data included."""
+    topic = history(cluster)
+    folder = cluster.store.local_path("events")
+    assert folder is not None
+    if checkpointed:
+        create_checkpoint(cluster.store, "events", trust_ms=TRUST_MS)
+    for version in range(1, topic.log.version + 1):
+        spark_rows = records(with_spark(spark, folder, version))
+        rust_rows = records(with_delta_rs(spark, folder, version))
+        assert_df_equality(spark_rows, rust_rows, ignore_nullable=True)
+    undecided = with_spark(spark, folder, topic.log.version - 1)
+    assert undecided.where("txn_status = 'ongoing'").count() == 3
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_readers_state_one_row_per_id_at_every_version(
+    spark: SparkSession, cluster: Cluster, checkpointed: bool
+) -> None:
+    """`SELECT *` over a shard is the coordinator's state, and time travel its history (R38)."""
+    history(cluster)
+    cluster.coordinator.init_producer_id("other", Owner(run_id="run"))
+    shard = cluster.shard(0)
+    folder = cluster.store.local_path(shard.path)
+    assert folder is not None
+    if checkpointed:
+        create_checkpoint(cluster.store, shard.path, trust_ms=TRUST_MS)
+    seen = []
+    for version in range(1, shard.log.version + 1):
+        rows = states(with_spark(spark, folder, version))
+        assert_df_equality(
+            rows, states(with_delta_rs(spark, folder, version)), ignore_nullable=True
+        )
+        found = {row["transactional_id"]: row["state"] for row in rows.collect()}
+        assert len(found) == rows.count(), "one live row per transactional.id"
+        seen.append(found.get("writer"))
+    deferred = ["PREPARE_COMMIT", "COMPLETE_COMMIT"]
+    assert seen[:7] == ["EMPTY", *deferred, *deferred, *deferred]
+    assert seen[7:13] == [
+        "ONGOING", "PREPARE_COMMIT", "COMPLETE_COMMIT", "ONGOING", "PREPARE_ABORT", "COMPLETE_ABORT"
+    ]  # fmt: skip
+    assert found == {"writer": "COMPLETE_ABORT", "other": "EMPTY"}
+
+
+def test_readers_group_row_same_offsets(spark: SparkSession, cluster: Cluster) -> None:
+    """The consumer offsets are a table like any other (R45)."""
+    cluster.groups.reset("g", {"events": {0: 42}})
+    folder = cluster.store.local_path("__consumer_offsets")
+    assert folder is not None
+    for _ in range(2):
+        frame = with_spark(spark, folder).select("group_id", "generation", "offsets", "pending")
+        rust = with_delta_rs(spark, folder).select("group_id", "generation", "offsets", "pending")
+        assert_df_equality(frame, rust, ignore_nullable=True)
+        assert [row["group_id"] for row in frame.collect()] == ["g"]
+        create_checkpoint(cluster.store, "__consumer_offsets", trust_ms=TRUST_MS)

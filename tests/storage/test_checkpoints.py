@@ -1,0 +1,372 @@
+"""Checkpoints: they equal the log they replace, damage is found, clean-up keeps what is needed."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, slots, write
+from txnlog.clock import VirtualClock
+from txnlog.errors import ConfigError, CorruptLogError, LogGapError
+from txnlog.protocol.appends import prepare_append, prepare_marker
+from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.states import TransactionResult
+from txnlog.storage import checkpoints
+from txnlog.storage.checkpoints import checkpoint_path, clean_up, commit_path, create_checkpoint
+from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.topic_log import TopicLog
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.invariants import check_topic_rebuilds
+
+HINT = f"{TABLE}/_delta_log/_last_checkpoint"
+INLINE = LogSettings(checkpoint_interval=5, checkpoint_mode="inline")
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
+    return ObjectStore.from_url(url)
+
+
+def checkpoint(store: ObjectStore) -> int:
+    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)
+
+
+# --- Equal to the log (R11) -----------------------------------------------------------------------
+
+
+def test_checkpoint_equals_the_commits_it_replaces(store: ObjectStore) -> None:
+    """A checkpoint that forgets a txn version lets a zombie write again (R11)."""
+    created(store, 20)
+    _, before = opened(store)
+    assert checkpoint(store) == 20
+    store.delete([commit_path(TABLE, version) for version in range(21)])
+    log, after = opened(store)
+    assert log.version == 20
+    assert after.numbers == before.numbers
+
+
+def test_checkpoint_on_top_of_a_checkpoint_equals_the_log(store: ObjectStore) -> None:
+    """The second one is made from the first and the commits after it."""
+    log = created(store, 7)
+    checkpoint(store)
+    store.delete([commit_path(TABLE, version) for version in range(8)])
+    for number in range(8, 12):
+        write(log, number)
+    assert checkpoint(store) == 11
+    _, view = opened(store)
+    assert view.numbers == {f"{n}": n for n in range(1, 12)}
+
+
+def test_checkpoint_with_nothing_new_is_not_made_again(store: ObjectStore) -> None:
+    """Two processes may both find that it is time."""
+    created(store, 3)
+    assert checkpoint(store) == 3
+    before = slots(store)
+    assert checkpoint(store) == 3
+    assert slots(store) == before
+
+
+def test_topic_memory_rebuilt_from_a_checkpoint_equals_warm_memory(store: ObjectStore) -> None:
+    """Headers, markers, sequences and ends must come back letter for letter (R11, R19)."""
+    topic = TopicLog(store, TABLE, settings=LogSettings(checkpoint_mode="off"))
+    topic.create(partitions=3, config={"retention.ms": "5"})
+    for epoch in range(12):
+        batches = [staged(topic, p, epoch) for p in range(3) if (p + epoch) % 3]
+        eager = epoch % 4 == 0
+        if eager:
+            topic.transact(
+                lambda state, e=epoch, b=batches: prepare_append(
+                    state,
+                    topic=TABLE,
+                    topic_id=topic.topic_id,
+                    producer_id=7,
+                    producer_epoch=e,
+                    base_sequences={},
+                    batches=b,
+                    transactional=True,
+                )
+            )
+        result = TransactionResult.ABORT if epoch == 8 else TransactionResult.COMMIT
+        topic.transact(
+            lambda state, e=epoch, b=() if eager else batches, r=result: prepare_marker(
+                state,
+                topic_id=topic.topic_id,
+                producer_id=7,
+                txn_epoch=e,
+                result=r,
+                batches=b,
+            )
+        )
+        topic.transact(
+            lambda state, e=epoch: prepare_append(
+                state,
+                topic=TABLE,
+                topic_id=topic.topic_id,
+                producer_id=100 + e,
+                producer_epoch=0,
+                base_sequences={0: 0},
+                batches=[staged(topic, 0, 100 + e)],
+                transactional=False,
+            )
+        )
+        if epoch in (5, 9):
+            checkpoint(store)
+        check_topic_rebuilds(topic)
+    checkpoint(store)
+    clean_up(store, TABLE, retention_ms=-1)
+    check_topic_rebuilds(topic)
+
+
+def staged(topic: TopicLog, partition: int, number: int) -> StagedBatch:
+    return StagedBatch(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=partition,
+        path=f"part-{partition}-{number}.parquet",
+        size_bytes=100 + number,
+        num_records=1 + number % 3,
+        timestamp_min_us=-5 + number,
+        timestamp_max_us=1_700_000_000_123_456 + number,
+        staged_ms=0,
+    )
+
+
+# --- The hint -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        b'{"version":3,"size":1}',
+        b'{"version":999999,"size":1}',
+        b'{"version":-7}',
+        b'{"version":"seven"}',
+        b'{"version":123456789012345678901234567890}',
+        b'{"version":3.5}',
+        b'{"version":null}',
+        b"[]",
+        b"7",
+        b"",
+        bytes(40),
+        b"\xff\xfe\x00garbled",
+        b'{"version":3,"si',
+        None,
+    ],
+)
+def test_hint_stale_ahead_garbled_or_missing_is_harmless(
+    store: ObjectStore, hint: bytes | None
+) -> None:
+    """`_last_checkpoint` is written after the checkpoint, and may be anything (R66)."""
+    log = created(store, 3)
+    checkpoint(store)
+    for number in range(4, 8):
+        write(log, number)
+    checkpoint(store)
+    write(log, 8)
+    clean_up(store, TABLE, retention_ms=-1)
+    if hint is None:
+        store.delete([HINT])
+    else:
+        store.put(HINT, hint)
+    reader, view = opened(store)
+    assert reader.version == 8
+    assert view.numbers == {f"{n}": n for n in range(1, 9)}
+    assert checkpoint(store) == 8
+
+
+# --- Damage (R66) ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["empty", "zeros", "half", "tail", "noise", "json"])
+def test_open_damaged_checkpoint_is_an_error_that_names_the_file(
+    store: ObjectStore, how: str
+) -> None:
+    """A checkpoint that reads as an empty table would hand out every offset again (R66)."""
+    created(store, 5)
+    checkpoint(store)
+    path = checkpoint_path(TABLE, 5)
+    data = store.get(path)
+    damaged = {
+        "empty": b"",
+        "zeros": bytes(len(data)),
+        "half": data[: len(data) // 2],
+        "tail": data[:-1],
+        "noise": random.Random(3).randbytes(len(data)),
+        "json": b'{"add":{}}',
+    }[how]
+    store.put(path, damaged)
+    with pytest.raises(CorruptLogError, match=f"{5:020}.checkpoint.parquet"):
+        opened(store)
+
+
+def test_open_checkpoint_with_a_flipped_bit_is_an_error(store: ObjectStore, seed: int) -> None:
+    """Parquet has no checksum of its footer, and a reader may even crash on a flipped bit (R66)."""
+    created(store, 5)
+    checkpoint(store)
+    path = checkpoint_path(TABLE, 5)
+    data = store.get(path)
+    rng = random.Random(seed)
+    for _ in range(150):
+        flipped = bytearray(data)
+        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        store.put(path, bytes(flipped))
+        with pytest.raises(CorruptLogError, match=f"{5:020}.checkpoint.parquet"):
+            opened(store)
+    store.put(path, data)
+    assert opened(store)[0].version == 5
+
+
+def test_open_checkpoint_made_by_another_tool_is_read(tmp_path: Path) -> None:
+    """Users may run Delta's own tools, which write checkpoints without our checksum."""
+    from deltalake import DeltaTable
+
+    store = ObjectStore.from_url(str(tmp_path / "root"))
+    created(store, 5)
+    DeltaTable(str(tmp_path / "root" / TABLE)).create_checkpoint()
+    store.delete([commit_path(TABLE, version) for version in range(6)])
+    log, view = opened(store)
+    assert (log.version, len(view.numbers)) == (5, 5)
+
+
+def test_checkpoint_is_readable_by_delta_rs(tmp_path: Path) -> None:
+    """Our checksum stands in the file, where Parquet readers look at nothing."""
+    from deltalake import DeltaTable
+
+    store = ObjectStore.from_url(str(tmp_path / "root"))
+    log = created(store, 5)
+    checkpoint(store)
+    store.delete([commit_path(TABLE, version) for version in range(6)])
+    write(log, 6)
+    table = DeltaTable(str(tmp_path / "root" / TABLE))
+    assert table.version() == 6
+    assert table.transaction_version("3") == 3
+
+
+# --- Clean-up (rule 8) ----------------------------------------------------------------------------
+
+
+def test_clean_up_without_checkpoint_deletes_nothing(store: ObjectStore) -> None:
+    """The log is all there is."""
+    created(store, 3)
+    assert clean_up(store, TABLE, retention_ms=-1) == []
+
+
+def test_clean_up_goes_by_the_stores_clock() -> None:
+    """A machine whose clock runs days ahead must not delete what others still read (R34)."""
+    shared = SharedMemory()
+    log = created(shared.open(), 3)
+    checkpoint(shared.open())
+    wrong = VirtualClock(shared.clock.now_ms() + 365 * 24 * HOUR_MS)
+    store = shared.open(clock=wrong)
+    assert clean_up(store, TABLE, retention_ms=OFF.log_retention_ms) == []
+    shared.clock.advance_ms(OFF.log_retention_ms + 1)
+    write(log, 4)
+    wrong.advance_ms(OFF.log_retention_ms + 1)
+    assert len(clean_up(store, TABLE, retention_ms=OFF.log_retention_ms)) == 3
+
+
+def test_clean_up_keeps_the_retention_and_what_the_newest_checkpoint_needs() -> None:
+    """What stays must have no hole, and must begin with a checkpoint."""
+    shared = SharedMemory()
+    store = shared.open()
+    log = created(store, 2)
+    for number in range(3, 30):
+        shared.clock.advance_ms(HOUR_MS)
+        log.refresh()
+        write(log, number)
+        if number % 5 == 0:
+            checkpoint(store)
+            clean_up(store, TABLE, retention_ms=4 * HOUR_MS)
+            files = checkpoints.list_log(store, TABLE)
+            assert files.commits == list(range(files.commits[0], number + 1))
+            young = [m for m in files.objects if m.last_modified_ms > log.store.now_ms()]
+            assert not young
+            kept_ms = (
+                store.now_ms() - store.head(commit_path(TABLE, files.commits[0])).last_modified_ms
+            )
+            assert kept_ms <= 5 * HOUR_MS
+        assert opened(shared.open())[0].version == number
+    assert len(files.commits) <= 7
+
+
+def test_clean_up_dying_half_way_leaves_a_log_that_opens() -> None:
+    """Deletion goes from the oldest, so that a crash leaves no hole."""
+    for call in range(8):
+        shared = SharedMemory()
+        created(shared.open(), 4)
+        checkpoint(shared.open())
+        dying = shared.open()
+        dying.plan = lambda verb, path, d=dying, c=call: (
+            Fault.CRASH_AFTER if len(d.calls) == c else Fault.NONE
+        )
+        try:
+            clean_up(dying, TABLE, retention_ms=-1)
+        except BaseException as error:
+            assert "Crash" in type(error).__name__
+        log, view = opened(shared.open())
+        assert (log.version, len(view.numbers)) == (4, 4)
+
+
+def test_settings_with_a_retention_shorter_than_what_is_trusted_are_refused() -> None:
+    """Half of the retention is how long a reader believes what it has read (R70)."""
+    with pytest.raises(ConfigError, match="log_retention_ms"):
+        LogSettings(log_retention_ms=HOUR_MS // 2)
+
+
+# --- Making one while committing ------------------------------------------------------------------
+
+
+def test_commit_whose_checkpoint_fails_is_committed_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A commit that landed must never be reported as an error by what comes after it."""
+    shared = SharedMemory()
+    store = shared.open()
+    log = created(store, 4, INLINE)
+    store.plan = FaultsAt(dict.fromkeys(range(1, 10), Fault.FAIL_BEFORE))
+    with caplog.at_level(logging.WARNING):
+        assert write(log, 5) == Committed(5)
+    assert "No checkpoint" in caplog.text
+    store.plan = lambda verb, path: Fault.NONE
+    for number in range(6, 11):
+        assert isinstance(write(log, number), Committed)
+    assert checkpoints.list_log(store, TABLE).checkpoints == [10]
+
+
+def test_checkpoint_that_took_too_long_is_thrown_away() -> None:
+    """What it read may be a stray of somebody else's; a checkpoint of it would stay (R70)."""
+    shared = SharedMemory()
+    created(shared.open(), 3)
+    store = shared.open(
+        plan=FaultsAt({}, interlude=lambda: shared.clock.advance_ms(HOUR_MS), interlude_at=2)
+    )
+    with pytest.raises(CorruptLogError, match="so long"):
+        checkpoint(store)
+    assert checkpoints.list_log(shared.open(), TABLE).checkpoints == []
+
+
+@pytest.mark.parametrize("mode", ["inline", "background"])
+def test_commits_make_checkpoints_at_the_interval(store: ObjectStore, mode: str) -> None:
+    """Without them a cold start reads every commit there ever was."""
+    log = created(store, 0, LogSettings(checkpoint_interval=5, checkpoint_mode=mode))
+    for number in range(1, 24):
+        write(log, number)
+        checkpoints.wait_for_background()
+    assert checkpoints.list_log(store, TABLE).checkpoints == [5, 10, 15, 20]
+
+
+def test_open_when_everything_listed_vanishes_again_and_again_ends(store: ObjectStore) -> None:
+    """Every loop is bounded, and says what is wrong in the end."""
+    created(store, 3)
+    log = DeltaLog(store, TABLE, History(), settings=OFF)
+    listed = checkpoints.list_log(store, TABLE)
+    store.delete([commit_path(TABLE, 3)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "list_log", lambda *_, **__: listed)
+        with pytest.raises(LogGapError, match="could not be read"):
+            log.refresh()

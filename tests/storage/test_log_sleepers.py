@@ -1,0 +1,126 @@
+"""Who sleeps longer than a log is kept must not take the past for the present (R70)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
+from txnlog.clock import VirtualClock
+from txnlog.storage.checkpoints import clean_up, commit_path, create_checkpoint
+from txnlog.storage.delta_log import Committed, DeltaLog, Unknown
+from txnlog.testing.faults import FaultsAt, SharedMemory
+
+
+def aged(shared: SharedMemory, log: DeltaLog, *, commits: int = 4) -> None:
+    """Let a day pass, with commits, a checkpoint and a clean-up that leaves only the newest."""
+    for number in range(100, 100 + commits):
+        write(log, number)
+    shared.clock.advance_ms(30 * HOUR_MS)
+    log.refresh()
+    write(log, 200)
+    create_checkpoint(log.store, TABLE, trust_ms=OFF.trust_ms)
+    assert clean_up(log.store, TABLE, retention_ms=OFF.log_retention_ms)
+
+
+def test_refresh_after_sleeping_past_clean_up_is_not_at_the_head() -> None:
+    """The next version is absent, because it is long past (R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    sleeper, seen = opened(shared.open())
+    aged(shared, writer)
+    sleeper.refresh()
+    assert sleeper.version == writer.version
+    assert seen.numbers["200"] == 200
+
+
+def test_commit_after_sleeping_past_clean_up_is_never_believed() -> None:
+    """The slot is free again; a commit there is read by nobody (R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    sleeper, seen = opened(shared.open())
+    aged(shared, writer)
+    assert isinstance(write(sleeper, 5), Unknown)
+    sleeper.refresh()
+    assert sleeper.version == writer.version
+    assert "5" not in seen.numbers
+    assert write(sleeper, 5) == Committed(writer.version + 1)
+
+
+def test_stray_version_is_read_and_checkpointed_by_nobody() -> None:
+    """A stray file in an old slot trips up neither open, checkpoint nor clean-up (R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    sleeper, _ = opened(shared.open())
+    aged(shared, writer)
+    assert isinstance(write(sleeper, 5), Unknown)
+    assert commit_path(TABLE, 3) in [m.path for m in shared.open().list(TABLE)]
+    fresh, seen = opened(shared.open())
+    assert (fresh.version, "5" in seen.numbers) == (writer.version, False)
+    writer.refresh()
+    write(writer, 201)
+    create_checkpoint(shared.open(), TABLE, trust_ms=OFF.trust_ms)
+    clean_up(shared.open(), TABLE, retention_ms=OFF.log_retention_ms)
+    fresh, seen = opened(shared.open())
+    assert (fresh.version, "5" in seen.numbers) == (writer.version, False)
+
+
+def test_second_sleeper_does_not_read_the_first_ones_stray() -> None:
+    """Two sleepers at one version: the stray of one looks like the next commit to the other."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    first, _ = opened(shared.open())
+    second, seen = opened(shared.open())
+    aged(shared, writer)
+    write(first, 5)
+    second.refresh()
+    assert (second.version, "5" in seen.numbers) == (writer.version, False)
+
+
+@pytest.mark.parametrize("call", range(4))
+@pytest.mark.parametrize("operation", ["refresh", "commit"])
+def test_process_stopped_within_a_call_believes_nothing_it_read_before(
+    operation: str, call: int
+) -> None:
+    """A machine is suspended between a request and its reply, at any call (R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    store = shared.open()
+    sleeper, seen = opened(store)
+    store.plan = FaultsAt({}, interlude=lambda: aged(shared, writer), interlude_at=call)
+    if operation == "commit":
+        write(sleeper, 5)
+    else:
+        sleeper.refresh()
+    sleeper.refresh()
+    if call >= store.plan.calls:
+        pytest.skip("fewer calls than that")
+    sleeper.refresh()
+    assert sleeper.version == writer.version
+    landed = "5" in seen.numbers
+    assert landed == (operation == "commit" and call > 0)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 20 * 60_000, 29 * 60_000])
+def test_commit_within_half_the_retention_is_believed(delay_ms: int) -> None:
+    """Only a process that stood still for long has to open the log again."""
+    shared = SharedMemory()
+    created(shared.open())
+    store = shared.open()
+    log, _ = opened(store)
+    shared.clock.advance_ms(delay_ms)
+    assert write(log, 1) == Committed(1)
+
+
+def test_wall_clock_steps_change_nothing() -> None:
+    """A corrected or wrong wall clock is not time that passed (R34)."""
+    shared = SharedMemory()
+    clock = VirtualClock()
+    created(shared.open())
+    store = shared.open(clock=clock)
+    log, _ = opened(store)
+    for number, step_ms in enumerate((-86_400_000, 10 * 86_400_000, -(10**12)), start=1):
+        clock.step_wall_ms(step_ms)
+        assert write(log, number) == Committed(number)
+        calls = len(store.calls)
+        log.refresh()
+        assert len(store.calls) == calls + 1, "it opened the log again"

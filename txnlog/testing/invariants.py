@@ -1,0 +1,197 @@
+"""What must hold of a cluster at any moment, whoever died where; each check names what is broken.
+
+Checks read through a Cluster of their own where they compare memory with the log, so they may be
+called between any two steps of a test. Users call them on the clusters of their own pipelines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txnlog.cluster import Cluster
+from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader
+from txnlog.protocol.topics import TopicState
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.row_log import OffsetsLog, RowLog, TransactionLog
+from txnlog.storage.topic_log import TopicLog, TopicView
+
+Visible = Mapping[int, Sequence[BatchHeader]]
+
+
+class BrokenInvariantError(AssertionError):
+    """Something that must never happen did; the message says what and where."""
+
+
+def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
+    """Check every topic, row and group of a cluster, and that its memory equals the log.
+
+    `settled`: nothing may be open, decided but unfinished, or pending any more.
+    Raises BrokenInvariantError.
+    """
+    for name in cluster.list_topics():
+        topic = cluster.topic(name)
+        check_topic(name, topic.view, settled=settled)
+        check_topic_rebuilds(topic)
+    for number in range(cluster.shards):
+        shard = cluster.shard(number)
+        shard.refresh()
+        check_rows(shard, settled=settled)
+    offsets = cluster.offsets_log()
+    offsets.refresh()
+    check_groups(offsets, settled=settled)
+
+
+def read_committed(view: TopicState) -> Visible:
+    """Partition -> the batches a read_committed reader gets, from log start to LSO."""
+    return {
+        partition: view.batches(
+            partition, view.log_start_offset(partition), view.last_stable_offset(partition), True
+        )
+        for partition in range(len(view.partitions))
+    }
+
+
+def check_topic(name: str, view: TopicState, *, settled: bool = False) -> None:
+    """Offsets are dense and given out once; positions are in order; no torn transaction."""
+    paths: set[str] = set()
+    for partition, state in enumerate(view.partitions):
+        where = f"{name}-{partition}"
+        upto: int | None = None
+        for batch in state.batches:
+            if upto is not None and batch.base_offset != upto:
+                _broken(f"{where}: offset {batch.base_offset} follows {upto - 1}")
+            if batch.path in paths:
+                _broken(f"{where}: {batch.path} is there twice")
+            if view.by_path.get(batch.path) != batch:
+                _broken(f"{where}: {batch.path} differs between the two indexes")
+            paths.add(batch.path)
+            upto = batch.last_offset + 1
+            _check_marker(where, batch, view)
+        if upto is not None and upto > state.end_offset:
+            _broken(f"{where}: end {state.end_offset} is below {upto}")
+        _check_positions(where, view, partition)
+        if settled and state.ongoing:
+            _broken(f"{where}: undecided batches {sorted(state.ongoing)}")
+    if set(view.by_path) != paths:
+        _broken(f"{name}: {set(view.by_path) ^ paths} stand in one index only")
+
+
+def _check_marker(where: str, batch: BatchHeader, view: TopicState) -> None:
+    marked = view.markers.get(batch.producer_id, -1)
+    if batch.status == ONGOING and marked >= batch.producer_epoch:
+        _broken(f"{where}: {batch.path} is undecided after the marker of its transaction")
+    decided = batch.status not in (ONGOING, "none")
+    if decided and batch.producer_id >= 0 and marked < batch.producer_epoch:
+        _broken(f"{where}: {batch.path} is {batch.status} without a marker")
+
+
+def _check_positions(where: str, view: TopicState, partition: int) -> None:
+    start = view.log_start_offset(partition)
+    stable = view.last_stable_offset(partition)
+    end = view.high_watermark(partition)
+    if not start <= stable <= end:
+        _broken(f"{where}: log start {start}, LSO {stable} and end {end} are out of order")
+    for batch in view.batches(partition, start, stable, True):
+        if batch.status in (ABORTED, ONGOING):
+            _broken(f"{where}: read_committed shows {batch.path}, which is {batch.status}")
+
+
+def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
+    """Epochs only name one transaction each; decided rows hold what finishing needs."""
+    producer_ids: dict[int, str] = {}
+    for row in shard.view.rows.values():
+        where = f"{shard.path}, {row.transactional_id!r}"
+        if row.producer_id < 0 or row.producer_epoch < 0:
+            _broken(f"{where}: producer {row.producer_id} epoch {row.producer_epoch}")
+        if row.producer_id in producer_ids:
+            _broken(f"{where}: producer id {row.producer_id} is also another id's")
+        producer_ids[row.producer_id] = row.transactional_id
+        if row.state.is_idle and row.txn_epoch >= row.producer_epoch:
+            _broken(f"{where}: idle at epoch {row.producer_epoch}, which has been used")
+        if row.txn_epoch > row.producer_epoch:
+            _broken(f"{where}: transaction {row.txn_epoch} above epoch {row.producer_epoch}")
+        if settled and not row.state.is_idle:
+            _broken(f"{where}: still {row.state.name}")
+    number = int(shard.path.rpartition("-")[2])
+    _check_rebuilds(shard, TransactionLog(shard.store, number))
+
+
+def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
+    """Entries are one per producer, and none outlives its marker."""
+    for group in offsets.view.rows.values():
+        holders = [entry.producer_id for entry in group.pending]
+        if len(set(holders)) < len(holders):
+            _broken(f"group {group.group_id!r}: two entries of one producer")
+        for entry in group.pending:
+            if offsets.view.markers.get(entry.producer_id, -1) >= entry.txn_epoch:
+                _broken(f"group {group.group_id!r}: an entry outlived its marker: {entry}")
+        if settled and group.pending:
+            _broken(f"group {group.group_id!r}: pending {group.pending}")
+    _check_rebuilds(offsets, OffsetsLog(offsets.store))
+
+
+def check_topic_rebuilds(topic: TopicLog) -> None:
+    """Memory kept warm equals memory rebuilt from the log (R11, R19)."""
+    cold = TopicLog(topic.store, topic.name, settings=LogSettings(checkpoint_mode="off"))
+    cold.refresh()
+    topic.refresh()
+    if cold.log.version == topic.log.version:
+        _same(topic.name, describe_view(topic.view), describe_view(cold.view))
+
+
+def describe_view(view: TopicView) -> dict[str, object]:
+    """A topic's whole memory as plain values, for comparison."""
+    return {
+        "topic": (view.topic_id, view.deleted, dict(view.config)),
+        "partitions": [
+            (p.batches, p.end_offset, p.start_offset, p.ongoing) for p in view.partitions
+        ],
+        "by_path": view.by_path,
+        "markers": view.markers,
+        "sequences": view.sequences,
+    }
+
+
+def _check_rebuilds(warm: RowLog[Any], cold: RowLog[Any]) -> None:
+    cold.refresh()
+    warm.refresh()
+    if cold.log.version == warm.log.version:
+        for name in ("rows", "markers", "sizes", "config"):
+            found = {name: getattr(warm.view, name)}
+            _same(warm.path, found, {name: getattr(cold.view, name)})
+
+
+def _same(where: str, warm: Mapping[str, object], cold: Mapping[str, object]) -> None:
+    for name, value in warm.items():
+        if value != cold[name]:
+            _broken(f"{where}: {name} in memory is\n  {value}\nand rebuilt\n  {cold[name]}")
+
+
+def _broken(what: str) -> None:
+    raise BrokenInvariantError(what)
+
+
+class Witness:
+    """A read_committed reader that runs all the while: what it saw once, it must see for ever."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], list[tuple[int, str]]] = {}
+
+    def look(self, cluster: Cluster) -> dict[str, set[str]]:
+        """Read every topic, check that nothing seen before moved; topic -> visible paths.
+
+        Topics are read one after another, as any reader does. Raises BrokenInvariantError.
+        """
+        found: dict[str, set[str]] = {}
+        for name in cluster.list_topics():
+            view = cluster.topic(name).view
+            found[name] = set()
+            for partition, batches in read_committed(view).items():
+                now = [(batch.base_offset, batch.path) for batch in batches]
+                before = self._seen.get((view.topic_id, partition), [])
+                if now[: len(before)] != before:
+                    _broken(f"{name}-{partition}: was read as {before}, now it is {now}")
+                self._seen[view.topic_id, partition] = now
+                found[name].update(path for _, path in now)
+        return found

@@ -1,0 +1,135 @@
+"""What the models of transactions store, as project objects: their identity and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import astuple, replace
+
+from txnlog.protocol.batches import ABORTED, COMMITTED, ONGOING
+from txnlog.protocol.groups import Group
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.sequences import ProducerState
+from txnlog.protocol.topics import TopicState
+
+Row = TransactionMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsTable:
+    """`__consumer_offsets` at one version."""
+
+    version: int = 0
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    markers: Mapping[int, int] = field(default_factory=dict)
+
+
+def row_key(row: Row) -> Hashable:
+    """What decisions depend on: neither who fenced whom in words, nor the order of former runs."""
+    if row is None:
+        return None
+    former = tuple(sorted(row.owner.former_runs))
+    batches = dict(sorted(row.owner.batches.items()))
+    owner = replace(row.owner, fenced=None, former_runs=former, batches=batches)
+    return msgspec.json.encode(replace(row, owner=owner))
+
+
+def offsets_key(table: OffsetsTable) -> Hashable:
+    groups = msgspec.json.encode(dict(sorted(table.groups.items())))
+    return table.version, groups, tuple(sorted(table.markers.items()))
+
+
+def topic_key(state: TopicState) -> Hashable:
+    """The whole state; raises AssertionError if memory kept warm is not memory rebuilt (R11)."""
+    key = _topic_key(state)
+    assert key == _topic_key(rebuilt(state)), f"memory is not what the log says: {key}"
+    return key
+
+
+def _topic_key(state: TopicState) -> Hashable:
+    partitions = tuple(
+        (
+            partition.end_offset,
+            partition.start_offset,
+            partition.last_stable_offset,
+            tuple(astuple(batch) for batch in partition.batches),
+        )
+        for partition in state.partitions
+    )
+    remembered = tuple((name, _producer(known)) for name, known in sorted(state.sequences.items()))
+    markers = tuple(sorted(state.markers.items()))
+    return state.topic_id, state.deleted, partitions, remembered, markers
+
+
+def _producer(known: ProducerState) -> Hashable:
+    return known.producer_epoch, tuple(astuple(batch) for batch in known.recent)
+
+
+def rebuilt(state: TopicState) -> TopicState:
+    """What a reader that starts from a checkpoint has: the live headers in order of offset."""
+    fresh = TopicState()
+    fresh.set_topic(state.topic_id, state.config)
+    for producer_id, epoch in state.markers.items():
+        fresh.set_txn(f"txnlog/{producer_id}", epoch)
+    for number, partition in enumerate(state.partitions):
+        fresh.set_txn(f"txnlog/end/{number}", partition.end_offset)
+        for batch in partition.batches:
+            fresh.add(batch)
+    return fresh
+
+
+def staged(topic: str, unit: int, by: str, *, topic_id: str = "") -> StagedBatch:
+    """A file of one record, the output for input offset `unit`, written by one task attempt."""
+    return StagedBatch(
+        topic=topic,
+        topic_id=topic_id or f"{topic}-id",
+        partition=0,
+        path=f"{topic}-{unit}-{by}",
+        size_bytes=1,
+        num_records=1,
+        timestamp_min_us=0,
+        timestamp_max_us=0,
+        staged_ms=0,
+    )
+
+
+def visible_units(state: TopicState) -> tuple[int, ...]:
+    """Units that a read_committed reader gets, in order of their offsets."""
+    end = state.last_stable_offset(0)
+    batches = state.batches(0, state.log_start_offset(0), end, True)
+    return tuple(int(batch.path.split("-")[1]) for batch in batches)
+
+
+def undecided(state: TopicState) -> list[str]:
+    """Paths of the headers that are still `ongoing`."""
+    return sorted(path for part in state.partitions for path in part.ongoing)
+
+
+def broken_history(before: TopicState, after: TopicState) -> str | None:
+    """What one commit may never do to what readers have seen already (R12, R13, R17, R22)."""
+    if after.high_watermark(0) < before.high_watermark(0):
+        return "the end of a partition goes back"
+    if after.last_stable_offset(0) < before.last_stable_offset(0):
+        return "the last stable offset goes back"
+    for path, header in before.by_path.items():
+        now = after.by_path.get(path)
+        if now is None:
+            continue
+        if now.base_offset != header.base_offset:
+            return f"{path} moves from offset {header.base_offset} to {now.base_offset}"
+        if header.status in (COMMITTED, ABORTED) and now.status != header.status:
+            return f"{path} was {header.status} and is now {now.status}"
+    batches = after.partitions[0].batches
+    dense = [batch.base_offset for batch in batches] == list(range(len(batches)))
+    if batches and batches[0].base_offset == 0 and not dense:
+        return f"offsets are not dense: {[batch.base_offset for batch in batches]}"
+    if after.deleted:
+        return None
+    new = [p for p in after.by_path if p not in before.by_path]
+    if any(after.by_path[path].status == ONGOING for path in new) and after.last_stable_offset(
+        0
+    ) > min(after.by_path[path].base_offset for path in new):
+        return "the last stable offset is above undecided data"
+    return None
