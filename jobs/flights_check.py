@@ -7,7 +7,7 @@ knows nothing of txnlog but the column txn_status.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 
@@ -105,14 +105,18 @@ class Report:
 
 
 def expected_output(spark: SparkSession, months: Sequence[int] | None = None) -> DataFrame:
-    """Every flight with the topic it belongs to: position, topic, key, value."""
-    flights = read_flights(months=months)
+    """Every flight with the topic it belongs to: position, topic, key, value (its digest)."""
+    records = as_records(spark, read_flights(months=months))
     topic = F.when(F.get_json_object("value", "$.dep_time").isNull(), CANCELLATIONS)
-    return as_records(spark, flights).withColumn("topic", topic.otherwise(DEPARTURES))
+    columns = ("position", topic.otherwise(DEPARTURES).alias("topic"), *_key_and_digest())
+    return records.select(*columns)
 
 
 def read_topics(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFrame:
-    """The topics as a read_committed consumer sees them: topic, partition, offset, key, value."""
+    """The topics as a read_committed consumer sees them.
+
+    Columns: topic, partition, offset, key, value (its digest).
+    """
     records = (
         spark.read.format("txnlog")
         .option("subscribe", ",".join(topics))
@@ -120,7 +124,7 @@ def read_topics(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFr
         .option("startingOffsets", "earliest")
         .load(root)
     )
-    return records.select("topic", "partition", "offset", *_text("key", "value"))
+    return records.select("topic", "partition", "offset", *_key_and_digest())
 
 
 def read_tables(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFrame:
@@ -133,15 +137,15 @@ def read_tables(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFr
         for topic in topics
     ]
     rows = reduce(lambda above, below: above.unionByName(below), tables)
-    return rows.select("topic", "partition", "offset", *_text("key", "value"))
+    return rows.select("topic", "partition", "offset", *_key_and_digest())
 
 
 def check_delivery(reader: str, found: DataFrame, expected: DataFrame) -> Delivery:
     """Compare what a reader found with what was fed.
 
     found: topic, partition, offset, key, value. expected: position (the input's order), topic,
-    key, value; no value twice. A flight is recognised by its whole value, so a row with
-    one changed byte is one missing and one unexpected row.
+    key, value; no value twice. A flight is recognised by its value (or the value's digest),
+    so a row with one changed byte is one missing and one unexpected row.
     """
     wanted = expected.select(
         "value", "position", F.col("topic").alias("wanted_topic"), F.col("key").alias("wanted_key")
@@ -206,22 +210,19 @@ def count_transactions(spark: SparkSession, root: str, topics: Sequence[str]) ->
 
 
 def check_root(spark: SparkSession, root: str, months: Sequence[int] | None = None) -> Report:
-    """Check the input, the output through both readers, and the group's offsets."""
+    """Check the output through both readers, and that the group has read all of the input."""
     expected = expected_output(spark, months).cache()
-    fed = expected.withColumn("topic", F.lit(INPUT_TOPIC))
-    found = read_topics(spark, root, OUTPUT_TOPICS).cache()
-    deliveries = (
-        check_delivery("input", read_topics(spark, root, [INPUT_TOPIC]), fed),
-        check_delivery("txnlog", found, expected),
-        check_delivery("delta", read_tables(spark, root, OUTPUT_TOPICS), expected),
-    )
+    found = {
+        "txnlog": read_topics(spark, root, OUTPUT_TOPICS).cache(),
+        "delta": read_tables(spark, root, OUTPUT_TOPICS).cache(),
+    }
+    deliveries = tuple(check_delivery(name, rows, expected) for name, rows in found.items())
     problems = [problem for delivery in deliveries for problem in delivery.problems()]
-    if deliveries[1].fingerprint != deliveries[2].fingerprint:
+    if len({delivery.fingerprint for delivery in deliveries}) > 1:
         problems.append("txnlog and delta: the two readers found different rows or offsets")
-    by_topic = {row["topic"]: row["count"] for row in found.groupBy("topic").count().collect()}
-    problems += _offset_problems(spark, root, deliveries[0].rows)
-    expected.unpersist()
-    found.unpersist()
+    by_topic = {r["topic"]: r["count"] for r in found["txnlog"].groupBy("topic").count().collect()}
+    rows_fed = read_topics(spark, root, [INPUT_TOPIC]).count()
+    problems += offset_problems(committed_offsets(spark, root, GROUP_ID), rows_fed)
     return Report(
         deliveries=deliveries,
         rows_by_topic={topic: by_topic.get(topic, 0) for topic in OUTPUT_TOPICS},
@@ -230,9 +231,9 @@ def check_root(spark: SparkSession, root: str, months: Sequence[int] | None = No
     )
 
 
-def _offset_problems(spark: SparkSession, root: str, rows_fed: int) -> list[str]:
-    committed = committed_offsets(spark, root, GROUP_ID).get(INPUT_TOPIC, {})
-    rows_read = sum(committed.values())
+def offset_problems(committed: Mapping[str, Mapping[str, int]], rows_fed: int) -> list[str]:
+    """What is wrong with the group's offsets: they are dense, so they count the rows read."""
+    rows_read = sum(committed.get(INPUT_TOPIC, {}).values())
     if rows_read == rows_fed:
         return []
     return [f"group {GROUP_ID}: its offsets count {rows_read:,} rows as read, fed are {rows_fed:,}"]
@@ -263,5 +264,8 @@ def _count(condition: Column) -> Column:
     return F.count_if(F.coalesce(condition, F.lit(False)))
 
 
-def _text(*columns: str) -> list[Column]:
-    return [F.col(column).cast("string").alias(column) for column in columns]
+def _key_and_digest() -> tuple[Column, Column]:
+    # Rows of 350 bytes are told apart by 32: the sorts and joins of the check carry less.
+    return F.col("key").cast("string").alias("key"), F.md5(F.col("value").cast("binary")).alias(
+        "value"
+    )

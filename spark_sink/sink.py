@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
-from spark_sink.messages import StagedTask, batch_message, stream_message
+from spark_sink.messages import StagedTask, batch_message, micro_batch_task
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
@@ -74,9 +74,9 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        message = stream_message(_stage(self._options, iterator))
-        reach("stage.after")
-        return message
+        # Before the first row is asked for: under a continuous trigger the rows never end.
+        task = micro_batch_task()
+        return task.message(_stage(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch, or skip it if it is committed already."""
@@ -104,6 +104,7 @@ class TxnLogWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows as one transaction."""
         commit_batch_write(self._options, _complete(messages))
+        reach("sink_commit.after")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing to undo, as in TxnLogStreamWriter.abort."""
@@ -111,7 +112,7 @@ class TxnLogWriter(DataSourceArrowWriter):
 
 def _check_schema(schema: StructType, options: Options) -> None:
     check_columns(
-        to_arrow_schema(schema),
+        to_arrow_schema(schema, timezone="UTC"),
         topic=options.text("topic"),
         include_headers=options.flag("includeHeaders"),
     )
@@ -130,7 +131,9 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatc
         auto_create=options.flag("auto.create.topics.enable"),
         partitions=options.number("num.partitions"),
     )
-    return tuple(stager.write(rows))
+    staged = tuple(stager.write(rows))
+    reach("stage.after")
+    return staged
 
 
 def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:

@@ -93,7 +93,7 @@ class _Lane:
         self.waiting, self.waiting_bytes = [], 0
         # The encoder works chunk by chunk: below this size, joining them first is faster.
         if sum(batch.num_rows for batch in waiting) < ROWS_PER_CHUNK_MIN * len(waiting):
-            waiting = [pa.concat_batches(waiting)]
+            waiting = [_as_one(waiting)]
         return pa.Table.from_batches(waiting, schema=RECORD_SCHEMA)
 
 
@@ -161,10 +161,10 @@ class Stager:
                 joined_bytes += batch.nbytes
                 wanted = ROWS_PER_SLICE_MIN * len(self._lanes)
                 if rows >= wanted or joined_bytes >= JOINED_BYTES_MAX:
-                    yield joined[0] if len(joined) == 1 else pa.concat_batches(joined)
+                    yield _as_one(joined)
                     joined, rows, joined_bytes = [], 0, 0
         if joined:
-            yield joined[0] if len(joined) == 1 else pa.concat_batches(joined)
+            yield _as_one(joined)
 
     def _add(self, batch: pa.RecordBatch, first_row: int) -> None:
         """Cut a batch into its lanes' slices."""
@@ -296,10 +296,18 @@ def _order_by_lane(lanes: Int32s) -> np.ndarray[tuple[int], np.dtype[np.int64]] 
     return np.argsort(lanes.astype(narrow), kind="stable")
 
 
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of several; itself, if there is only one."""
+    if len(batches) == 1:
+        return batches[0]
+    # pa.concat_batches does the same from pyarrow 19 on.
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
 def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch with memory of its own, so that the slices' parents are freed."""
     if len(batches) > 1:
-        return pa.concat_batches(batches)
+        return _as_one(batches)
     return batches[0].take(pa.array(np.arange(batches[0].num_rows)))
 
 

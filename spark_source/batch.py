@@ -51,7 +51,8 @@ class TxnLogBatchReader(DataSourceReader):
         settings = self._settings
         warn_about(settings.options)
         topics = SourceTopics(settings)
-        logs = topics.logs(required=True)
+        logs = topics.logs()
+        topics.check_there(logs)
         snapshots = topics.snapshots(logs)
         wanted = wanted_partitions(settings.subscription, snapshots)
         starts, losses = check_in_log(self._starts(topics, wanted, snapshots), snapshots)

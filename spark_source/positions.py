@@ -162,7 +162,7 @@ def continue_from(
     topic: none of its offsets were read (R71).
     """
     losses = [
-        _gone(topic, partition, offset, subscription)
+        _gone(topic, partition, offset, wanted, subscription)
         for topic, partitions in logged.positions.items()
         for partition, offset in partitions.items()
         if partition not in wanted.get(topic, ())
@@ -232,10 +232,15 @@ def check_ranges(
     return checked_starts, checked_ends, losses
 
 
-def ends_of(positions: Positions, snapshots: Snapshots) -> MutablePositions:
-    """Where reading can go from these positions; never back."""
+def ends_of(
+    positions: Positions, snapshots: Snapshots, available_now: Snapshots | None = None
+) -> MutablePositions:
+    """Where reading can go from these positions; never back, nor past `available_now` if given."""
     return {
-        topic: {p: max(offset, snapshots[topic].end[p]) for p, offset in partitions.items()}
+        topic: {
+            partition: max(offset, _end_of(topic, partition, snapshots, available_now))
+            for partition, offset in partitions.items()
+        }
         for topic, partitions in positions.items()
     }
 
@@ -322,6 +327,18 @@ def _each(wanted: Mapping[str, Collection[int]]) -> Iterator[tuple[str, int]]:
             yield topic, partition
 
 
+def _end_of(
+    topic: str, partition: int, snapshots: Snapshots, available_now: Snapshots | None
+) -> int:
+    snapshot = snapshots[topic]
+    if available_now is None:
+        return snapshot.end[partition]
+    fixed = available_now.get(topic)
+    if fixed is None or fixed.topic_id != snapshot.topic_id or partition >= len(fixed.end):
+        return 0
+    return min(snapshot.end[partition], fixed.end[partition])
+
+
 def _below(topic: str, partition: int, offset: int, low: int) -> str:
     return (
         f"offsets {offset} to {low - 1} of partition {partition} of topic {topic} are below its "
@@ -336,13 +353,14 @@ def _beyond(topic: str, partition: int, offset: int, high: int) -> str:
     )
 
 
-def _gone(topic: str, partition: int, offset: int, subscription: Subscription) -> str:
-    if topic not in subscription.partitions:
+def _gone(
+    topic: str, partition: int, offset: int, wanted: Wanted, subscription: Subscription
+) -> str:
+    if topic in subscription.partitions and topic not in wanted:
         return (
-            f"the checkpoint is at offset {offset} of partition {partition} of topic {topic}, "
-            f"which option {subscription.option} does not name any more"
+            f"topic {topic} was deleted; its partition {partition} was read up to offset {offset}"
         )
     return (
-        f"partition {partition} of topic {topic}, read up to offset {offset}, is not there (any "
-        f"more) or not in option {subscription.option}"
+        f"partition {partition} of topic {topic} was read up to offset {offset}, and option "
+        f"{subscription.option} does not name it any more"
     )

@@ -53,7 +53,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = settings
         self._topics = SourceTopics(settings)
         self._available_now: Snapshots | None = None
-        self._latest: Snapshots | None = None
+        self._latest: Positions | None = None
         self._just_refreshed: dict[str, TopicLog] | None = None
         self._generation: int | None = None
 
@@ -70,8 +70,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run: what is in the topics now (R61)."""
-        logs = self._topics.logs(required=self._settings.fail_on_data_loss)
-        self._available_now = self._topics.snapshots(logs)
+        self._available_now = self._topics.snapshots(self._topics.logs())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: `start` itself when there is nothing new.
@@ -80,20 +79,16 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         IllegalGenerationError, UnstableOffsetCommitError.
         """
         warn_about(self._settings.options)
-        snapshots = self._refresh(required=not start or self._settings.fail_on_data_loss)
         logged = self._logged(start) if start else None
-        generation = self._join(logged)
         if logged is None:
-            positions = moved = self._begin(snapshots, generation)
+            positions, snapshots = self._begin()
+            moved = positions
         else:
-            wanted = wanted_partitions(self._settings.subscription, snapshots)
-            positions, moved, losses = continue_from(
-                logged, self._settings.subscription, wanted, snapshots
-            )
-            self._topics.report(losses)
-            if logged.group != self._settings.group_id:
-                moved = positions  # The group has none of this query's offsets yet.
-        ends = ends_of(positions, snapshots)
+            snapshots = self._look()
+            positions, moved = self._continue(logged, snapshots)
+        generation = self._join(logged)
+        self._latest = ends_of(positions, snapshots)
+        ends = ends_of(positions, snapshots, self._available_now)
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends(positions, ends, limit.max_rows)
         if logged is not None and not moved and ends == logged.positions:
@@ -109,12 +104,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Ends of the partitions read, as of the last look: {"topic":{"0":42}}."""
-        if self._latest is None:
-            return None
-        wanted = wanted_partitions(self._settings.subscription, self._latest)
-        return positions_json(
-            {topic: {p: self._latest[topic].end[p] for p in wanted[topic]} for topic in wanted}
-        )
+        return None if self._latest is None else positions_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the records from start to end.
@@ -129,7 +119,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logs = self._just_refreshed
         self._just_refreshed = None
         if logs is None or set(finish.positions) - set(logs):
-            logs = self._topics.logs(required=self._settings.fail_on_data_loss)
+            logs = self._topics.logs()
         snapshots = self._topics.snapshots(logs)
         starts, ends, losses = check_ranges(starts, finish.positions, finish.topic_ids, snapshots)
         self._topics.report(losses)
@@ -138,16 +128,6 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
         return read_partition(self._settings, partition)
-
-    def _refresh(self, *, required: bool) -> Snapshots:
-        if self._available_now is not None:
-            if required:
-                self._topics.check_there(self._available_now)
-            self._latest = self._available_now
-        else:
-            self._just_refreshed = self._topics.logs(required=required)
-            self._latest = self._topics.snapshots(self._just_refreshed)
-        return self._latest
 
     def _logged(self, offset: dict[str, Any]) -> SourceOffset:
         logged = SourceOffset.from_json(offset)
@@ -171,18 +151,45 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._generation = self._topics.cluster.groups.start(group_id)
         return self._generation
 
-    def _begin(self, snapshots: Snapshots, generation: int | None) -> MutablePositions:
-        """Positions of a query without checkpoint."""
+    def _look(self) -> Snapshots:
+        """The topics at the head of their logs; the look is kept for planning this batch."""
+        self._just_refreshed = self._topics.logs()
+        return self._topics.snapshots(self._just_refreshed)
+
+    def _begin(self) -> tuple[MutablePositions, Snapshots]:
+        """Positions of a query without checkpoint.
+
+        A query with wrong options fails before it joins its group: it must not stop a sound one.
+        """
         settings = self._settings
+        snapshots = self._look()
+        self._topics.check_there(snapshots)
         wanted = wanted_partitions(settings.subscription, snapshots)
-        if settings.starting == COMMITTED and settings.group_id and generation is not None:
+        if settings.starting == COMMITTED and settings.group_id is not None:
+            generation = self._join(None)
             committed = self._topics.cluster.groups.fetch(settings.group_id, generation)
+            # They may stand where the first look had no records yet.
+            snapshots = self._look()
             positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         else:
             positions = resolve("startingOffsets", settings.starting, wanted, snapshots)
         positions, losses = check_in_log(positions, snapshots)
         self._topics.report(losses)
-        return positions
+        return positions, snapshots
+
+    def _continue(
+        self, logged: SourceOffset, snapshots: Snapshots
+    ) -> tuple[MutablePositions, MutablePositions]:
+        """Positions of a query that goes on, and those its last offset does not say."""
+        settings = self._settings
+        wanted = wanted_partitions(settings.subscription, snapshots)
+        positions, moved, losses = continue_from(logged, settings.subscription, wanted, snapshots)
+        self._topics.report(losses)
+        if settings.fail_on_data_loss:
+            self._topics.check_there(snapshots)
+        if logged.group != settings.group_id:
+            moved = positions  # The group has none of this query's offsets yet.
+        return positions, moved
 
 
 def _starts(before: Positions, finish: SourceOffset) -> MutablePositions:

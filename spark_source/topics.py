@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from spark_source.offsets import Positions
 from spark_source.planning import SourcePartition, plan_ranges, plan_tasks
@@ -26,26 +27,20 @@ class SourceTopics:
         options = self._settings.options
         return Cluster.cached(options.root, options.storage)
 
-    def logs(self, *, required: bool) -> dict[str, TopicLog]:
-        """The subscribed topics that are there, each refreshed to its head.
-
-        Raises: UnknownTopicOrPartitionError when `required` and one is missing; names the topics
-        there are.
-        """
+    def logs(self) -> dict[str, TopicLog]:
+        """The subscribed topics that are there, each refreshed to its head."""
         cluster = self.cluster
         found: dict[str, TopicLog] = {}
         for topic in self._settings.subscription.partitions:
-            try:
+            with suppress(UnknownTopicOrPartitionError):
                 found[topic] = cluster.topic(topic)
-            except UnknownTopicOrPartitionError:
-                if required:
-                    raise
         return found
 
     def check_there(self, found: Collection[str]) -> None:
-        """Raises UnknownTopicOrPartitionError when a subscribed topic is not among `found`."""
+        """Raises UnknownTopicOrPartitionError, naming the topics there are, if one is missing."""
         for topic in self._settings.subscription.partitions:
             if topic not in found:
+                self.cluster.topic(topic)
                 raise UnknownTopicOrPartitionError(
                     f"Topic {topic} was not there when the query started. Start it again.",
                     topic=topic,

@@ -115,9 +115,9 @@ class Cluster:
 
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
         """Handle of a topic that may not exist, as it was last tailed."""
+        check_topic_name(name, internal=internal)
         log = self._topics.get(name)
         if log is None:
-            check_topic_name(name, internal=internal)
             log = TopicLog(self.store, name, settings=self.settings)
             self._topics[name] = log
         return log

@@ -25,8 +25,13 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.failpoint import reach
-from txnlog.protocol.appends import prepare_append, prepare_marker
-from txnlog.protocol.groups import GroupOffsets, prepare_offsets_marker
+from txnlog.finishing import finish
+from txnlog.protocol.appends import (
+    Appended,
+    check_topic_id,
+    prepare_append,
+)
+from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
     LastBatch,
     Manifest,
@@ -35,13 +40,12 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
     TransactionMetadata,
 )
-from txnlog.protocol.states import TransactionResult
-from txnlog.protocol.topics import TopicCommit
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import (
     Done,
     Transition,
     prepare_add_partitions,
-    prepare_complete,
     prepare_end,
     prepare_fence,
     prepare_init,
@@ -87,6 +91,11 @@ class TransactionCoordinator:
         new_producer_id: list[int] = []
 
         def decide(row: TransactionMetadata | None) -> Transition | Done:
+            if row is None and not new_producer_id:
+                raise ConcurrentTransactionsError(
+                    f"{transactional_id!r} expired just now; try again.",
+                    transactional_id=transactional_id,
+                )
             return prepare_init(
                 row,
                 transactional_id=transactional_id,
@@ -147,10 +156,10 @@ class TransactionCoordinator:
     ) -> tuple[int, ...]:
         """Append staged batches of one topic inside an Ongoing transaction; their first offsets."""
         first = batches[0]
-        self.check_ages(batches)
         log = self._cluster.topic(first.topic)
-        written = log.transact(
-            lambda state: prepare_append(
+
+        def decide(state: TopicState) -> TopicCommit | Appended:
+            decision = prepare_append(
                 state,
                 topic=first.topic,
                 topic_id=first.topic_id,
@@ -160,7 +169,12 @@ class TransactionCoordinator:
                 batches=batches,
                 transactional=True,
             )
-        )
+            if isinstance(decision, TopicCommit):
+                # Here, so that it is asked again after vacuum's barrier commit (R72).
+                self.check_ages(batches)
+            return decision
+
+        written = log.transact(decide)
         if isinstance(written, TopicCommit):
             return tuple(add.base_offset for add in written.adds)
         return written.base_offsets
@@ -181,15 +195,24 @@ class TransactionCoordinator:
         it is afterwards, under a new epoch. Raises what fences or refuses the transaction, before
         anything is decided; once it is decided, an error leaves it for the next one to finish.
         """
-        if offsets:
-            self._cluster.groups.add_pending(row, offsets)
-            reach("pending_offsets.after")
-        self.check_ages(batches)
-        groups = tuple(sorted({request.group_id for request in offsets}))
-        groups = tuple(sorted({*groups, *row.pending.groups}))
-        manifest = Manifest(batches=tuple(batches), groups=groups)
+        try:
+            self._check_batches(batches)
+            if offsets:
+                self._cluster.groups.add_pending(row, offsets)
+                reach("pending_offsets.after")
+        except TxnLogError:
+            # A repeated call: what is decided already cannot be refused any more (R36).
+            if not self._is_committed(row):
+                raise
+        groups = {request.group_id for request in offsets}
+        manifest = Manifest(
+            batches=(*row.pending.batches, *batches),
+            groups=tuple(sorted({*groups, *row.pending.groups})),
+        )
         reach("prepare_commit.before")
-        return self._end(row, TransactionResult.COMMIT, manifest=manifest, batch=batch)
+        return self._end(
+            row, TransactionResult.COMMIT, manifest=manifest, batch=batch, fresh=batches
+        )
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one leaves nothing to do."""
@@ -202,10 +225,10 @@ class TransactionCoordinator:
         *,
         manifest: Manifest | None = None,
         batch: tuple[str, LastBatch] | None = None,
+        fresh: Sequence[StagedBatch] = (),
     ) -> TransactionMetadata:
-        ended = self._transition(
-            row,
-            lambda now: prepare_end(
+        def decide(now: TransactionMetadata | None) -> Transition | Done:
+            decision = prepare_end(
                 now,
                 transactional_id=row.transactional_id,
                 producer_id=row.producer_id,
@@ -215,11 +238,16 @@ class TransactionCoordinator:
                 manifest=manifest,
                 batch=batch,
                 now_ms=self._now_ms(),
-            ),
-        )
+            )
+            if isinstance(decision, Transition):
+                self.check_ages(fresh)
+            return decision
+
+        read_ms = self._store.clock.boot_ms()
+        ended = self._transition(row, decide)
         if ended.state.is_prepared:
             reach("prepare_commit.after")
-            finished = self.finish(ended)
+            finished = self.finish(ended, read_ms=read_ms)
             return finished if finished is not None else ended
         return ended
 
@@ -234,7 +262,7 @@ class TransactionCoordinator:
         transactional_id = f"_batch-{uuid.uuid4()}"
         producer_id = self._cluster.next_producer_id()
         manifest = Manifest(batches=tuple(batches))
-        self.check_ages(batches)
+        self._check_batches(batches)
         first = self._cluster.topic_log(batches[0].topic)
 
         def decide(row: TransactionMetadata | None) -> Transition | Done:
@@ -242,7 +270,7 @@ class TransactionCoordinator:
                 first.refresh()
                 if first.view.markers.get(producer_id, -1) >= 0:
                     return Done(None)
-            return prepare_one_off_commit(
+            decision = prepare_one_off_commit(
                 row,
                 transactional_id=transactional_id,
                 producer_id=producer_id,
@@ -250,81 +278,29 @@ class TransactionCoordinator:
                 owner=owner,
                 now_ms=self._now_ms(),
             )
+            if isinstance(decision, Transition):
+                self.check_ages(batches)
+            return decision
 
         reach("prepare_commit.before")
+        read_ms = self._store.clock.boot_ms()
         row = self._log(transactional_id).transition(transactional_id, decide)
         reach("prepare_commit.after")
         if row is not None:
-            self.finish(row)
+            self.finish(row, read_ms=read_ms)
 
     # -- what others left ------------------------------------------------------------------------
 
-    def finish(self, row: TransactionMetadata) -> TransactionMetadata | None:
+    def finish(
+        self, row: TransactionMetadata, *, read_ms: int | None = None
+    ) -> TransactionMetadata | None:
         """Steps 2 to 4 of a decided transaction, whoever decided it; the row afterwards.
 
-        A topic that cannot be written delays only its own marker: the others are written, then
-        its error is raised and the row stays decided for the next one (R37).
+        `read_ms` is the boot time before the row was read or written; without it the row is read
+        again. A topic that cannot be written delays only its own marker: the others are written,
+        then its error is raised and the row stays decided for the next one (R37).
         """
-        if not row.state.is_prepared:
-            return row
-        result = TransactionResult.of(row.state)
-        self._write_markers(row, result)
-        reach("markers.after")
-        if row.pending.groups:
-            self._cluster.offsets_log().change(
-                lambda view, version: prepare_offsets_marker(
-                    view.rows,
-                    view.markers,
-                    group_ids=row.pending.groups,
-                    producer_id=row.producer_id,
-                    txn_epoch=row.txn_epoch,
-                    result=result,
-                    version=version,
-                    now_ms=self._now_ms(),
-                )
-            )
-        reach("offsets.after")
-        reach("complete.before")
-        completed = self._log(row.transactional_id).transition(
-            row.transactional_id,
-            lambda now: prepare_complete(now, txn_epoch=row.txn_epoch, now_ms=self._now_ms()),
-        )
-        reach("complete.after")
-        return completed
-
-    def _write_markers(self, row: TransactionMetadata, result: TransactionResult) -> None:
-        read_ms = self._store.clock.boot_ms()
-        errors: list[TxnLogError] = []
-        for topic, topic_id in row.topics.items():
-            if self._store.clock.boot_ms() - read_ms > self._cluster.settings.trust_ms:
-                # What the row said this long ago may be history by now.
-                current = self.describe(row.transactional_id)
-                if current is None or not current.state.is_prepared:
-                    return
-                read_ms = self._store.clock.boot_ms()
-            try:
-                self._write_marker(row, result, topic, topic_id)
-            except TxnLogError as error:
-                errors.append(error)
-            reach("marker.after")
-        if errors:
-            raise errors[0]
-
-    def _write_marker(
-        self, row: TransactionMetadata, result: TransactionResult, topic: str, topic_id: str
-    ) -> None:
-        log = self._cluster.topic_log(topic)
-        batches = [batch for batch in row.pending.batches if batch.topic == topic]
-        log.transact(
-            lambda state: prepare_marker(
-                state,
-                topic_id=topic_id,
-                producer_id=row.producer_id,
-                txn_epoch=row.txn_epoch,
-                result=result,
-                batches=batches,
-            )
-        )
+        return finish(self._cluster, row, read_ms=read_ms)
 
     def fence(
         self, transactional_id: str, *, above_epoch: int, by: str, reason: str
@@ -365,6 +341,22 @@ class TransactionCoordinator:
         return timed_out
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _check_batches(self, batches: Sequence[StagedBatch]) -> None:
+        """Refuse, before anything is written, what could not be published any more."""
+        self.check_ages(batches)
+        for topic, topic_id in sorted({(batch.topic, batch.topic_id) for batch in batches}):
+            log = self._cluster.topic_log(topic)
+            log.refresh()
+            check_topic_id(log.view, topic=topic, topic_id=topic_id)
+
+    def _is_committed(self, row: TransactionMetadata) -> bool:
+        """Whether the transaction of this row's epoch is decided, and decided as a commit."""
+        now = self.describe(row.transactional_id)
+        if now is None or now.producer_id != row.producer_id:
+            return False
+        decided = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+        return now.txn_epoch == row.producer_epoch and now.state in decided
 
     def check_ages(self, batches: Sequence[StagedBatch]) -> None:
         """Refuse staged files that vacuum may have taken before the commit names them (R72)."""

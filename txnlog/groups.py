@@ -130,7 +130,7 @@ class GroupCoordinator:
                 coordinator.finish(row)
                 return None
             two_phase = row.state is TransactionState.ONGOING and row.pending.prepared_by_client
-            if two_phase and row.txn_epoch >= entry.txn_epoch:
+            if two_phase and row.txn_epoch == entry.txn_epoch:
                 raise unstable(group_id, (entry,))
             if row.producer_epoch <= entry.txn_epoch:
                 coordinator.fence(

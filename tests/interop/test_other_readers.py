@@ -147,7 +147,7 @@ def test_readers_topic_by_version_same_as_our_log(
     assert folder is not None
     if checkpointed:
         create_checkpoint(cluster.store, "events", trust_ms=TRUST_MS)
-    for version in range(1, topic.log.version + 1):
+    for version in (1, 3, topic.log.version - 3, topic.log.version - 1, topic.log.version):
         spark_rows = records(with_spark(spark, folder, version))
         rust_rows = records(with_delta_rs(spark, folder, version))
         assert_df_equality(spark_rows, rust_rows, ignore_nullable=True)

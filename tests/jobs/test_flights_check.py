@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from chispa import assert_df_equality
-from flights_check import Delivery, Report, check_delivery
+from flights_check import Delivery, Report, check_delivery, offset_problems
 from flights_pipeline import by_outcome
 
 if TYPE_CHECKING:
@@ -116,6 +116,15 @@ def test_report_survives_its_way_between_processes(expected: DataFrame) -> None:
     )
     assert Report.from_json(report.to_json()) == report
     assert not report.ok
+
+
+@pytest.mark.parametrize("committed", [{}, {"flights": {"0": 3}}, {"flights": {"0": 3, "1": 3}}])
+def test_group_that_has_not_read_all_input_is_a_problem(
+    committed: dict[str, dict[str, int]],
+) -> None:
+    """Right topics with wrong offsets would repeat or skip rows at the next lost checkpoint (R45)."""
+    assert len(offset_problems(committed, rows_fed=5)) == 1
+    assert offset_problems({"flights": {"0": 3, "1": 2}}, rows_fed=5) == []
 
 
 def test_outcome_depends_on_dep_time_alone(spark: SparkSession) -> None:

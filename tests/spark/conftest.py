@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import selectors
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from flights_driver import driver_environment, session_members
+from spark_session import PROJECT
 
 from tests.spark import pipeline
 
@@ -24,6 +32,7 @@ FAILPOINT_FILE = Path(tempfile.gettempdir()) / f"txnlog-failpoint-{os.getpid()}"
 os.environ["TXNLOG_FAILPOINT"] = f"file:{FAILPOINT_FILE}"
 
 REACH_S_MAX = 60
+REPLY_S_MAX = 180
 
 
 class Failpoint:
@@ -86,9 +95,19 @@ class Lab:
         """Run the pipeline to its end. Raises StreamingQueryException."""
         return pipeline.run(self.start(**options))
 
-    def check(self, count: int) -> None:
+    def check(self, count: int, **how: object) -> None:
         """All numbers below `count` are out exactly once, see pipeline.check."""
-        pipeline.check(self.root, count)
+        pipeline.check(self.root, count, **how)  # type: ignore[arg-type]
+
+    def values(self) -> list[int]:
+        """The numbers in both output topics, in order."""
+        found = [r.value for topic in pipeline.OUTPUTS for r in pipeline.records(self.root, topic)]
+        return sorted(found)
+
+    def forget_batch(self, log: str, batch_id: int) -> None:
+        """Delete `offsets/<batch_id>` or `commits/<batch_id>` of the checkpoint."""
+        (self.checkpoint / log / str(batch_id)).unlink()
+        (self.checkpoint / log / f".{batch_id}.crc").unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -98,3 +117,118 @@ def lab(spark: SparkSession, tmp_path: Path, failpoint: Failpoint) -> Iterator[L
     failpoint.clear()
     for query in spark.streams.active:
         query.stop()
+
+
+class Driver:
+    """A driver.py process: its fail point, and commands one at a time."""
+
+    def __init__(self, folder: Path, master: str) -> None:
+        """Start it; `folder` must have a short path, Spark's sockets lie in it."""
+        folder.mkdir()
+        point = folder / "failpoint"
+        self.failpoint = Failpoint(point)
+        self.log = folder / "log"
+        environment = driver_environment(
+            folder, {"TXNLOG_FAILPOINT": f"file:{point}", "PYTHONPATH": str(PROJECT)}
+        )
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", master],
+                cwd=PROJECT,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
+        self._is_ready = False
+
+    def run(self, command: str, root: Path, **arguments: object) -> str | None:
+        """Run a command to its end; give the query's error, None when there was none."""
+        self.begin(command, root, **arguments)
+        return json.loads(self._reply())  # type: ignore[no-any-return]
+
+    def begin(self, command: str, root: Path, **arguments: object) -> None:
+        """Start a command; `end` waits for it."""
+        if not self._is_ready:
+            assert self._reply() == "ready"
+            self._is_ready = True
+        arguments = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in arguments.items()
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(
+            json.dumps({"command": command, "root": str(root), **arguments}) + "\n"
+        )
+
+    def end(self) -> str | None:
+        """Wait for the command that was begun; give the query's error, None for none."""
+        return json.loads(self._reply())  # type: ignore[no-any-return]
+
+    def run_to_death(self, command: str, root: Path, **arguments: object) -> None:
+        """Run a command in which the fail point kills the driver; returns when all of it is gone.
+
+        What is left of it (the Python that started the JVM) is killed as well.
+        """
+        self.begin(command, root, **arguments)
+        self.failpoint.await_hits()
+        assert self._process.stdout is not None
+        deadline_s = time.monotonic() + REPLY_S_MAX
+        while _is_jvm_alive(self._process.pid):
+            assert time.monotonic() < deadline_s, f"the driver did not die; see {self.log}"
+            time.sleep(0.02)
+        self.close(kill=True)
+
+    def close(self, *, kill: bool = False) -> None:
+        """End it; by SIGKILL of everything it started when it does not go by itself."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if not kill:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=30)
+        while members := session_members(self._process.pid):
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.poll()
+            time.sleep(0.02)
+        self._process.wait()
+        self._process.stdout.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _reply(self) -> str:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            assert selector.select(REPLY_S_MAX), f"the driver does not answer; see {self.log}"
+        line = self._process.stdout.readline().strip()
+        assert line, f"the driver is gone:\n{self.log.read_text()[-4000:]}"
+        return line
+
+
+def _is_jvm_alive(session_id: int) -> bool:
+    for pid in session_members(session_id):
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "java":
+                return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def start_driver(scratch: Path) -> Iterator[Callable[..., Driver]]:
+    """Start a driver of its own: `start_driver(master="local[2]")`."""
+    drivers: list[Driver] = []
+
+    def start(master: str = "local[2]") -> Driver:
+        drivers.append(Driver(scratch / f"driver-{len(drivers)}", master))
+        return drivers[-1]
+
+    yield start
+    for driver in drivers:
+        driver.close()

@@ -61,7 +61,15 @@ class Topics:
             base = state.high_watermark(partition)
             producer = (-1, -1) if status == NONE else (7, 0)
             header = BatchHeader(
-                name, partition, base, base + count - 1, *producer, -1, status, file.size_bytes, stats
+                name,
+                partition,
+                base,
+                base + count - 1,
+                *producer,
+                -1,
+                status,
+                file.size_bytes,
+                stats,
             )
             return TopicCommit(operation="PRODUCE", adds=(header,))
 

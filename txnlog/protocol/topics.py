@@ -56,10 +56,11 @@ class PartitionState:
 
     @property
     def last_stable_offset(self) -> int:
-        """First offset of the earliest undecided batch, else the end (R12)."""
+        """First offset of the earliest undecided batch, else the end (R12); see R14."""
         if not self.ongoing:
             return self.end_offset
-        return min(batch.base_offset for batch in self.ongoing.values())
+        first = min(batch.base_offset for batch in self.ongoing.values())
+        return max(first, self.log_start_offset)
 
     @property
     def log_start_offset(self) -> int:
@@ -120,9 +121,13 @@ class TopicState:
 
     def set_topic(self, topic_id: str, config: Mapping[str, str]) -> None:
         """Apply a `metaData` action; a partition count never shrinks."""
+        deleted = config.get("deleted") == "true"
+        if deleted or topic_id != self.topic_id:
+            # What producers wrote before is no repeat here: it is gone, and would be lost again.
+            self.sequences.clear()
         self.topic_id = topic_id
         self.config = dict(config)
-        self.deleted = config.get("deleted") == "true"
+        self.deleted = deleted
         self._grow(int(config.get("partitions", "1")))
 
     def add(self, batch: BatchHeader) -> None:

@@ -77,6 +77,11 @@ def prepare_init(
             timeout_ms_max=timeout_ms_max,
         )
     if row is None:
+        if new_producer_id < 0:
+            raise ConcurrentTransactionsError(
+                f"{transactional_id!r} has just expired and needs a new producer id; try again.",
+                transactional_id=transactional_id,
+            )
         return Transition(
             operation="INIT PRODUCER ID",
             previous=None,
@@ -95,7 +100,15 @@ def prepare_init(
         return Done(row)
     heir = _succeed(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
     if row.state is TransactionState.ONGOING:
-        return _move(row, "FENCE", TransactionState.PREPARE_ABORT, now_ms, owner=heir, bump=True)
+        return _move(
+            row,
+            "FENCE",
+            TransactionState.PREPARE_ABORT,
+            now_ms,
+            owner=heir,
+            bump=True,
+            timeout_ms=timeout_ms,
+        )
     return _move(
         row,
         "INIT PRODUCER ID",
@@ -136,9 +149,10 @@ def prepare_add_partitions(
     )
     pending = row.pending
     if manifest is not None:
-        pending = replace(manifest, prepared_by_client=True)
+        named = _union(pending.groups, manifest.groups, groups)
+        pending = replace(manifest, groups=named, prepared_by_client=True)
     elif not set(groups) <= set(pending.groups):
-        pending = replace(pending, groups=tuple(sorted({*pending.groups, *groups})))
+        pending = replace(pending, groups=_union(pending.groups, groups))
     started = row.state is TransactionState.ONGOING
     if started and merged == row.partitions and pending == row.pending:
         return Done(row)
@@ -189,9 +203,12 @@ def prepare_end(
     ongoing = row.state is TransactionState.ONGOING
     if not ongoing and (result is TransactionResult.ABORT or manifest is None):
         return Done(row)
-    pending = manifest if manifest is not None else row.pending
+    pending = row.pending
     if result is TransactionResult.ABORT:
         pending = replace(row.pending, batches=())
+    elif manifest is not None and not row.pending.prepared_by_client:
+        # What the client prepared is what it commits; groups named earlier have entries by now.
+        pending = replace(manifest, groups=_union(row.pending.groups, manifest.groups))
     owner = row.owner
     if batch is not None:
         query_id, last = batch
@@ -375,6 +392,10 @@ def _check_producer(
     return row
 
 
+def _union(*names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set().union(*names)))
+
+
 def _refuse_former(row: TransactionMetadata, run_id: str) -> None:
     if run_id in row.owner.former_runs:
         raise _fenced(row, f"run {run_id}")
@@ -417,7 +438,7 @@ def _remember(owner: Owner) -> tuple[str, ...]:
 def _succeed(former: Owner, heir: Owner, *, now_ms: int, reason: str) -> Owner:
     return replace(
         heir,
-        former_runs=_remember(former),
+        former_runs=former.former_runs if heir.run_id == former.run_id else _remember(former),
         batches={**former.batches, **heir.batches},
         fenced=Fenced(by=heir.describe(), at_ms=now_ms, reason=reason),
     )

@@ -14,6 +14,7 @@ import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, TxnLogError
 from txnlog.storage.actions import Action, Add, Commit, CommitInfo, Metadata, Protocol, Remove, Txn
 from txnlog.storage.objects import ObjectMeta, ObjectStore
+from txnlog.storage.seals import Span, check_span, make_seal, read_seal, split_footer
 
 if TYPE_CHECKING:
     from txnlog.storage.delta_log import DeltaLog
@@ -100,6 +102,7 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
     path = checkpoint_path(files.table, version)
     data = store.get(path)
     try:
+        _check_seal(data)
         table = pq.read_table(pa.BufferReader(data), use_threads=False)
         actions = _actions(table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
@@ -111,6 +114,24 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
     if not any(isinstance(action, Metadata) for action in actions):
         raise CorruptLogError(f"{store.url}/{path}: this checkpoint has no metaData.", file=path)
     return Commit(version, CommitInfo(), tuple(actions))
+
+
+def _seal(parquet: bytes) -> bytes:
+    """The same Parquet file with a checksum of all its bytes, in one span."""
+    footer_at = split_footer(parquet)
+    body, footer = parquet[:footer_at], parquet[footer_at:]
+    return body + make_seal([Span(footer_at, crc32(body))], footer) + footer
+
+
+def _check_seal(data: bytes) -> None:
+    """Raise SealBrokenError for damage; a checkpoint of another tool has no seal to check."""
+
+    def read_at(start: int, end: int) -> bytes:
+        return data[start:end]
+
+    spans = read_seal(read_at, len(data))
+    for index in range(len(spans or ())):
+        check_span(read_at, spans or (), index)
 
 
 def _actions(table: pa.Table) -> list[Action]:
@@ -208,7 +229,7 @@ def after_commit(delta_log: DeltaLog) -> None:
         settings.trust_ms,
     )
     if settings.checkpoint_mode == "inline":
-        maintain(*arguments)
+        _maintain_quietly(*arguments)
     else:
         _in_background(*arguments)
 
@@ -318,7 +339,7 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
             "stale; it is thrown away.",
             file=table,
         )
-    store.put(checkpoint_path(table, version), parquet)
+    store.put(checkpoint_path(table, version), _seal(parquet))
     store.put(f"{table}/_delta_log/_last_checkpoint", hint_json)
     return version
 

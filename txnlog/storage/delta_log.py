@@ -16,6 +16,7 @@ from typing import Protocol as Interface
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import (
+    ConfigError,
     CorruptLogError,
     LogGapError,
     ObjectNotFoundError,
@@ -94,6 +95,15 @@ class LogSettings:
     log_retention_ms: int = 86_400_000
     trust_ms: int = LOG_RETENTION_MS_MIN // 2
     commit_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if self.log_retention_ms < 2 * self.trust_ms:
+            raise ConfigError(
+                f"log_retention_ms={self.log_retention_ms} is shorter than twice "
+                f"trust_ms={self.trust_ms}: others would still believe what clean-up removes. "
+                "Keep logs longer.",
+                log_retention_ms=self.log_retention_ms,
+            )
 
 
 class DeltaLog:

@@ -11,9 +11,10 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
-from urllib.parse import urlparse
+from urllib.parse import ParseResult, urlparse
 
 import obstore
 from obstore import exceptions as obstore_exceptions
@@ -32,7 +33,10 @@ from txnlog.errors import (
 T = TypeVar("T")
 
 _CLOCK_TTL_MS = 3_600_000
+_CLOCK_ANSWER_MS_MAX = 10_000
+_CLOCK_ANSWERS_MAX = 3
 _GETS_AT_ONCE = 16
+_PROBE_PUTS_MAX = 3
 
 _used_in_this_process = False
 _forked_after_use = False
@@ -89,6 +93,12 @@ class ObjectStore:
             if parsed.scheme and parsed.netloc not in ("", "localhost"):
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
             return cls._local(os.path.abspath(path), create, clock)
+        if _holds_secrets(parsed):
+            # Not shown: whatever shows this error would show the secret.
+            raise ConfigError(
+                f"A {parsed.scheme}:// url may not hold credentials, a query or a fragment. Leave "
+                "them out, and give credentials as storage.* options."
+            )
         if parsed.scheme == "memory":
             return cls(MemoryStore(), url, clock=clock)
         if parsed.scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"):
@@ -206,27 +216,49 @@ class ObjectStore:
 
         Asked for by writing a small object, at most once an hour; the boot clock carries on.
         """
-        boot_ms = self.clock.boot_ms()
         known = self._clock_offset
-        if known is None or boot_ms - known[1] > _CLOCK_TTL_MS:
+        if known is None or self.clock.boot_ms() - known[1] > _CLOCK_TTL_MS:
+            known = self._clock_offset = self._ask_clock()
+        return self.clock.boot_ms() + known[0]
+
+    def _ask_clock(self) -> tuple[int, int]:
+        """(store's time minus boot time, boot time), from an answer that did not take long.
+
+        A machine suspended while it asks would take the length of its sleep for an offset.
+        """
+        for _ in range(_CLOCK_ANSWERS_MAX):
             path = f"__cluster/_clock/{uuid.uuid4()}"
+            asked_ms = self.clock.boot_ms()
             self.put(path, b"txnlog")
-            known = (self.head(path).last_modified_ms - boot_ms, boot_ms)
+            answered_ms = self.clock.boot_ms()
+            modified_ms = self.head(path).last_modified_ms
             self.delete([path])
-            self._clock_offset = known
-        return boot_ms + known[0]
+            if answered_ms - asked_ms <= _CLOCK_ANSWER_MS_MAX:
+                return modified_ms - answered_ms, answered_ms
+        raise StorageError(
+            f"{self.url}: a small write took longer than {_CLOCK_ANSWER_MS_MAX // 1000} s "
+            f"{_CLOCK_ANSWERS_MAX} times, so the store's clock cannot be read; try again."
+        )
 
     def probe(self, prefix: str) -> None:
         """Raise UnsupportedStoreError unless conditional puts work here (R69)."""
         path = f"{prefix}/_probe/{uuid.uuid4()}"
-        first, second = self.put_if_absent(path, b"first"), self.put_if_absent(path, b"second")
-        kept = self.get(path)
+        kept = b""
+        for _ in range(_PROBE_PUTS_MAX):
+            # "Exists" is no proof of anything: what is there is.
+            self.put_if_absent(path, b"first")
+            with suppress(ObjectNotFoundError):
+                kept = self.get(path)
+                break
+        second = self.put_if_absent(path, b"second")
+        with suppress(ObjectNotFoundError):
+            kept = self.get(path)
         self.delete([path])
-        if not first or second or kept != b"first":
+        if second or kept != b"first":
             raise UnsupportedStoreError(
-                f"{self.url}: a conditional put overwrote an object, so commits could be lost. "
-                "Use a store with working 'If-None-Match: *' (for S3-compatible stores, a newer "
-                "version), or a local file system.",
+                f"{self.url}: a conditional put did not keep the first object, so commits could be "
+                "lost. Use a store with working 'If-None-Match: *' (for S3-compatible stores, a "
+                "newer version), or a local file system.",
                 url=self.url,
             )
 
@@ -276,6 +308,14 @@ def _check_fork() -> None:
             "whose threads are not here: calls would hang. Start it with "
             'multiprocessing.get_context("spawn") instead.'
         )
+
+
+def _holds_secrets(url: ParseResult) -> bool:
+    if url.scheme in ("", "file"):
+        return False
+    # In abfss://container@account/path the container stands where a user would.
+    user = url.username if not url.scheme.startswith("abfs") else None
+    return bool(user or url.password or url.query or url.fragment)
 
 
 def _meta(item: Mapping[str, Any]) -> ObjectMeta:

@@ -22,7 +22,7 @@ from txnlog.protocol.topics import MARKER_PREFIX, marker_app_id
 from txnlog.protocol.transitions import Done, Transition
 from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
-from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, LogSettings
+from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import (
     ROW_DATA_COLUMNS,
@@ -147,16 +147,16 @@ class RowLog(Generic[Row]):
         unknown = False
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
-            decision = decide(self.view, self.log.version + 1)
-            if not isinstance(decision, RowCommit):
-                return decision
             try:
-                actions = self._encode(decision)
-                outcome = self.log.commit(actions, operation=decision.operation)
-            except StorePermissionError as error:
-                raise self._refused(
-                    f"No permission to write {self.path}: {error.message}", table=self.path
-                ) from error
+                decision = decide(self.view, self.log.version + 1)
+                if not isinstance(decision, RowCommit):
+                    return decision
+                outcome = self._commit(decision)
+            except TxnLogError as error:
+                if unknown:
+                    # An earlier try may have landed, or may yet: this refusal is no "no" to it.
+                    raise self._gave_up(unknown) from error
+                raise
             match outcome:
                 case Committed():
                     return decision
@@ -166,6 +166,14 @@ class RowLog(Generic[Row]):
                     unknown = True
             self.store.clock.sleep_ms(backoff_ms(attempt))
         raise self._gave_up(unknown)
+
+    def _commit(self, commit: RowCommit[Row]) -> Outcome:
+        try:
+            return self.log.commit(self._encode(commit), operation=commit.operation)
+        except StorePermissionError as error:
+            raise self._refused(
+                f"No permission to write {self.path}: {error.message}", table=self.path
+            ) from error
 
     def _encode(self, commit: RowCommit[Row]) -> list[Action]:
         now_ms = self.store.clock.now_ms()

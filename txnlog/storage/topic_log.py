@@ -14,6 +14,7 @@ from txnlog.errors import (
     StorePermissionError,
     TopicAlreadyExistsError,
     TopicAuthorizationError,
+    TxnLogError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.batches import HEADER_COLUMNS, BatchHeader, header_from_values
@@ -127,12 +128,19 @@ class TopicLog:
         unknown = False
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
-            decision = decide(self.view)
-            if not isinstance(decision, TopicCommit):
-                return decision
-            now_ms = self.store.clock.now_ms()
-            actions = encode_topic_commit(decision, now_ms=now_ms)
-            match self._commit(actions, decision.operation, decision):
+            try:
+                decision = decide(self.view)
+                if not isinstance(decision, TopicCommit):
+                    return decision
+                now_ms = self.store.clock.now_ms()
+                actions = encode_topic_commit(decision, now_ms=now_ms)
+                outcome = self._commit(actions, decision.operation, decision)
+            except TxnLogError as error:
+                if unknown:
+                    # An earlier try may have landed, or may yet: this refusal is no "no" to it.
+                    raise _gave_up(self.name, unknown) from error
+                raise
+            match outcome:
                 case Committed():
                     return decision
                 case Conflict():
@@ -155,8 +163,11 @@ class TopicLog:
         topic_id = str(uuid.uuid4())
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
+            if self.topic_id == topic_id:
+                # Ours landed; somebody may have deleted it since.
+                return
             if self.exists:
-                if self.topic_id == topic_id or exist_ok:
+                if exist_ok:
                     return
                 raise TopicAlreadyExistsError(
                     f"Topic {self.name!r} exists already, with {self.partitions} partitions.",

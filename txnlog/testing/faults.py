@@ -45,7 +45,7 @@ class SimulatedCrash(BaseException):
 
 
 class _SaidExistsError(StorageError):
-    """A put was refused as 'already exists'; only a conditional put can be."""
+    """A conditional put was refused as 'already exists'."""
 
 
 Plan = Callable[[str, str], Fault]
@@ -153,13 +153,17 @@ class FaultyStore(ObjectStore):
         self.calls: builtins.list[tuple[str, str]] = []
         self.dead = False
         self._shared = shared
+        self._conditional = False
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """As ObjectStore's, with refusals that are not true."""
+        self._conditional = True
         try:
             return super().put_if_absent(path, data)
         except _SaidExistsError:
             return False
+        finally:
+            self._conditional = False
 
     def head(self, path: str) -> ObjectMeta:
         """As ObjectStore's, with times by the shared clock."""
@@ -207,7 +211,7 @@ class FaultyStore(ObjectStore):
             raise StorageError(f"{path}: injected delay of put", path=path)
         if fault is Fault.DENY:
             raise StorePermissionError(f"{path}: injected refusal to {verb}", path=path)
-        if fault is Fault.SAY_EXISTS and verb == "put":
+        if fault is Fault.SAY_EXISTS and self._conditional:
             raise _SaidExistsError(f"{path}: injected 'already exists'", path=path)
-        if fault in (Fault.FAIL_BEFORE, Fault.LAND_LATE):
+        if fault in (Fault.FAIL_BEFORE, Fault.LAND_LATE, Fault.SAY_EXISTS):
             raise StorageError(f"{path}: injected failure before {verb}", path=path)

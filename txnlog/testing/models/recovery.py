@@ -86,7 +86,7 @@ class Recovery:
                 yield "finds the holder decided", stored, ("fin", which, number, 0, back)
                 return
             waiting = row.state is TransactionState.ONGOING and row.pending.prepared_by_client
-            if waiting and FENCE_BREAKS_PROMISE not in self.world.broken:
+            if waiting:
                 return
             if row.producer_epoch <= held.txn_epoch:
                 yield "finds the holder able to decide", stored, ("fence", which, entry, back)
@@ -99,14 +99,17 @@ class Recovery:
 
     # -- everything stops, and the sweeper runs alone ----------------------------------------------
 
-    def recovered(self, stored: Stored, *, time_out: bool = True) -> Stored:
-        """The store after housekeeping has done all there is to do, and nobody else anything."""
-        key = (stored, time_out)
+    def recovered(self, stored: Stored, *, entries: bool = True) -> Stored:
+        """The store after housekeeping has done all there is to do, and nobody else anything.
+
+        `entries=False`: it looks at the shards only, not at entries that hang in group rows.
+        """
+        key = (stored, entries)
         known = self._recovered.get(key)
         if known is None:
             known = stored
             for _ in range(_ROUNDS_MAX):
-                after = self._sweep_once(known, time_out)
+                after = self._sweep_once(known, entries)
                 if after is None:
                     break
                 known = after
@@ -115,7 +118,7 @@ class Recovery:
             self._recovered[key] = known
         return known
 
-    def _sweep_once(self, stored: Stored, time_out: bool) -> Stored | None:
+    def _sweep_once(self, stored: Stored, entries: bool) -> Stored | None:
         for which in range(len(self.world.ids)):
             row = self.world.row(stored, which)
             if row is None:
@@ -123,12 +126,12 @@ class Recovery:
             met = self.meet_prepared(stored, which, DEAD)
             if met is not None:
                 return self._run(stored, met)
-            if time_out and row.state is TransactionState.ONGOING:
+            if row.state is TransactionState.ONGOING:
                 after = self.world.time_out(stored, which, row.txn_epoch).stored
                 if after != stored:
                     return after
         group = self.world.group(stored, self.group_id)
-        for held in () if group is None else group.pending:
+        for held in group.pending if entries and group is not None else ():
             after = self._run(stored, ("settle", self.world.entries.put(held), DEAD))
             if after != stored:
                 return after

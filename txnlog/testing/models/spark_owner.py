@@ -2,8 +2,9 @@
 
 A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
 lost the checkpoint and starts from the committed positions, H is a helper with one look at a
-decided row that may be long out of date, R is an operator's reset. All of them may stop anywhere,
-and start at any time. Every query copies input offsets 0, 1, ... to each output topic.
+decided row that may be long out of date, R is an operator's reset, F an operator's fencing. All of
+them may stop anywhere, and start at any time. Every query copies input offsets 0, 1, ... to each
+output topic.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from txnlog.protocol.micro_batches import is_committed
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end, prepare_init
 from txnlog.testing.models.recovery import DEAD, Pc, Recovery
-from txnlog.testing.models.values import broken_history, staged, visible_units
+from txnlog.testing.models.values import broken_history, revived_entry, staged, visible_units
 from txnlog.testing.models.world import Stored, World, Wrote
 
 GROUP = "g"
@@ -55,28 +56,29 @@ class Actor:
 
 
 class SparkOwner:
-    """The model; `actors` is a string of the letters of A, B, C, H, R that take part."""
+    """The model; `actors` is a string of the letters of A, B, C, H, R, F that take part.
+
+    `grouped`: the source offsets are committed with the output; without them C makes no sense.
+    `own_ids`: C has a transactional.id of its own. `edited_id`: B has, on A's checkpoint.
+    """
 
     def __init__(
         self,
         actors: str = "ABC",
         *,
         batches: int = 1,
+        grouped: bool = True,
         own_ids: bool = False,
+        edited_id: bool = False,
         lost_replies: bool = False,
         topics: tuple[str, ...] = ("x", "y"),
         broken: frozenset[str] = frozenset(),
     ) -> None:
-        ids = ("id0", "id1") if own_ids else ("id0",)
-        known = {
-            "A": Actor("A"),
-            "B": Actor("B"),
-            "C": Actor("C", query=1, which=len(ids) - 1),
-            "H": Actor("H"),
-            "R": Actor("R"),
-        }
-        self.actors = tuple(known[letter] for letter in actors)
+        ids = ("id0", "id1") if own_ids or edited_id else ("id0",)
+        known = {"B": Actor("B", which=int(edited_id)), "C": Actor("C", 1, which=int(own_ids))}
+        self.actors = tuple(known.get(letter, Actor(letter)) for letter in actors)
         self.batches = batches
+        self.grouped = grouped
         self.lost_replies = lost_replies
         self.broken = broken
         self.world = World(ids, topics, broken)
@@ -87,7 +89,7 @@ class SparkOwner:
     # -- what may happen ---------------------------------------------------------------------------
 
     def initial(self) -> State:
-        first = {"H": ("look",), "R": ("reset",)}
+        first = {"H": ("look",), "R": ("reset",), "F": ("expel",)}
         places = tuple(first.get(actor.name, ("start",)) for actor in self.actors)
         return State(self.world.empty(), (Checkpoint(), Checkpoint()), places)
 
@@ -113,6 +115,8 @@ class SparkOwner:
                     yield "looks at a decided row", stored, checkpoints, met
         elif pc[0] == "reset":
             yield from self._reset(state)
+        elif pc[0] == "expel":
+            yield from self._expel(state)
         elif pc[0] in ("start", "fetch", "bump", "first", "plan", "ack"):
             yield from self._query(state, actor, pc)
         elif pc[0] in ("own", "step 0", "prepare"):
@@ -125,6 +129,14 @@ class SparkOwner:
             yield "meets an entry", stored, checkpoints, ("settle", entry, ("reset",))
         if not wrote.entries:
             yield "resets to where the group stands", wrote.stored, checkpoints, DEAD
+
+    def _expel(self, state: State) -> Iterator[Step]:
+        row = self.world.row(state.stored, 0)
+        if row is not None and not row.state.is_prepared:
+            above = row.producer_epoch
+            wrote = self.world.fence(state.stored, 0, above, spare_two_phase=False)
+            gone = ("expelled", row.owner.run_id, above)
+            yield f"fences run {row.owner.run_id}", wrote.stored, state.checkpoints, gone
 
     def _query(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         """The source's start and Spark's own checkpoint."""
@@ -139,6 +151,8 @@ class SparkOwner:
         if pc[0] == "start":
             if mine.offsets:
                 yield "starts from its checkpoint", stored, checkpoints, ("plan",)
+            elif not self.grouped:
+                yield "starts", stored, checkpoints, ("first", 0, 0)
             elif FETCH_BEFORE_BUMP in self.broken:
                 yield "starts", stored, checkpoints, ("fetch", None)
             else:
@@ -262,12 +276,14 @@ class SparkOwner:
             return DEAD
         if done:
             return ("ack", batch)
-        return ("step 0", batch, row.producer_id, row.producer_epoch)
+        step = "step 0" if self.grouped else "prepare"
+        return (step, batch, row.producer_id, row.producer_epoch)
 
     def _prepare(
         self, stored: Stored, actor: Actor, pc: Pc, planned: tuple[int, int, int]
     ) -> Wrote:
         _, batch, producer_id, epoch = pc
+        groups = (GROUP,) if self.grouped else ()
         files = tuple(staged(t, planned[0], actor.name) for t in self.world.topic_names)
         last = None
         if FORGET_BATCHES not in self.broken:
@@ -283,7 +299,7 @@ class SparkOwner:
                 producer_epoch=epoch,
                 run_id=actor.name,
                 result=TransactionResult.COMMIT,
-                manifest=Manifest(batches=files, groups=(GROUP,)),
+                manifest=Manifest(batches=files, groups=groups),
                 batch=last,
                 now_ms=0,
             ),
@@ -303,6 +319,11 @@ class SparkOwner:
             what = self._lost(after)
             if what is not None:
                 return what
+        for pc in after.places:
+            row = self.world.row(after.stored, 0)
+            if pc[0] == "expelled" and row is not None and row.state.is_prepared:
+                if row.owner.run_id == pc[1] and row.txn_epoch > pc[2]:
+                    return f"run {pc[1]} was fenced, and decides a transaction"
         return self._judge(after.stored)
 
     def _history(self, old: int, new: int) -> str | None:
@@ -331,7 +352,7 @@ class SparkOwner:
             units = visible_units(self.world.topics[number])
             if len(set(units)) < len(units):
                 return f"topic {name} holds output twice: {units}"
-        return None
+        return revived_entry(self.world.offsets[stored.offsets])
 
     def _judge_recovered(self, stored: Stored) -> str | None:
         clean = self.recovery.recovered(stored)
@@ -343,7 +364,7 @@ class SparkOwner:
             return f"after recovery: torn, the topics hold {held}"
         if sorted(held[0]) != list(range(len(held[0]))):
             return f"after recovery: input was skipped, the topics hold {held[0]}"
-        if self._position(clean) != len(held[0]):
+        if self.grouped and self._position(clean) != len(held[0]):
             return f"after recovery: position {self._position(clean)}, the topics hold {held[0]}"
         group = self.world.group(clean, GROUP)
         if group is not None and group.pending:

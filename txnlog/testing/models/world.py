@@ -59,10 +59,10 @@ STEP0_IGNORES_STRANGERS = "step 0 does not settle the entries it meets"
 STEP0_IGNORES_START = "step 0 does not compare the start with the group's position"
 CLEAR_WITHOUT_FENCE = "entries are cleared without raising the holder's epoch"
 FENCE_FORGETS_RUN = "a fenced run does not join the former runs"
-FENCE_LEAVES_ONGOING = "fencing an Ongoing holder raises its epoch only"
+ONE_ID_PER_TOPIC = "a transaction marks one topic of a name, also when it was created again"
+COMPLETE_ANY_PRODUCER = "COMPLETE looks at the epoch, not at the producer id"
 FENCE_BREAKS_PROMISE = "whoever meets an entry aborts its two-phase holder"
 MARKER_WITHOUT_TXN = "marker commits carry no txn"
-MARKER_SKIPS_OLDER = "a marker settles the headers of its own epoch only"
 COMPLETE_BEFORE_OFFSETS = "step 4 comes before step 3"
 ABORT_SKIPS_OFFSETS = "step 3 is for commits only"
 
@@ -164,8 +164,6 @@ class World:
                 if FENCE_FORGETS_RUN in self.broken:
                     owner = replace(moved.owner, former_runs=row.owner.former_runs)
                     moved = replace(moved, owner=owner)
-                if FENCE_LEAVES_ONGOING in self.broken:
-                    moved = replace(moved, state=row.state)
                 return Transition(operation="FENCE", previous=row, next=moved)
             return decision
 
@@ -244,12 +242,8 @@ class World:
                 batches=[b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)],
             )
             if isinstance(decision, TopicCommit):
-                txns, adds = decision.txns, decision.adds
-                if MARKER_WITHOUT_TXN in self.broken:
-                    txns = {}
-                if MARKER_SKIPS_OLDER in self.broken:
-                    adds = tuple(a for a in adds if a.producer_epoch == row.txn_epoch)
-                return TopicCommit(operation="WRITE TXN MARKERS", adds=adds, txns=txns)
+                txns = {} if MARKER_WITHOUT_TXN in self.broken else decision.txns
+                return TopicCommit(operation=decision.operation, adds=decision.adds, txns=txns)
             return decision
 
         which = self.topic_names.index(topic)
@@ -394,7 +388,8 @@ class World:
         """The writes of coordinator.finish for a decided row, in order: (what, topic, topic id)."""
         row = self.rows[number]
         assert row is not None
-        writes = [("marker", topic, topic_id) for topic, topic_id in row.topic_ids]
+        topic_ids = row.topics.items() if ONE_ID_PER_TOPIC in self.broken else row.topic_ids
+        writes = [("marker", topic, topic_id) for topic, topic_id in topic_ids]
         skipped = ABORT_SKIPS_OFFSETS in self.broken and (
             row.state is TransactionState.PREPARE_ABORT
         )
@@ -425,11 +420,12 @@ class World:
     def _complete(self, stored: Stored, which: int, number: int) -> Wrote:
         row = self.rows[number]
         assert row is not None
+        producer_id = None if COMPLETE_ANY_PRODUCER in self.broken else row.producer_id
         return self.transition(
             stored,
             which,
-            ("complete", row.producer_id, row.txn_epoch),
+            ("complete", producer_id, row.txn_epoch),
             lambda now: prepare_complete(
-                now, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=0
+                now, producer_id=producer_id, txn_epoch=row.txn_epoch, now_ms=0
             ),
         )

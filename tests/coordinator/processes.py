@@ -1,0 +1,147 @@
+"""Processes over one shared memory store, and the acts the coordinator tests put them through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from txnlog.clock import Clock
+from txnlog.cluster import Cluster
+from txnlog.errors import TxnLogError
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.storage.delta_log import LogSettings
+from txnlog.sweeper import Sweeper
+from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
+from txnlog.testing.invariants import check_cluster, read_committed
+
+SETTINGS = LogSettings(checkpoint_interval=6, checkpoint_mode="inline")
+PLAIN = LogSettings(checkpoint_mode="off")
+TOPICS = ("orders", "stock")
+GROUP = "readers"
+MINUTE_MS = 60_000
+
+
+def process(
+    shared: SharedMemory, *, settings: LogSettings = PLAIN, clock: Clock | None = None
+) -> Cluster:
+    """A new process: its own memory, the shared store."""
+    return Cluster.open(shared.open(clock=clock), create=True, shards=2, settings=settings)
+
+
+def faults(cluster: Cluster) -> FaultyStore:
+    assert isinstance(cluster.store, FaultyStore)
+    return cluster.store
+
+
+def world(*, settings: LogSettings = PLAIN) -> SharedMemory:
+    """A store with a cluster, two topics of two partitions, and a group at generation 1."""
+    shared = SharedMemory()
+    first = process(shared, settings=settings)
+    for name in TOPICS:
+        first.create_topic(name, partitions=2)
+    first.groups.start(GROUP)
+    return shared
+
+
+def staged(cluster: Cluster, topic: str, name: str, *, records: int = 2) -> StagedBatch:
+    """A staged file that exists by name only: what is in it is not the coordinator's business."""
+    log = cluster.topic(topic)
+    partition = sum(name.encode()) % 2
+    return StagedBatch(
+        topic=topic,
+        topic_id=log.topic_id,
+        partition=partition,
+        path=f"part-{partition}-{name}.parquet",
+        size_bytes=7,
+        num_records=records,
+        timestamp_min_us=1,
+        timestamp_max_us=2,
+        staged_ms=cluster.store.now_ms(),
+    )
+
+
+def both(cluster: Cluster, name: str) -> list[StagedBatch]:
+    """One batch for each topic."""
+    return [staged(cluster, topic, name) for topic in TOPICS]
+
+
+def consumed(start: int, end: int, *, generation: int = 1, group: str = GROUP) -> GroupOffsets:
+    """The input of a transaction: offsets start to end of one partition."""
+    return GroupOffsets(
+        group_id=group,
+        generation=generation,
+        start={"input": {0: start}},
+        end={"input": {0: end}},
+    )
+
+
+def owned(cluster: Cluster, run: str, *, tid: str = "tx") -> TransactionMetadata:
+    return cluster.coordinator.init_producer_id(tid, Owner(run_id=run), timeout_ms=MINUTE_MS)
+
+
+def eager(
+    cluster: Cluster, row: TransactionMetadata, name: str, *, groups: tuple[str, ...] = ()
+) -> TransactionMetadata:
+    """Open a transaction and append one batch to each topic as `ongoing`."""
+    batches = both(cluster, name)
+    partitions = [
+        TopicPartitions(topic=b.topic, topic_id=b.topic_id, partitions=(b.partition,))
+        for b in batches
+    ]
+    row = cluster.coordinator.add_partitions(row, partitions, groups=groups)
+    for batch in batches:
+        cluster.coordinator.append(row, [batch], {batch.partition: 0})
+    return row
+
+
+def visible(cluster: Cluster, name: str) -> tuple[bool, ...]:
+    """For each topic, whether a read_committed reader sees the batch of that name."""
+    found = []
+    for topic in TOPICS:
+        log = cluster.topic_log(topic)
+        log.refresh()
+        paths = [b.path for batches in read_committed(log.view).values() for b in batches]
+        assert len(set(paths)) == len(paths)
+        found.append(any(path.endswith(f"-{name}.parquet") for path in paths))
+    return tuple(found)
+
+
+def position(cluster: Cluster) -> int:
+    """The group's committed position, with nothing pending."""
+    return cluster.groups.fetch(GROUP).get("input", {}).get(0, 0)
+
+
+def recover(shared: SharedMemory, *, settings: LogSettings = PLAIN) -> Cluster:
+    """Let a sweeper of a new process settle everything; no other traffic (R73)."""
+    cluster = process(shared, settings=settings)
+    sweeper = Sweeper(cluster)
+    for _ in range(3):
+        sweeper.sweep()
+        shared.clock.advance_ms(2 * MINUTE_MS)
+    check_cluster(cluster, settled=True)
+    check_cluster(process(shared), settled=True)
+    return cluster
+
+
+@contextmanager
+def planned(cluster: Cluster, plan: Mapping[int, Fault]) -> Iterator[FaultsAt]:
+    """Faults at the storage calls made inside the block, numbered from its start."""
+    store = faults(cluster)
+    counted = FaultsAt(plan)
+    store.plan = counted
+    try:
+        yield counted
+    finally:
+        store.plan = lambda verb, path: Fault.NONE
+
+
+def outcome_of(act: Callable[[], object]) -> str:
+    """ "done", "crashed", or the name of the error."""
+    try:
+        act()
+    except SimulatedCrash:
+        return "crashed"
+    except TxnLogError as error:
+        return type(error).__name__
+    return "done"

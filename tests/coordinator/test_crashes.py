@@ -1,0 +1,399 @@
+"""Crash, fail or lose the reply at every storage call of every operation, one after another.
+
+The calls are numbered by a dry run. After each fault another process recovers with nothing but a
+sweep, and the result must be all or nothing, for ever the same, and what was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+
+from tests.coordinator.processes import (
+    GROUP,
+    PLAIN,
+    SETTINGS,
+    both,
+    consumed,
+    eager,
+    faults,
+    outcome_of,
+    owned,
+    planned,
+    position,
+    process,
+    recover,
+    visible,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.errors import StorageError
+from txnlog.protocol.metadata import Owner, StagedBatch, TransactionMetadata
+from txnlog.storage.delta_log import LogSettings
+from txnlog.sweeper import Sweeper
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.invariants import Witness, check_cluster
+
+T = TypeVar("T")
+
+CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
+
+
+@dataclass
+class Actor:
+    """A process in the middle of its work: what it holds, and what it is about to do."""
+
+    shared: SharedMemory
+    cluster: Cluster
+    row: TransactionMetadata
+    batches: list[StagedBatch]
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+
+class Deferred(Actor):
+    """Commit staged batches of two topics with the offsets read."""
+
+    commits = True
+
+    @classmethod
+    def begin(cls, shared: SharedMemory, settings: LogSettings) -> Actor:
+        cluster = process(shared, settings=settings)
+        row = owned(cluster, "first")
+        row = cluster.coordinator.commit(row, both(cluster, "before"), offsets=[consumed(0, 10)])
+        return cls(shared, cluster, row, both(cluster, "mine"))
+
+    def act(self) -> None:
+        self.cluster.coordinator.commit(self.row, self.batches, offsets=[consumed(10, 20)])
+
+
+class Eager(Deferred):
+    """Commit batches that are in the topics already."""
+
+    @classmethod
+    def begin(cls, shared: SharedMemory, settings: LogSettings) -> Actor:
+        actor = super().begin(shared, settings)
+        actor.row = eager(actor.cluster, actor.row, "mine", groups=(GROUP,))
+        actor.batches = []
+        return actor
+
+
+class Appending(Eager):
+    """Open the transaction, append and commit."""
+
+    @classmethod
+    def begin(cls, shared: SharedMemory, settings: LogSettings) -> Actor:
+        return Deferred.begin.__func__(cls, shared, settings)  # type: ignore[attr-defined]
+
+    def act(self) -> None:
+        row = eager(self.cluster, self.row, "mine", groups=(GROUP,))
+        self.cluster.coordinator.commit(row, offsets=[consumed(10, 20)])
+
+
+class Persistent(Appending):
+    """A client that repeats each of its calls while they fail with a retriable error."""
+
+    def act(self) -> None:
+        row = persist(lambda: eager(self.cluster, self.row, "mine", groups=(GROUP,)))
+        persist(lambda: self.cluster.coordinator.commit(row, offsets=[consumed(10, 20)]))
+
+
+def persist(act: Callable[[], T]) -> T:
+    for _ in range(3):
+        try:
+            return act()
+        except StorageError:
+            continue
+    return act()
+
+
+class OneOff(Deferred):
+    """A batch write under an id that leaves no row; without offsets."""
+
+    def act(self) -> None:
+        self.cluster.coordinator.commit_one_off(self.batches, Owner(run_id="once"))
+
+
+class Aborting(Eager):
+    """Abort batches that are in the topics already."""
+
+    commits = False
+
+    def act(self) -> None:
+        self.cluster.coordinator.abort(self.row)
+
+
+class TakingOver(Aborting):
+    """Another run takes over while the transaction is open (R27, R44)."""
+
+    def act(self) -> None:
+        owned(self.cluster, "second")
+
+
+class TimingOut(Aborting):
+    """The sweeper ends a transaction that took too long (R32)."""
+
+    def act(self) -> None:
+        row = self.cluster.coordinator.describe("tx")
+        assert row is not None
+        self.cluster.coordinator.time_out(row, by="a test")
+
+
+COMMITS: list[type[Deferred]] = [Deferred, Eager, Appending, OneOff]
+ABORTS: list[type[Deferred]] = [Aborting, TakingOver, TimingOut]
+
+
+def calls_of(kind: type[Deferred], settings: LogSettings) -> int:
+    actor = kind.begin(world(settings=settings), settings)
+    with planned(actor.cluster, {}) as plan:
+        actor.act()
+    return plan.calls
+
+
+def judge(kind: type[Deferred], shared: SharedMemory, outcome: str) -> bool:
+    """After recovery: all or nothing, what was acknowledged, and the group stands where it must."""
+    after = recover(shared)
+    assert visible(after, "before") == (True, True)
+    seen = visible(after, "mine")
+    assert seen in ((True, True), (False, False)), f"torn: {seen}"
+    if not kind.commits:
+        assert seen == (False, False)
+    elif outcome == "done":
+        assert seen == (True, True)
+    expected = 20 if seen[0] and kind is not OneOff else 10
+    assert position(after) == expected
+    assert visible(process(shared), "mine") == seen
+    return seen[0]
+
+
+@pytest.mark.parametrize("settings", [PLAIN, SETTINGS], ids=["plain", "checkpoints"])
+@pytest.mark.parametrize("kind", [*COMMITS, *ABORTS])
+def test_transaction_cut_at_any_call_is_all_or_nothing(
+    kind: type[Deferred], settings: LogSettings
+) -> None:
+    """Before PREPARE it aborts, after PREPARE it is finished by whoever comes next (R36, R73)."""
+    results = set()
+    for number in range(calls_of(kind, settings)):
+        for fault in (*CRASHES, *ERRORS):
+            shared = world(settings=settings)
+            actor = kind.begin(shared, settings)
+            witness = Witness()
+            witness.look(process(shared))
+            with planned(actor.cluster, {number: fault}):
+                outcome = outcome_of(actor.act)
+            check_cluster(process(shared))
+            witness.look(process(shared))
+            shared.land_late()
+            try:
+                results.add(judge(kind, shared, outcome))
+            except AssertionError as error:
+                raise AssertionError(f"{kind.__name__}: {fault} at call {number}") from error
+            witness.look(process(shared))
+    assert results == ({True, False} if kind.commits else {False})
+
+
+@pytest.mark.parametrize("kind", [Deferred, Eager, Persistent, OneOff, *ABORTS])
+def test_transaction_repeated_after_an_error_succeeds_once(kind: type[Deferred]) -> None:
+    """A retriable error may be answered by the same call again, whatever landed (R28, R36, R41)."""
+    for number in range(calls_of(kind, PLAIN)):
+        for fault in ERRORS:
+            shared = world()
+            actor = kind.begin(shared, PLAIN)
+            with planned(actor.cluster, {number: fault}):
+                outcome = outcome_of(actor.act)
+            assert outcome in ("done", "StorageError", "CommitStateUnknownError"), outcome
+            if kind is Persistent:
+                assert outcome == "done"
+            elif outcome != "done" and kind is not OneOff:
+                shared.land_late()
+                assert outcome_of(actor.act) == "done", f"{fault} at call {number}"
+                outcome = "done"
+            judge(kind, shared, outcome)
+
+
+@pytest.mark.parametrize("kind", [Deferred, Eager, OneOff, TakingOver])
+def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred]) -> None:
+    """Helpers die, too: any subset of the markers may be there when the next one comes (R36)."""
+    for number in range(calls_of(kind, PLAIN)):
+        shared = world()
+        actor = kind.begin(shared, PLAIN)
+        with planned(actor.cluster, {number: Fault.CRASH_AFTER}):
+            outcome_of(actor.act)
+        decided = None
+        for second in range(60):
+            helper = process(shared)
+            sweeper = Sweeper(helper)
+            sweeper.sweep()
+            shared.clock.advance_ms(120_000)
+            with planned(helper, {second: Fault.CRASH_AFTER}):
+                if outcome_of(sweeper.sweep) == "done":
+                    break
+            check_cluster(process(shared))
+            seen = judge_prefix(shared)
+            assert decided is None or not decided or seen, "a decision was taken back"
+            decided = seen
+        judge(kind, shared, "crashed")
+
+
+def judge_prefix(shared: SharedMemory) -> bool:
+    return any(visible(process(shared), "mine"))
+
+
+# --- Others act while one stands still ------------------------------------------------------------
+
+
+def take_over(other: Cluster) -> None:
+    owned(other, "second")
+
+
+def sweep(other: Cluster) -> None:
+    sweeper = Sweeper(other)
+    sweeper.sweep()
+    faults(other).clock.sleep_ms(120_000)
+    sweeper.sweep()
+
+
+def read_group(other: Cluster) -> None:
+    other.groups.fetch(GROUP)
+
+
+def restart_group(other: Cluster) -> None:
+    generation = other.groups.start(GROUP)
+    other.groups.fetch(GROUP, generation)
+
+
+def take_over_and_commit(other: Cluster) -> None:
+    row = owned(other, "second")
+    start = position(other)
+    other.coordinator.commit(row, both(other, "theirs"), offsets=[consumed(start, start + 5)])
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("other_act", [take_over, sweep, read_group, restart_group])
+@pytest.mark.parametrize("kind", [*COMMITS, *ABORTS])
+def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
+    kind: type[Deferred], other_act: Callable[[Cluster], None], late: bool
+) -> None:
+    """A zombie stands still at any call, others go on, and it wakes up (R27, R31, R44, R46).
+
+    `late`: its call at that moment is a put that lands only after the others have acted.
+    """
+    for number in range(calls_of(kind, PLAIN)):
+        shared = world()
+        actor = kind.begin(shared, PLAIN)
+        witness = Witness()
+
+        def interlude(shared: SharedMemory = shared, witness: Witness = witness) -> None:
+            other = process(shared)
+            other_act(other)
+            check_cluster(process(shared))
+            witness.look(other)
+
+        store = faults(actor.cluster)
+        at = number + 1 if late else number
+        store.plan = FaultsAt(
+            {number: Fault.LAND_LATE} if late else {}, interlude=interlude, interlude_at=at
+        )
+        outcome = outcome_of(actor.act)
+        if not late:
+            store.plan = lambda verb, path: Fault.NONE
+        shared.land_late()
+        check_cluster(process(shared))
+        try:
+            judge(kind, shared, outcome)
+        except AssertionError as error:
+            raise AssertionError(f"{kind.__name__} against {other_act} at {number}") from error
+        witness.look(process(shared))
+
+
+@pytest.mark.parametrize("kind", [Deferred, Eager, Appending])
+def test_zombie_and_successor_reading_the_same_input_write_it_once(kind: type[Deferred]) -> None:
+    """The successor starts where the group stands; the zombie wakes at any call (R44, R47)."""
+    for number in range(calls_of(kind, PLAIN)):
+        shared = world()
+        actor = kind.begin(shared, PLAIN)
+        store = faults(actor.cluster)
+        store.plan = FaultsAt(
+            {}, interlude=lambda s=shared: take_over_and_commit(process(s)), interlude_at=number
+        )
+        outcome = outcome_of(actor.act)
+        after = recover(shared)
+        mine, theirs = visible(after, "mine"), visible(after, "theirs")
+        assert theirs == (True, True)
+        assert mine in ((True, True), (False, False))
+        assert position(after) == (25 if mine[0] else 15), f"at call {number}"
+        assert (outcome == "done") <= mine[0]
+
+
+# --- Topics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
+def test_create_topic_cut_at_any_call_makes_one_topic_or_none(fault: Fault) -> None:
+    """A lost reply must not read as "exists already", nor a crash leave half a topic."""
+    shared = world()
+    other = process(shared)
+    with planned(other, {}) as plan:
+        other.create_topic("dry", partitions=3)
+    for number in range(plan.calls):
+        cluster = process(shared)
+        name = f"t{number}"
+        with planned(cluster, {number: fault}):
+            outcome = outcome_of(lambda c=cluster, n=name: c.create_topic(n, partitions=3))
+        shared.land_late()
+        assert outcome in ("done", "crashed", "StorageError")
+        assert outcome in ("done", "crashed") or fault in ERRORS
+        fresh = process(shared)
+        fresh.create_topic(name, partitions=3, exist_ok=True)
+        assert fresh.topic(name).partitions == 3
+        check_cluster(fresh)
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
+def test_delete_topic_cut_at_any_call_deletes_whole_or_not(fault: Fault) -> None:
+    """The ends must survive in the same commit that removes the files (R71)."""
+    number = 0
+    while True:
+        shared = world()
+        owner = process(shared)
+        row = owned(owner, "first")
+        owner.coordinator.commit(row, both(owner, "mine"))
+        ends = [p.end_offset for p in owner.topic("orders").view.partitions]
+        assert sum(ends) == 2
+        cluster = process(shared)
+        with planned(cluster, {number: fault}) as plan:
+            outcome = outcome_of(lambda c=cluster: c.delete_topic("orders"))
+        shared.land_late()
+        fresh = process(shared)
+        gone = "orders" not in fresh.list_topics()
+        assert gone >= (outcome == "done")
+        fresh.create_topic("orders", partitions=2, exist_ok=True)
+        view = fresh.topic("orders").view
+        assert [p.end_offset for p in view.partitions] == ends
+        assert visible(fresh, "mine") == (not gone, True)
+        check_cluster(fresh)
+        number += 1
+        if number >= plan.calls:
+            break
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
+def test_cluster_created_with_a_fault_at_any_call_opens_afterwards(fault: Fault) -> None:
+    """Half a cluster must open as a whole one, with one id (R69)."""
+    for number in range(24):
+        shared = SharedMemory()
+        store = shared.open(plan=FaultsAt({number: fault}))
+        outcome = outcome_of(lambda s=store: Cluster.open(s, create=True, shards=2, settings=PLAIN))
+        assert outcome in ("done", "crashed", "StorageError")
+        shared.land_late()
+        first = process(shared)
+        second = process(shared)
+        assert first.cluster_id == second.cluster_id
+        assert (first.shards, second.shards) == (2, 2)
+        owned(first, "a")
+        check_cluster(second)

@@ -1,0 +1,457 @@
+"""Transactions by example: fencing, repeated calls, doubt, deleted topics, two phases, old rows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from msgspec.structs import replace
+
+from tests.coordinator.processes import (
+    GROUP,
+    MINUTE_MS,
+    both,
+    consumed,
+    eager,
+    faults,
+    owned,
+    planned,
+    position,
+    process,
+    recover,
+    staged,
+    visible,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    IllegalGenerationError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OffsetConflictError,
+    ProducerFencedError,
+    StagedFileTooOldError,
+    StorageError,
+    TopicAuthorizationError,
+    TxnLogError,
+    UnknownTopicIdError,
+    UnstableOffsetCommitError,
+)
+from txnlog.protocol.metadata import Manifest, Owner, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.transitions import prepare_add_partitions, prepare_expire
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash, SkewedClock
+from txnlog.testing.invariants import check_cluster, read_committed
+
+HALF_DAY_MS = 12 * 3_600_000
+
+
+def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
+    row = cluster.coordinator.describe(tid)
+    assert row is not None
+    return row.state
+
+
+def prepared(shared: SharedMemory, name: str = "mine") -> TransactionMetadata:
+    """A transaction that was decided by a process which died right after (R36)."""
+    dying = process(shared)
+    row = owned(dying, "dead")
+    batches = both(dying, name)
+
+    def plan(verb: str, path: str) -> Fault:
+        is_marker = verb == "put" and path.startswith("orders/_delta_log")
+        return Fault.CRASH_BEFORE if is_marker else Fault.NONE
+
+    faults(dying).plan = plan
+    with pytest.raises(SimulatedCrash):
+        dying.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+    found = process(shared).coordinator.describe("tx")
+    assert found is not None
+    assert found.state is TransactionState.PREPARE_COMMIT
+    return found
+
+
+# --- What readers see -----------------------------------------------------------------------------
+
+
+def test_read_committed_shows_eager_data_only_after_the_commit() -> None:
+    """Undecided data, and what stands behind it, is not there yet (R12, R15, R17)."""
+    shared = world()
+    cluster = process(shared)
+    row = eager(cluster, owned(cluster, "a"), "open")
+    other = process(shared)
+    behind = other.coordinator.init_producer_id("other", Owner(run_id="b"))
+    other.coordinator.commit(behind, both(other, "behind"))
+    assert visible(other, "open") == (False, False)
+    cluster.coordinator.commit(row)
+    for reader in (other, process(shared)):
+        assert visible(reader, "open") == visible(reader, "behind") == (True, True)
+        # No offset is spent on a marker: the next record follows the last.
+        ends = [state.end_offset for state in reader.topic("orders").view.partitions]
+        assert sum(ends) == 4
+    check_cluster(other, settled=True)
+
+
+def test_aborts_between_commits_are_left_out_exactly() -> None:
+    """An abort never hides the commit after it (R16)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    for number in range(8):
+        row = eager(cluster, row, f"n{number}")
+        end = cluster.coordinator.abort if number % 3 == 0 else cluster.coordinator.commit
+        row = end(row)
+    for number in range(8):
+        assert visible(process(shared), f"n{number}") == (number % 3 != 0,) * 2
+    check_cluster(cluster, settled=True)
+
+
+# --- Fencing and repeated calls -------------------------------------------------------------------
+
+
+def test_zombie_of_every_kind_is_fenced_by_the_successor() -> None:
+    """Everything of the zombie's open transaction is gone, and it can do nothing more (R44)."""
+    shared = world()
+    zombie, successor = process(shared), process(shared)
+    old = eager(zombie, owned(zombie, "old"), "zombie")
+    new = owned(successor, "new")
+    assert new.producer_id == old.producer_id
+    assert new.producer_epoch > old.producer_epoch
+    late = staged(zombie, "orders", "late")
+    for call in (
+        lambda: zombie.coordinator.commit(old),
+        lambda: zombie.coordinator.commit(old, [late], offsets=[consumed(0, 9)]),
+        lambda: eager(zombie, old, "again"),
+        lambda: zombie.coordinator.append(old, [late], {late.partition: 2}),
+        lambda: owned(zombie, "old"),
+    ):
+        with pytest.raises((ProducerFencedError, InvalidProducerEpochError)):
+            call()
+    with suppress(TxnLogError):
+        zombie.coordinator.abort(old)
+    successor.coordinator.commit(new, both(successor, "mine"))
+    assert visible(successor, "zombie") == visible(successor, "late") == (False, False)
+    assert visible(successor, "mine") == (True, True)
+    assert recover(shared).groups.fetch(GROUP) == {}
+
+
+def test_end_repeated_succeeds_and_the_opposite_is_refused() -> None:
+    """A late EndTxn never ends a later transaction (R31)."""
+    shared = world()
+    cluster = process(shared)
+    first = eager(cluster, owned(cluster, "a"), "one")
+    second = cluster.coordinator.commit(first)
+    assert cluster.coordinator.commit(first).producer_epoch == second.producer_epoch
+    with pytest.raises(InvalidTxnStateError):
+        cluster.coordinator.abort(first)
+    open_row = eager(cluster, second, "two")
+    for late in (cluster.coordinator.commit, cluster.coordinator.abort):
+        with pytest.raises((InvalidProducerEpochError, InvalidTxnStateError)):
+            late(first)
+    assert state_of(cluster) is TransactionState.ONGOING
+    cluster.coordinator.commit(open_row)
+    assert visible(cluster, "two") == (True, True)
+
+
+def test_commit_with_offsets_repeated_after_it_was_completed_succeeds() -> None:
+    """The reply to step 4 is lost; only commit may be called again, and it must say so (R36, R41)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    batches, offsets = both(cluster, "mine"), [consumed(0, 10)]
+    done = cluster.coordinator.commit(row, batches, offsets=offsets)
+    again = process(shared).coordinator.commit(row, batches, offsets=offsets)
+    assert again == done
+    assert visible(cluster, "mine") == (True, True)
+    assert position(cluster) == 10
+    cluster.delete_topic("stock")
+    assert cluster.coordinator.commit(row, batches, offsets=offsets) == done
+
+
+def test_init_is_repeated_without_a_second_bump() -> None:
+    """The reply to a take-over is lost at every storage call (R28)."""
+    number = 0
+    calls = 99
+    while number < calls:
+        shared = world()
+        cluster = process(shared)
+        eager(cluster, owned(cluster, "a"), "open")
+        with planned(cluster, {number: Fault.LOSE_REPLY}) as plan, suppress(StorageError):
+            owned(cluster, "b")
+        row = owned(cluster, "b")
+        # 0 open, 1 fenced, 2 complete, 3 never.
+        assert row.producer_epoch == 2 or row.producer_epoch == 3
+        assert owned(process(shared), "b").producer_epoch == row.producer_epoch
+        calls = plan.calls
+        number += 1
+    assert number > 10
+
+
+def test_init_of_an_id_that_expires_at_that_moment_gets_a_producer_id() -> None:
+    """The row is there when it is looked at, and gone when it is decided on (R35, R10)."""
+    shared = world()
+    first = process(shared)
+    owned(first, "a")
+    second = process(shared)
+
+    def expire() -> None:
+        log = first.shard(first.shard_of("tx"))
+        log.transition("tx", lambda row: prepare_expire(row, now_ms=0))
+
+    for number in range(6):
+        faults(second).plan = FaultsAt({}, interlude=expire, interlude_at=number)
+        row = owned(second, f"run{number}")
+        assert row.producer_id >= 0
+        check_cluster(process(shared))
+
+
+# --- Clocks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew_ms", [-(10**12), -86_400_000, 86_400_000 * 4_000, 10**14])
+def test_wrong_wall_clocks_break_no_transition(skew_ms: int) -> None:
+    """Another machine's clock is anything; errors that show its times included (R34)."""
+    shared = world()
+    wrong = process(shared, clock=SkewedClock(shared.clock, skew_ms))
+    right = process(shared)
+    row = owned(wrong, "a")
+    row = wrong.coordinator.commit(row, both(wrong, "one"), offsets=[consumed(0, 10)])
+    row = eager(wrong, row, "two")
+    taken = owned(right, "b")
+    with pytest.raises(ProducerFencedError):
+        wrong.coordinator.commit(row)
+    owned(wrong, "c")
+    with pytest.raises(ProducerFencedError, match="fenced"):
+        right.coordinator.commit(taken, both(right, "three"))
+    after = recover(shared)
+    assert visible(after, "one") == (True, True)
+    assert visible(after, "two") == visible(after, "three") == (False, False)
+
+
+# --- A topic in trouble ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [Fault.DENY, Fault.FAIL_BEFORE])
+def test_topic_that_cannot_be_written_delays_only_its_own_marker(fault: Fault) -> None:
+    """Other topics of the transaction, and other transactions, go on (R37, R68)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    batches = both(cluster, "mine")
+    faults(cluster).plan = lambda verb, path: (
+        fault if verb == "put" and path.startswith("orders/") else Fault.NONE
+    )
+    with pytest.raises((TopicAuthorizationError, StorageError)):
+        cluster.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+    assert state_of(cluster) is TransactionState.PREPARE_COMMIT
+    assert visible(cluster, "mine") == (False, True)
+    other = cluster.coordinator.init_producer_id("other", Owner(run_id="b"))
+    cluster.coordinator.commit(other, [staged(cluster, "stock", "theirs")])
+    assert visible(cluster, "theirs") == (False, True)
+    after = recover(shared)
+    assert visible(after, "mine") == (True, True)
+    assert position(after) == 10
+
+
+def test_commit_to_a_topic_made_anew_is_refused_before_anything_is_written() -> None:
+    """A writer that knew the old id gets UnknownTopicId, and the other topic nothing (R71)."""
+    shared = world()
+    cluster, admin = process(shared), process(shared)
+    row = owned(cluster, "a")
+    batches = both(cluster, "mine")
+    admin.delete_topic("orders")
+    admin.create_topic("orders", partitions=2)
+    for call in (
+        lambda: cluster.coordinator.commit(row, batches, offsets=[consumed(0, 10)]),
+        lambda: cluster.coordinator.commit_one_off(batches, Owner(run_id="x")),
+    ):
+        with pytest.raises(UnknownTopicIdError, match="orders"):
+            call()
+    assert visible(cluster, "mine") == (False, False)
+    row = cluster.coordinator.commit(row, both(cluster, "again"), offsets=[consumed(0, 10)])
+    assert visible(cluster, "again") == (True, True)
+
+
+def test_prepared_transaction_never_touches_the_topic_made_anew() -> None:
+    """Its marker for the deleted topic counts as written (R71)."""
+    shared = world()
+    prepared(shared)
+    admin = process(shared)
+    admin.delete_topic("orders")
+    admin.create_topic("orders", partitions=2)
+    after = recover(shared)
+    assert visible(after, "mine") == (False, True)
+    assert position(after) == 10
+
+
+def test_manifest_with_two_topics_of_one_name_publishes_each_where_it_belongs() -> None:
+    """A topic is recreated between two tasks' staging and the PREPARE of both (R71)."""
+    shared = world()
+    cluster, admin = process(shared), process(shared)
+    row = owned(cluster, "a")
+    old = staged(cluster, "orders", "old")
+    admin.delete_topic("orders")
+    admin.create_topic("orders", partitions=2)
+    new = staged(cluster, "orders", "new")
+    for batches in ([old, new], [new, old]):
+        shared_row = cluster.coordinator.describe("tx")
+        assert shared_row is not None
+        decided = replace(
+            shared_row,
+            state=TransactionState.PREPARE_COMMIT,
+            txn_epoch=row.producer_epoch,
+            pending=Manifest(batches=tuple(batches)),
+        )
+        assert cluster.coordinator.finish(decided, read_ms=cluster.store.clock.boot_ms())
+        assert visible(cluster, "old") == (False, False)
+        assert visible(cluster, "new") == (True, False)
+
+
+# --- Groups ---------------------------------------------------------------------------------------
+
+
+def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
+    """On abort the consumer goes back to its committed position (R45, R49)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
+    row = eager(cluster, row, "two", groups=(GROUP,))
+    cluster.groups.add_pending(row, [consumed(10, 20)])
+    cluster.coordinator.abort(row)
+    assert position(cluster) == 10
+    check_cluster(cluster, settled=True)
+
+
+def test_stale_generation_and_repeated_input_are_refused() -> None:
+    """Two instances never both commit the same input (R47, R48)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
+    with pytest.raises(OffsetConflictError):
+        cluster.coordinator.commit(row, both(cluster, "two"), offsets=[consumed(5, 15)])
+    assert process(shared).groups.start(GROUP) == 2
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, both(cluster, "two"), offsets=[consumed(10, 15)])
+    assert visible(cluster, "two") == (False, False)
+    assert position(cluster) == 10
+
+
+def test_late_helper_never_overwrites_a_newer_position() -> None:
+    """A helper repeats step 3 of an old transaction after others have gone on (R47)."""
+    shared = world()
+    old = prepared(shared)
+    helper = process(shared)
+    helper.groups.fetch(GROUP)
+    cluster = process(shared)
+    row = owned(cluster, "b")
+    for number in range(1, 4):
+        row = cluster.coordinator.commit(
+            row, both(cluster, f"n{number}"), offsets=[consumed(10 * number, 10 * number + 10)]
+        )
+        process(shared).coordinator.finish(old, read_ms=shared.clock.boot_ms())
+        assert position(process(shared)) == 10 * number + 10
+    check_cluster(process(shared), settled=True)
+
+
+def two_phase(cluster: Cluster, row: TransactionMetadata, name: str) -> TransactionMetadata:
+    """An Ongoing row that holds its manifest, as prepare_transaction writes it (KIP-939)."""
+    cluster.groups.add_pending(row, [consumed(0, 10)])
+    manifest = Manifest(batches=tuple(both(cluster, name)), groups=(GROUP,))
+    held = cluster.shard(cluster.shard_of("tx")).transition(
+        "tx",
+        lambda now: prepare_add_partitions(
+            now,
+            transactional_id="tx",
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            run_id=row.owner.run_id,
+            manifest=manifest,
+            now_ms=0,
+        ),
+    )
+    assert held is not None
+    return held
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_two_phase_transaction_is_waited_for_and_ends_as_its_client_says(commit: bool) -> None:
+    """No time-out and no reader ends it; its manifest is what commit publishes (R32, R46)."""
+    shared = world()
+    cluster = process(shared)
+    held = two_phase(cluster, owned(cluster, "a"), "mine")
+    shared.clock.advance_ms(30 * MINUTE_MS)
+    other = process(shared)
+    other.coordinator.time_out(held, by="a test")
+    with pytest.raises(UnstableOffsetCommitError):
+        other.groups.fetch(GROUP)
+    assert state_of(other) is TransactionState.ONGOING
+    if commit:
+        cluster.coordinator.commit(held)
+    else:
+        cluster.coordinator.abort(held)
+    assert visible(other, "mine") == (commit, commit)
+    assert position(other) == (10 if commit else 0)
+    check_cluster(other, settled=True)
+
+
+# --- Old rows and old files -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_helper_that_slept_over_the_row_reads_it_again_before_it_writes(number: int) -> None:
+    """By now the marker's `txn` may have been forgotten; the batch would be there twice (rule 8)."""
+    shared = world()
+    prepared(shared)
+    helper = process(shared)
+
+    def long_night() -> None:
+        recover(shared)
+        for _ in range(3):
+            shared.clock.advance_ms(HALF_DAY_MS)
+        forget_markers(shared)
+
+    row = helper.coordinator.describe("tx")
+    assert row is not None
+    faults(helper).plan = FaultsAt({}, interlude=long_night, interlude_at=number)
+    helper.coordinator.finish(row)
+    for topic in ("orders", "stock"):
+        log = process(shared).topic(topic)
+        paths = [b.path for found in read_committed(log.view).values() for b in found]
+        assert len(paths) == 1
+        assert sum(state.end_offset for state in log.view.partitions) == 2, "published twice"
+
+
+def forget_markers(shared: SharedMemory) -> None:
+    """What housekeeping may do after seven days: the markers of dead producers go."""
+    for topic in ("orders", "stock"):
+        log = process(shared).topic(topic).log
+        path = f"{topic}/_delta_log/{log.version:020}.json"
+        store = shared.open()
+        kept = [line for line in store.get(path).splitlines() if b'"txn"' not in line]
+        store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
+
+
+def test_append_and_commit_look_at_the_age_of_files_again_after_a_conflict() -> None:
+    """Vacuum's barrier commit makes everybody who is under way check once more (R72)."""
+    for kind in ("append", "commit", "one-off"):
+        shared = world()
+        cluster = process(shared)
+        row = owned(cluster, "a")
+        old = both(cluster, "mine")
+        opened = eager(cluster, row, "open") if kind == "append" else row
+
+        def vacuum(shared: SharedMemory = shared) -> None:
+            shared.clock.advance_ms(4 * 86_400_000)
+
+        calls = {"append": 1, "commit": 4, "one-off": 6}[kind]
+        faults(cluster).plan = FaultsAt({}, interlude=vacuum, interlude_at=calls)
+        with pytest.raises(StagedFileTooOldError):
+            if kind == "append":
+                cluster.coordinator.append(opened, old[:1], {old[0].partition: 2})
+            elif kind == "commit":
+                cluster.coordinator.commit(row, old)
+            else:
+                cluster.coordinator.commit_one_off(old, Owner(run_id="x"))
+        assert visible(process(shared), "mine") == (False, False)

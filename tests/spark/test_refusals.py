@@ -1,0 +1,160 @@
+"""What source and sink refuse, and whether Spark's exception says why and what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark import pipeline
+from tests.spark.conftest import Lab
+
+pytestmark = pytest.mark.spark
+
+
+def refusal(what: Any) -> str:
+    """The message of the exception that Spark raises, without the Python traceback's frames."""
+    with pytest.raises(PySparkException) as failure:
+        what()
+    return re.sub(r'\s*File "[^"]*", line \d+, in .*\n.*', "", str(failure.value))
+
+
+def stream_refusal(frame: DataFrame, lab: Lab, **options: object) -> str:
+    """Run a query that must fail."""
+    return refusal(lambda: pipeline.run(pipeline.writer(frame, lab.root, lab.checkpoint, **options).start()))
+
+
+def test_complete_mode_is_refused_with_the_mode_to_use(lab: Lab) -> None:
+    """Complete mode would append the whole result again with every batch."""
+    lab.feed(0, 10)
+    counts = pipeline.numbers(lab.spark, lab.root).groupBy("key", "topic").count()
+    counts = counts.selectExpr("key", "cast(count as string) value", "topic")
+    query = pipeline.writer(counts, lab.root, lab.checkpoint).outputMode("complete")
+    message = refusal(lambda: pipeline.run(query.start()))
+    assert "Output mode complete" in message
+    assert 'outputMode("append")' in message
+
+
+def test_continuous_trigger_is_refused(lab: Lab) -> None:
+    """Its tasks commit no micro-batches: rows would never come out, without an error."""
+    lab.feed(0, 10)
+    rate = lab.spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    frame = rate.selectExpr("cast(value as string) value", "'evens' topic")
+    query = pipeline.writer(frame, lab.root, lab.checkpoint, group_id=None)
+    message = refusal(lambda: pipeline.run(query.trigger(continuous="1 second").start()))
+    assert "continuous" in message
+    assert lab.values() == []
+
+
+def test_group_id_without_a_checkpoint_location_of_the_query_is_refused(lab: Lab) -> None:
+    """The session's default location never reaches the sink, which needs the offsets in it."""
+    lab.feed(0, 10)
+    key = "spark.sql.streaming.checkpointLocation"
+    lab.spark.conf.set(key, str(lab.checkpoint))
+    try:
+        frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
+        message = stream_refusal(frame, lab, checkpointLocation=None)
+    finally:
+        lab.spark.conf.unset(key)
+    assert "group.id=splitters" in message
+    assert '.option("checkpointLocation", ...)' in message
+    assert lab.values() == []
+
+
+def test_group_id_that_differs_between_source_and_sink_is_refused(lab: Lab) -> None:
+    """The offsets would be committed to a group nobody reads from."""
+    lab.feed(0, 10)
+    frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
+    message = stream_refusal(frame, lab, group_id="other")
+    assert "group.id of the sink is other" in message
+    assert "splitters" in message
+
+
+@pytest.mark.parametrize("source_options", [{}, {"group_id": None}])
+def test_group_id_of_the_sink_without_one_in_the_source_is_refused(
+    lab: Lab, source_options: dict[str, object]
+) -> None:
+    """Nothing would be committed, and a lost checkpoint would repeat everything."""
+    lab.feed(0, 10)
+    if source_options:
+        source = {"startingOffsets": "earliest", "auto.offset.reset": None, **source_options}
+        frame = pipeline.split(pipeline.numbers(lab.spark, lab.root, **source))
+    else:
+        rate = lab.spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+        frame = rate.selectExpr("cast(value as string) value", "'evens' topic")
+    message = stream_refusal(frame, lab)
+    assert "no source of this query reads this cluster under a group" in message
+
+
+COLUMNS = {
+    "no value": ("select 'a' key, 't' topic", {}, "Required attribute 'value' not found"),
+    "value of a wrong type": ("select 1 value, 't' topic", {}, "value must be a(n) string or binary"),
+    "no topic": ("select 'v' value", {}, "topic option required"),
+    "topic of a row null": ("select 'v' value, cast(null as string) topic", {}, "null topic"),
+    "topic name not legal": ("select 'v' value, '../x' topic", {}, "../x"),
+    "internal topic": ("select 'v' value, '__consumer_offsets' topic", {}, "__consumer_offsets"),
+    "partition that is not there": (
+        "select 'v' value, 't' topic, 9 partition", {"num_partitions": 2}, "partition 9",
+    ),
+    "unknown option": ("select 'v' value, 't' topic", {"topik": "t"}, "Did you mean topic?"),
+    "eager": ("select 'v' value, 't' topic", {"transaction_publish": "eager"}, "eager"),
+    # Delta's SQL extension says so before us.
+    "txnAppId alone": ("select 'v' value, 't' topic", {"txnAppId": "a"}, "txnVersion and txnAppId"),
+    "stream's option": ("select 'v' value, 't' topic", {"group_id": "g"}, "group.id"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_batch_write_of_wrong_columns_or_options_is_refused(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    """A message that names the column, the topic or the option (R60, R64)."""
+    sql, options, expected = COLUMNS[case]
+    chosen = pipeline.set_options({}, options)
+    frame = spark.sql(sql).write.format("txnlog").options(**chosen).mode("append")
+    message = refusal(lambda: frame.save(str(tmp_path)))
+    assert expected.lower() in message.lower()
+    assert not list(tmp_path.glob("t/part-*")) or case == "partition that is not there"
+
+
+def test_batch_write_modes_other_than_append_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """overwrite would have to delete what readers have offsets of."""
+    frame = spark.sql("select 'v' value, 't' topic")
+    message = refusal(
+        lambda: frame.write.format("txnlog").mode("overwrite").save(str(tmp_path / "root"))
+    )
+    assert 'mode("append")' in message
+
+
+def test_stream_of_a_topic_that_is_not_there_names_those_that_are(lab: Lab) -> None:
+    """A misspelt topic (R60)."""
+    lab.feed(0, 10)
+    frame = pipeline.split(pipeline.numbers(lab.spark, lab.root, subscribe="nubmers"))
+    message = stream_refusal(frame, lab)
+    assert "nubmers" in message
+    assert "there are: numbers" in message
+
+
+def test_read_of_a_root_that_holds_no_cluster_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A wrong path read as an empty cluster."""
+    frame = spark.read.format("txnlog").option("subscribe", "t").load
+    message = refusal(lambda: frame(str(tmp_path / "nothing")).count())
+    assert str(tmp_path / "nothing") in message
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_checkpoint_of_another_cluster_is_refused(lab: Lab) -> None:
+    """Offsets of one cluster mean nothing in another."""
+    lab.feed(0, 10)
+    lab.run()
+    other = lab.root.with_name("other")
+    pipeline.feed(other, range(20))
+    message = refusal(lambda: pipeline.run(pipeline.start(lab.spark, other, lab.checkpoint)))
+    assert "belongs to cluster" in message

@@ -1,0 +1,138 @@
+"""The cluster's own log: made once, refused when it is newer, producer ids given out once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError, InvalidTopicError, StorageError, UnsupportedProtocolError
+from txnlog.storage.actions import Metadata
+from txnlog.storage.cluster_log import PRODUCER_ID_BLOCK, ClusterLog
+from txnlog.storage.delta_log import DeltaLog, LogSettings
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.tables import create_actions
+from txnlog.testing.faults import Fault, SharedMemory
+
+OFF = LogSettings(checkpoint_mode="off")
+Ids: TypeAlias = "multiprocessing.Queue[list[int]]"
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
+    return ObjectStore.from_url(url)
+
+
+def opened(store: ObjectStore, *, create: bool = True, shards: int = 3) -> ClusterLog:
+    log = ClusterLog(store, settings=OFF)
+    log.open(create=create, shards=shards)
+    return log
+
+
+def test_open_of_nothing_is_refused_and_writes_nothing(store: ObjectStore) -> None:
+    """A misspelt path must not become an empty cluster."""
+    with pytest.raises(ConfigError, match="no txnlog cluster"):
+        opened(store, create=False)
+    assert store.list("") == []
+
+
+def test_number_of_shards_is_written_once(store: ObjectStore) -> None:
+    """An id's shard must be the same for every process, whatever it was told."""
+    first = opened(store, shards=3)
+    second = opened(store, shards=50)
+    assert (second.shards, second.cluster_id) == (3, first.cluster_id)
+
+
+@pytest.mark.parametrize("format_version", ["2", "", "x"])
+def test_open_of_a_newer_format_is_refused(store: ObjectStore, format_version: str) -> None:
+    """What a newer version means is not ours to guess (rule 10)."""
+
+    class Nothing:
+        def reset(self) -> None: ...
+
+        def apply(self, commit: object) -> None: ...
+
+    log = DeltaLog(store, "__cluster", Nothing(), settings=OFF)
+    log.refresh()
+    actions = create_actions(
+        table_id="id",
+        data_columns={},
+        partition_columns={},
+        config={"format": format_version},
+        created_ms=0,
+    )
+    assert isinstance(actions[1], Metadata)
+    log.commit(actions, operation="CREATE CLUSTER")
+    with pytest.raises(UnsupportedProtocolError, match="format"):
+        opened(store)
+
+
+def test_producer_ids_of_many_processes_never_repeat(store: ObjectStore) -> None:
+    """Two producers of one id would overwrite each other's sequences (R10)."""
+    processes = [opened(store) for _ in range(4)]
+    given = [processes[n % 4].next_producer_id() for n in range(PRODUCER_ID_BLOCK * 5)]
+    assert len(set(given)) == len(given)
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LAND_LATE, Fault.SAY_EXISTS])
+def test_producer_id_block_in_doubt_is_given_to_nobody_else(fault: Fault) -> None:
+    """A block whose commit ended unknown may be lost, never shared (R10, R63)."""
+    shared = SharedMemory()
+    opened(shared.open())
+    given: list[int] = []
+    for number in range(12):
+        store = shared.open()
+        log = opened(store)
+        store.plan = lambda verb, path, s=store, n=number: (
+            fault if len(s.calls) % 12 == n else Fault.NONE
+        )
+        try:
+            given.append(log.next_producer_id())
+        except StorageError:
+            continue
+        finally:
+            shared.land_late()
+        store.plan = lambda verb, path: Fault.NONE
+        given.append(opened(shared.open()).next_producer_id())
+    assert len(given) > 10
+    assert len(set(given)) == len(given)
+
+
+def draw(root: str, out: Ids) -> None:
+    log = opened(ObjectStore.from_url(root))
+    out.put([log.next_producer_id() for _ in range(PRODUCER_ID_BLOCK + 10)])
+
+
+def test_producer_ids_of_racing_processes_never_repeat(tmp_path: Path) -> None:
+    """Four real processes, no coordination but the log (R10, R62)."""
+    context = multiprocessing.get_context("spawn")
+    out: Ids = context.Queue()
+    workers = [context.Process(target=draw, args=(str(tmp_path), out)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    given = [number for _ in workers for number in out.get(timeout=120)]
+    for worker in workers:
+        worker.join(60)
+    assert len(set(given)) == len(given) == 4 * (PRODUCER_ID_BLOCK + 10)
+
+
+def test_internal_topic_is_refused_even_after_it_was_opened_inside() -> None:
+    """A handle in the cache must not open the door to names users may not write (R64)."""
+    cluster = Cluster.open(SharedMemory().open(), create=True, settings=OFF)
+    cluster.topic_log("__audit", internal=True)
+    for call in (cluster.topic, cluster.topic_log, cluster.create_topic, cluster.delete_topic):
+        with pytest.raises(InvalidTopicError, match="internal"):
+            call("__audit")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a b", "ü", "x" * 250, "a\n", "@"])
+def test_topic_names_that_leave_the_root_are_refused(name: str) -> None:
+    """A topic's name becomes a path (R64)."""
+    cluster = Cluster.open(SharedMemory().open(), create=True, settings=OFF)
+    for call in (cluster.topic, cluster.topic_log, cluster.create_topic, cluster.delete_topic):
+        with pytest.raises(InvalidTopicError):
+            call(name)

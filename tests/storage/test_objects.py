@@ -1,0 +1,277 @@
+"""ObjectStore: the same manners on disk and in memory, the store's clock, probe, and no secrets."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnlog.errors import (
+    ConfigError,
+    ObjectNotFoundError,
+    StorageError,
+    StorePermissionError,
+    TxnLogError,
+    UnsupportedStoreError,
+)
+from txnlog.storage.objects import ObjectStore
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+
+SECRET = "wJalrXUtnFEMIK7MDENG"
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    url = "memory://" if request.param == "memory" else str(tmp_path / "root")
+    return ObjectStore.from_url(url)
+
+
+# --- Bytes ----------------------------------------------------------------------------------------
+
+
+def test_put_get_head_list_delete_round_trip(store: ObjectStore) -> None:
+    """Every store must look the same to the layers above."""
+    store.put("a/one", b"1")
+    store.put("a/one", b"11")
+    store.put("a/deep/two", b"2")
+    store.put("b/three", b"")
+    assert store.get("a/one") == b"11"
+    assert store.head("a/one")[:2] == ("a/one", 2)
+    assert sorted(m.path for m in store.list("a")) == ["a/deep/two", "a/one"]
+    assert [m.path for m in store.list("a", start_after="a/deep/two")] == ["a/one"]
+    assert sorted(store.list_folders()) == ["a", "b"]
+    store.delete(["a/one", "a/one", "never/there"])
+    with pytest.raises(ObjectNotFoundError, match="a/one"):
+        store.get("a/one")
+    with pytest.raises(ObjectNotFoundError):
+        store.head("a/one")
+
+
+def test_put_if_absent_keeps_the_first(store: ObjectStore) -> None:
+    """All of the log rests on this (rule 1)."""
+    assert store.put_if_absent("slot", b"first")
+    assert not store.put_if_absent("slot", b"second")
+    assert store.get("slot") == b"first"
+
+
+def test_get_many_keeps_the_order(store: ObjectStore) -> None:
+    """Commits fetched side by side must be applied one after the other."""
+    paths = [f"x/{n:03}" for n in range(60)]
+    for path in paths:
+        store.put(path, path.encode())
+    assert store.get_many(paths) == [path.encode() for path in paths]
+    with pytest.raises(ObjectNotFoundError, match="x/999"):
+        store.get_many([*paths, "x/999"])
+
+
+def test_open_writer_shows_nothing_before_close(store: ObjectStore) -> None:
+    """A process that dies in the middle of a file must leave no half of it."""
+    writer = store.open_writer("file")
+    writer.write(b"half")
+    assert store.list("") == []
+    writer.write(b" and half")
+    writer.close()
+    assert bytes(store.open_reader("file").read()) == b"half and half"
+
+
+def test_list_does_not_show_files_being_written(tmp_path: Path) -> None:
+    """A put on a local disk goes through a temporary name next to the object."""
+    store = ObjectStore.from_url(str(tmp_path))
+    store.put("t/_delta_log/00000000000000000000.json", b"{}")
+    (tmp_path / "t/_delta_log/00000000000000000001.json#1").write_bytes(b"torn")
+    assert [m.path for m in store.list("t")] == ["t/_delta_log/00000000000000000000.json"]
+
+
+# --- Where ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}", "file://localhost{}"])
+def test_from_url_local_paths_are_one_store(tmp_path: Path, url: str) -> None:
+    """Spark hands over file:// urls, people write paths."""
+    store = ObjectStore.from_url(url.format(tmp_path))
+    store.put("a", b"1")
+    assert store.url == f"file://{tmp_path}"
+    assert (tmp_path / "a").read_bytes() == b"1"
+    assert store.local_path("a") == str(tmp_path / "a")
+
+
+def test_from_url_path_with_blanks_and_signs_is_taken_as_it_is(tmp_path: Path) -> None:
+    """A folder named "a b%20c#d" is a folder, not an escaped one."""
+    folder = tmp_path / "a b%20c#d?é"
+    store = ObjectStore.from_url(str(folder))
+    store.put("x", b"1")
+    assert (folder / "x").exists()
+
+
+@pytest.mark.parametrize("url", ["hdfs://nn/x", "http://x/y", "file://host/path", "ftp://x"])
+def test_from_url_unknown_scheme_is_refused_with_what_can_be_opened(url: str) -> None:
+    """The error says what to write instead."""
+    with pytest.raises(ConfigError, match="s3://|absolute"):
+        ObjectStore.from_url(url)
+
+
+# --- Secrets (R67) --------------------------------------------------------------------------------
+
+KEYS = {"aws_access_key_id": "AKIA", "aws_secret_access_key": SECRET, "aws_region": "x"}
+
+
+def told_by(action: Callable[[], object]) -> str:
+    try:
+        told = action()
+    except TxnLogError as error:
+        told = (error, error.context, error.__cause__, repr(error))
+    return f"{told} {told!r} {vars(told) if isinstance(told, ObjectStore) else ''}"
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://bucket/x", KEYS),
+        ("s3://bucket/x", {**KEYS, "bogus": SECRET}),
+        ("s3://", KEYS),
+        (f"s3://AKIA:{SECRET}@bucket/x", {}),
+        ("az://container/x", {"azure_storage_account_name": "a", "azure_storage_account_key": "?"}),
+        (f"az://container/x?sig={SECRET}", {}),
+        (f"hdfs://user:{SECRET}@host/x", {}),
+        (f"s3://bucket/x#{SECRET}", {}),
+    ],
+)
+def test_store_never_tells_secrets(url: str, options: dict[str, str]) -> None:
+    """Options and urls go into logs, plans and bug reports (R67)."""
+    assert SECRET not in told_by(lambda: ObjectStore.from_url(url, options))
+
+
+@pytest.mark.parametrize("url", [f"s3://AKIA:{SECRET}@bucket/x", f"az://c/x?sig={SECRET}"])
+def test_from_url_credentials_in_the_url_are_refused(url: str) -> None:
+    """They would be ignored at best; the error says where they belong."""
+    with pytest.raises(ConfigError, match=r"storage\.\*"):
+        ObjectStore.from_url(url)
+
+
+def test_store_is_not_pickled(store: ObjectStore) -> None:
+    """A pickle in a Spark plan would hold the credentials (R67)."""
+    import pickle
+
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(store)
+
+
+# --- Errors (R68) ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (PermissionError(errno.EACCES, "no"), StorePermissionError),
+        (OSError("Permission denied (os error 13)"), StorePermissionError),
+        (OSError(errno.ENOSPC, "No space left on device"), StorageError),
+        (ValueError("bad"), StorageError),
+        (FileNotFoundError("x"), ObjectNotFoundError),
+    ],
+)
+def test_errors_of_the_store_become_typed_and_name_the_path(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: type
+) -> None:
+    """A handler decides by type; a person needs the path (R68)."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr("txnlog.storage.objects.obstore.put", fail)
+    monkeypatch.setattr("txnlog.storage.objects.obstore.get", fail)
+    for call in (lambda: store.put("t/x", b""), lambda: store.get("t/x")):
+        with pytest.raises(expected, match="t/x") as caught:
+            call()
+        assert type(caught.value) is expected
+    assert StorePermissionError.fatal
+    assert not StorePermissionError.retriable
+
+
+# --- The store's clock ----------------------------------------------------------------------------
+
+
+def test_now_ms_is_the_stores_time_not_this_machines(tmp_path: Path) -> None:
+    """A machine whose clock is a year off must not call fresh files old (R34)."""
+    from txnlog.clock import VirtualClock
+
+    store = ObjectStore.from_url(str(tmp_path), clock=VirtualClock(0))
+    store.put("a", b"1")
+    assert abs(store.now_ms() - store.head("a").last_modified_ms) < 5_000
+
+
+def test_now_ms_asks_once_an_hour_and_leaves_nothing_behind() -> None:
+    """One small object an hour, not one at each commit."""
+    shared = SharedMemory()
+    store = shared.open()
+    first_ms = store.now_ms()
+    calls = len(store.calls)
+    shared.clock.advance_ms(3_000_000)
+    assert store.now_ms() - first_ms == 3_000_000
+    assert len(store.calls) == calls
+    shared.clock.advance_ms(700_000)
+    assert store.now_ms() - first_ms == 3_700_000
+    assert len(store.calls) > calls
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_now_ms_asked_while_the_machine_sleeps_is_not_wrong_by_the_sleep(call: int) -> None:
+    """A clock ahead by the length of a suspension would delete logs others still read."""
+    shared = SharedMemory()
+    store = shared.open(
+        plan=FaultsAt(
+            {}, interlude=lambda: shared.clock.advance_ms(5 * 3_600_000), interlude_at=call
+        )
+    )
+    assert abs(store.now_ms() - shared.clock.now_ms()) <= 1_000
+    assert abs(store.now_ms() - shared.clock.now_ms()) <= 1_000
+
+
+# --- The probe (R69) ------------------------------------------------------------------------------
+
+
+def test_probe_of_a_working_store_passes_and_leaves_nothing(store: ObjectStore) -> None:
+    """It runs at every creation of a cluster."""
+    store.probe("__cluster")
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize("how", ["overwrites", "lies", "always says exists"])
+def test_probe_finds_a_store_without_conditional_puts(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """On such a store acknowledged commits are lost without a word (R69)."""
+
+    def put_if_absent(path: str, data: bytes) -> bool:
+        if how == "always says exists":
+            return False
+        store.put(path, data)
+        return how == "overwrites" or data == b"first"
+
+    monkeypatch.setattr(store, "put_if_absent", put_if_absent)
+    with pytest.raises(UnsupportedStoreError, match="conditional put"):
+        store.probe("__cluster")
+
+
+def test_probe_whose_first_reply_is_exists_believes_what_it_reads() -> None:
+    """A store client that repeats a put by itself meets its own first one (R63)."""
+    shared = SharedMemory()
+    store = shared.open()
+    real = store.put_if_absent
+
+    def repeated(path: str, data: bytes) -> bool:
+        real(path, data)
+        return False
+
+    store.put_if_absent = repeated  # type: ignore[method-assign]
+    store.probe("__cluster")
+
+
+def test_probe_that_fails_is_a_storage_error() -> None:
+    """No network is not a bad store."""
+    shared = SharedMemory()
+    with pytest.raises(StorageError):
+        shared.open(plan=FaultsAt({1: Fault.FAIL_BEFORE})).probe("__cluster")

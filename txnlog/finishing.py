@@ -1,0 +1,115 @@
+"""Steps 2 to 4 of a decided transaction: what any process may do for any other that died.
+
+Every step is refused, by the log it is written to, when it has been done before; so helpers that
+meet, or come back late, change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from txnlog.errors import TxnLogError
+from txnlog.failpoint import reach
+from txnlog.protocol.appends import Settled, prepare_marker
+from txnlog.protocol.groups import prepare_offsets_marker
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.protocol.transitions import prepare_complete
+
+if TYPE_CHECKING:
+    from txnlog.cluster import Cluster
+
+
+def finish(
+    cluster: Cluster, row: TransactionMetadata, *, read_ms: int | None
+) -> TransactionMetadata | None:
+    """Carry out what `row` has decided; the row afterwards. See TransactionCoordinator.finish."""
+    if not row.state.is_prepared:
+        return row
+    result = TransactionResult.of(row.state)
+    clock = cluster.store.clock
+    if not _write_markers(cluster, row, result, read_ms):
+        return cluster.coordinator.describe(row.transactional_id)
+    reach("markers.after")
+    if row.pending.groups:
+        cluster.offsets_log().change(
+            lambda view, version: prepare_offsets_marker(
+                view.rows,
+                view.markers,
+                group_ids=row.pending.groups,
+                producer_id=row.producer_id,
+                txn_epoch=row.txn_epoch,
+                result=result,
+                version=version,
+                now_ms=clock.now_ms(),
+            )
+        )
+    reach("offsets.after")
+    reach("complete.before")
+    shard = cluster.shard(cluster.shard_of(row.transactional_id))
+    completed = shard.transition(
+        row.transactional_id,
+        lambda now: prepare_complete(now, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()),
+    )
+    reach("complete.after")
+    return completed
+
+
+def _write_markers(
+    cluster: Cluster, row: TransactionMetadata, result: TransactionResult, read_ms: int | None
+) -> bool:
+    """Step 2 in every topic; False when somebody has finished the transaction."""
+    errors: list[TxnLogError] = []
+    topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
+    topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
+    for topic, topic_id in sorted(topics):
+        try:
+            while read_ms is None or not _write_marker(
+                cluster, row, result, topic, topic_id, read_ms
+            ):
+                read_ms = _still_decided(cluster, row)
+                if read_ms is None:
+                    return False
+        except TxnLogError as error:
+            errors.append(error)
+        reach("marker.after")
+    if errors:
+        raise errors[0]
+    return True
+
+
+def _write_marker(
+    cluster: Cluster,
+    row: TransactionMetadata,
+    result: TransactionResult,
+    topic: str,
+    topic_id: str,
+    read_ms: int,
+) -> bool:
+    """False: not written, since what the row said this long ago may be history by now."""
+    batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)]
+
+    def decide(state: TopicState) -> TopicCommit | Settled | None:
+        if cluster.store.clock.boot_ms() - read_ms > cluster.settings.trust_ms:
+            return None
+        return prepare_marker(
+            state,
+            topic_id=topic_id,
+            producer_id=row.producer_id,
+            txn_epoch=row.txn_epoch,
+            result=result,
+            batches=batches,
+        )
+
+    return cluster.topic_log(topic).transact(decide) is not None
+
+
+def _still_decided(cluster: Cluster, row: TransactionMetadata) -> int | None:
+    """The boot time before the row was seen unchanged; None when it has moved on."""
+    read_ms = cluster.store.clock.boot_ms()
+    now = cluster.coordinator.describe(row.transactional_id)
+    if now is None or not now.state.is_prepared:
+        return None
+    same = (now.producer_id, now.txn_epoch) == (row.producer_id, row.txn_epoch)
+    return read_ms if same else None
