@@ -20,11 +20,16 @@ MAX_OFFSETS_PER_TRIGGER = 6_000
 
 
 def as_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
-    """Flights as records of topic `flights`: position, key (tail number or null), value (JSON)."""
+    """Flights as records of topic `flights`: key (tail number or null) and value (JSON).
+
+    Beside them the columns position and dep_time, by which a record is known to the feeder and the
+    check.
+    """
     columns = [name for name in flights.column_names if name != "position"]
     options = {"timeZone": "UTC", "ignoreNullFields": "false"}
     return spark.createDataFrame(flights).select(
         "position",
+        "dep_time",
         F.col("tailnum").alias("key"),
         F.to_json(F.struct(*columns), options).alias("value"),
     )

@@ -32,22 +32,8 @@ class StagedTask(WriterCommitMessage):
     batch_id: int = -1
 
 
-@dataclass(frozen=True)
-class MicroBatchTask:
-    """Where a running streaming task belongs."""
-
-    task: int
-    query_id: str
-    run_id: str
-    batch_id: int
-
-    def message(self, batches: tuple[StagedBatch, ...]) -> StagedTask:
-        """The message of this task when it has staged its rows."""
-        return StagedTask(self.task, batches, self.query_id, self.run_id, self.batch_id)
-
-
-def micro_batch_task() -> MicroBatchTask:
-    """The running task. Raises ConfigError under a continuous trigger."""
+def stream_message(batches: tuple[StagedBatch, ...]) -> StagedTask:
+    """The message of a streaming task. Raises ConfigError under a continuous trigger."""
     context = task_context()
     query_id, run_id, batch_id = (
         context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID)
@@ -58,7 +44,7 @@ def micro_batch_task() -> MicroBatchTask:
             "transactions. Use Trigger.ProcessingTime or Trigger.AvailableNow.",
             option="trigger",
         )
-    return MicroBatchTask(context.partitionId(), query_id, run_id, int(batch_id))
+    return StagedTask(context.partitionId(), batches, query_id, run_id, int(batch_id))
 
 
 def batch_message(batches: tuple[StagedBatch, ...]) -> StagedTask:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
-from spark_sink.messages import StagedTask, batch_message, micro_batch_task
+from spark_sink.messages import StagedTask, batch_message, stream_message
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
@@ -74,12 +74,11 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        # Before the first row is asked for: under a continuous trigger the rows never end.
-        task = micro_batch_task()
-        return task.message(_stage(self._options, iterator))
+        return stream_message(_stage(self._options, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch, or skip it if it is committed already."""
+        _refuse_continuous(messages)
         commit_micro_batch(self._options, _complete(messages), batchId)
         reach("sink_commit.after")
 
@@ -114,8 +113,13 @@ def _check_schema(schema: StructType, options: Options) -> None:
     check_columns(
         to_arrow_schema(schema, timezone="UTC"),
         topic=options.text("topic"),
-        include_headers=options.flag("includeHeaders"),
+        include_headers=_include_headers(options),
     )
+
+
+def _include_headers(options: Options) -> bool:
+    """A column headers is written unless includeHeaders=false says no, as Kafka's sink does."""
+    return options.flag("includeHeaders") or not options.is_set("includeHeaders")
 
 
 def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatch, ...]:
@@ -126,7 +130,7 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatc
     stager = Stager(
         cluster,
         topic=options.text("topic"),
-        include_headers=options.flag("includeHeaders"),
+        include_headers=_include_headers(options),
         target_size_bytes=TARGET_SIZE_BYTES,
         auto_create=options.flag("auto.create.topics.enable"),
         partitions=options.number("num.partitions"),
@@ -134,6 +138,17 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatc
     staged = tuple(stager.write(rows))
     reach("stage.after")
     return staged
+
+
+def _refuse_continuous(messages: list[WriterCommitMessage | None]) -> None:
+    """Under a continuous trigger Spark never calls write(), so that no task has a message."""
+    if messages and not any(messages):
+        raise ConfigError(
+            "No task of this query hands its rows to the sink: a continuous trigger cannot commit "
+            "transactions, and nothing is written. Stop the query, and use "
+            "Trigger.ProcessingTime or Trigger.AvailableNow.",
+            option="trigger",
+        )
 
 
 def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:

@@ -72,18 +72,21 @@ def _read_all(
     schema = arrow_schema(include_headers=include_headers)
     for found in ranges:
         for file in found.files:
+            end_delta = min(found.end, file.last_offset + 1) - file.base_offset
             records = read_batch_file(
                 store,
                 file.path,
                 columns=columns,
                 first_delta=max(0, found.start - file.base_offset),
-                end_delta=min(found.end, file.last_offset + 1) - file.base_offset,
+                end_delta=end_delta,
                 num_records=file.num_records,
                 size_bytes=file.size_bytes,
                 batch_rows=_batch_rows(file),
             )
             for batch in records:
                 yield _to_spark(batch, found.topic, found.partition, file.base_offset, schema)
+                if batch.column("offset_delta")[-1].as_py() == end_delta - 1:
+                    break  # The rest of a big file need not be decoded.
 
 
 def _batch_rows(file: FileSlice) -> int:

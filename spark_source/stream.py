@@ -170,6 +170,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             committed = self._topics.cluster.groups.fetch(settings.group_id, generation)
             # They may stand where the first look had no records yet.
             snapshots = self._look()
+            self._topics.check_there(snapshots)
             positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         else:
             positions = resolve("startingOffsets", settings.starting, wanted, snapshots)

@@ -91,11 +91,6 @@ class TransactionCoordinator:
         new_producer_id: list[int] = []
 
         def decide(row: TransactionMetadata | None) -> Transition | Done:
-            if row is None and not new_producer_id:
-                raise ConcurrentTransactionsError(
-                    f"{transactional_id!r} expired just now; try again.",
-                    transactional_id=transactional_id,
-                )
             return prepare_init(
                 row,
                 transactional_id=transactional_id,
@@ -204,11 +199,8 @@ class TransactionCoordinator:
             # A repeated call: what is decided already cannot be refused any more (R36).
             if not self._is_committed(row):
                 raise
-        groups = {request.group_id for request in offsets}
-        manifest = Manifest(
-            batches=(*row.pending.batches, *batches),
-            groups=tuple(sorted({*groups, *row.pending.groups})),
-        )
+        groups = tuple(sorted({request.group_id for request in offsets}))
+        manifest = Manifest(batches=tuple(batches), groups=groups)
         reach("prepare_commit.before")
         return self._end(
             row, TransactionResult.COMMIT, manifest=manifest, batch=batch, fresh=batches

@@ -144,7 +144,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=boolean,
         applies_to=ALL,
         default=False,
-        doc="read or write the column headers",
+        doc="source: give the column headers (default false); sink: false leaves the column out "
+        "(by default it is written where it is there)",
     ),
     Option(
         name="isolation.level",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from txnlog.clock import Clock
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta_log import LogSettings
 from txnlog.sweeper import Sweeper
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
@@ -145,3 +146,28 @@ def outcome_of(act: Callable[[], object]) -> str:
     except TxnLogError as error:
         return type(error).__name__
     return "done"
+
+
+def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
+    row = cluster.coordinator.describe(tid)
+    assert row is not None
+    return row.state
+
+
+def prepared(shared: SharedMemory, name: str = "mine") -> TransactionMetadata:
+    """A transaction that was decided by a process which died right after (R36)."""
+    dying = process(shared)
+    row = owned(dying, "dead")
+    batches = both(dying, name)
+
+    def plan(verb: str, path: str) -> Fault:
+        is_marker = verb == "put" and path.startswith("orders/_delta_log")
+        return Fault.CRASH_BEFORE if is_marker else Fault.NONE
+
+    faults(dying).plan = plan
+    with suppress(SimulatedCrash):
+        dying.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+    found = process(shared).coordinator.describe("tx")
+    assert found is not None
+    assert found.state is TransactionState.PREPARE_COMMIT
+    return found

@@ -171,8 +171,16 @@ def judge(kind: type[Deferred], shared: SharedMemory, outcome: str) -> bool:
     return seen[0]
 
 
-@pytest.mark.parametrize("settings", [PLAIN, SETTINGS], ids=["plain", "checkpoints"])
-@pytest.mark.parametrize("kind", [*COMMITS, *ABORTS])
+CUTS = [
+    *(pytest.param(kind, PLAIN, id=kind.__name__) for kind in [*COMMITS, *ABORTS]),
+    *(
+        pytest.param(kind, SETTINGS, id=f"{kind.__name__}-checkpoints")
+        for kind in [Deferred, TakingOver]
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), CUTS)
 def test_transaction_cut_at_any_call_is_all_or_nothing(
     kind: type[Deferred], settings: LogSettings
 ) -> None:
@@ -311,15 +319,26 @@ def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
         witness.look(process(shared))
 
 
+def start_anew_and_commit(other: Cluster) -> None:
+    """A new query after a lost checkpoint: another id, the same group (R59)."""
+    row = owned(other, "second", tid="other")
+    generation = other.groups.start(GROUP)
+    start = other.groups.fetch(GROUP, generation).get("input", {}).get(0, 0)
+    offsets = [consumed(start, start + 5, generation=generation)]
+    other.coordinator.commit(row, both(other, "theirs"), offsets=offsets)
+
+
+@pytest.mark.parametrize("successor", [take_over_and_commit, start_anew_and_commit])
 @pytest.mark.parametrize("kind", [Deferred, Eager, Appending])
-def test_zombie_and_successor_reading_the_same_input_write_it_once(kind: type[Deferred]) -> None:
-    """The successor starts where the group stands; the zombie wakes at any call (R44, R47)."""
+def test_zombie_and_successor_reading_the_same_input_write_it_once(
+    kind: type[Deferred], successor: Callable[[Cluster], None]
+) -> None:
+    """The successor starts where the group stands; the zombie wakes at any call (R44, R47, R48)."""
     for number in range(calls_of(kind, PLAIN)):
         shared = world()
         actor = kind.begin(shared, PLAIN)
-        store = faults(actor.cluster)
-        store.plan = FaultsAt(
-            {}, interlude=lambda s=shared: take_over_and_commit(process(s)), interlude_at=number
+        faults(actor.cluster).plan = FaultsAt(
+            {}, interlude=lambda s=shared: successor(process(s)), interlude_at=number
         )
         outcome = outcome_of(actor.act)
         after = recover(shared)

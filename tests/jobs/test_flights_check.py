@@ -122,7 +122,7 @@ def test_report_survives_its_way_between_processes(expected: DataFrame) -> None:
 def test_group_that_has_not_read_all_input_is_a_problem(
     committed: dict[str, dict[str, int]],
 ) -> None:
-    """Right topics with wrong offsets would repeat or skip rows at the next lost checkpoint (R45)."""
+    """With wrong offsets the next lost checkpoint would repeat or skip rows (R45)."""
     assert len(offset_problems(committed, rows_fed=5)) == 1
     assert offset_problems({"flights": {"0": 3, "1": 2}}, rows_fed=5) == []
 

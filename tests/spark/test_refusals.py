@@ -12,6 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark import pipeline
 from tests.spark.conftest import Lab
 
+from spark_sink.sink import stream_writer
+from txnlog.errors import ConfigError
+
 pytestmark = pytest.mark.spark
 
 
@@ -38,15 +41,24 @@ def test_complete_mode_is_refused_with_the_mode_to_use(lab: Lab) -> None:
     assert 'outputMode("append")' in message
 
 
-def test_continuous_trigger_is_refused(lab: Lab) -> None:
-    """Its tasks commit no micro-batches: rows would never come out, without an error."""
+def test_continuous_trigger_writes_nothing_and_says_why(lab: Lab) -> None:
+    """Spark runs no write() of a Python sink then, and only logs what its commit raises.
+
+    So the query cannot be failed; but no epoch counts as done, and the log says what to do.
+    """
     lab.feed(0, 10)
     rate = lab.spark.readStream.format("rate").option("rowsPerSecond", 100).load()
     frame = rate.selectExpr("cast(value as string) value", "'evens' topic")
     query = pipeline.writer(frame, lab.root, lab.checkpoint, group_id=None)
-    message = refusal(lambda: pipeline.run(query.trigger(continuous="1 second").start()))
-    assert "continuous" in message
+    running = query.trigger(continuous="200 milliseconds").start()
+    running.awaitTermination(3)
+    running.stop()
     assert lab.values() == []
+    assert not list((lab.checkpoint / "commits").glob("[0-9]*"))
+    options = {"txnlog.root": str(lab.root)}
+    sink = stream_writer(options, frame.schema, overwrite=False)
+    with pytest.raises(ConfigError, match="continuous trigger"):
+        sink.commit([None, None], 0)
 
 
 def test_group_id_without_a_checkpoint_location_of_the_query_is_refused(lab: Lab) -> None:

@@ -10,7 +10,7 @@ from spark_source.schema import source_schema, spark_schema
 from txnlog.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
 
 
-def reader_of(topics, **options: str) -> TxnLogBatchReader:  # type: ignore[no-untyped-def]
+def reader_of(topics, **options: str) -> TxnLogBatchReader:
     given = {"path": topics.root, "subscribe": "t", **options}
     return batch_reader(given, spark_schema(include_headers=False))
 
@@ -25,7 +25,7 @@ def values(reader: TxnLogBatchReader) -> list[bytes]:
 
 
 @pytest.fixture
-def letters(topics):  # type: ignore[no-untyped-def]
+def letters(topics):
     """Topic t with a, b, c in partition 0, nothing in partition 1."""
     topics.create("t", 2)
     topics.append("t", 0, [b"a", b"b"])
@@ -33,12 +33,12 @@ def letters(topics):  # type: ignore[no-untyped-def]
     return topics
 
 
-def test_batch_by_default_reads_everything(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_by_default_reads_everything(letters) -> None:
     """Earliest to latest, as in Spark's Kafka connector."""
     assert values(reader_of(letters)) == [b"a", b"b", b"c"]
 
 
-def test_batch_between_offsets_reads_just_that(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_between_offsets_reads_just_that(letters) -> None:
     """endingOffsets is exclusive."""
     reader = reader_of(
         letters, startingOffsets='{"t":{"0":1,"1":-2}}', endingOffsets='{"t":{"0":2,"1":-1}}'
@@ -46,7 +46,7 @@ def test_batch_between_offsets_reads_just_that(letters) -> None:  # type: ignore
     assert values(reader) == [b"b"]
 
 
-def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:
     """Spark makes InputPartition(None) of no partitions, and reads it (R60)."""
     letters.create("empty")
     reader = reader_of(letters, subscribe="empty")
@@ -68,13 +68,13 @@ def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:  # type: ignor
         ),
     ],
 )
-def test_batch_offsets_that_cannot_be_name_the_option(letters, options, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_batch_offsets_that_cannot_be_name_the_option(letters, options, message: str) -> None:
     """(R60)"""
     with pytest.raises(ConfigError, match=message):
         values(reader_of(letters, **options))
 
 
-def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:
     """An end that is not there yet is no shorter read."""
     ending = '{"t":{"0":9,"1":0}}'
     with pytest.raises(DataLossError, match="offset 9 of partition 0 of topic t is beyond its end"):
@@ -83,7 +83,7 @@ def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:  # type: i
     assert values(reader) == [b"a", b"b", b"c"]
 
 
-def test_batch_committed_looks_and_does_not_join(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_committed_looks_and_does_not_join(letters) -> None:
     """A backfill must not fence the query that runs in the group (R48)."""
     letters.commit_offsets("g", {"t": {0: 1}})
     generation = letters.cluster.groups.start("g")
@@ -92,13 +92,13 @@ def test_batch_committed_looks_and_does_not_join(letters) -> None:  # type: igno
     assert letters.cluster.groups.fetch("g", generation) == {"t": {0: 1}}
 
 
-def test_batch_of_a_missing_topic_names_those_there_are(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_of_a_missing_topic_names_those_there_are(letters) -> None:
     """(R60)"""
     with pytest.raises(UnknownTopicOrPartitionError, match="nope.*there are: t"):
         values(reader_of(letters, subscribe="nope", failOnDataLoss="false"))
 
 
-def test_batch_read_committed_sees_no_open_transaction(letters) -> None:  # type: ignore[no-untyped-def]
+def test_batch_read_committed_sees_no_open_transaction(letters) -> None:
     """(R15, R18)"""
     letters.append("t", 0, [b"open"], status="ongoing")
     letters.append("t", 0, [b"after"])
@@ -107,7 +107,7 @@ def test_batch_read_committed_sees_no_open_transaction(letters) -> None:  # type
     assert values(uncommitted) == [b"a", b"b", b"c", b"open", b"after"]
 
 
-def test_schema_follows_the_options_of_batch_and_stream(letters) -> None:  # type: ignore[no-untyped-def]
+def test_schema_follows_the_options_of_batch_and_stream(letters) -> None:
     """Spark asks before it says whether a batch or a stream will be read."""
     options = {"path": letters.root, "subscribe": "t"}
     assert source_schema(options) == spark_schema(include_headers=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 from spark_source.planning import (
+    FILE_BYTES,
     TASK_BYTES,
     FileSlice,
     PartitionRange,
@@ -19,6 +20,13 @@ def of_size(partition: int, size_bytes: int, records: int = 1) -> PartitionRange
     return PartitionRange("t", partition, 0, records, (file,))
 
 
+def test_many_small_files_weigh_more_than_their_bytes() -> None:
+    """Opening a file takes half a millisecond, however small it is."""
+    files = tuple(FileSlice(f"t/{n}", n, n, 2_000, 1) for n in range(100))
+    ranges = [PartitionRange("t", partition, 0, 100, files) for partition in range(2)]
+    assert planned(*ranges) == [[0], [1]]
+
+
 def planned(*ranges: PartitionRange) -> list[list[int]]:
     return [[found.partition for found in task.ranges] for task in plan_tasks(ranges)]
 
@@ -30,7 +38,7 @@ def test_small_ranges_share_one_task_in_order() -> None:
 
 def test_big_ranges_have_tasks_of_their_own() -> None:
     """All cores work; a partition is never cut in two, so its order holds."""
-    big, small = TASK_BYTES, TASK_BYTES // 3
+    big, small = TASK_BYTES, TASK_BYTES // 3 - FILE_BYTES
     assert planned(of_size(0, big), of_size(1, small), of_size(2, big), of_size(3, small)) == [
         [0],
         [2],
@@ -57,7 +65,7 @@ def test_source_partition_pickled_is_small_and_equal() -> None:
     assert len(data) < 400
 
 
-def test_ranges_come_from_headers_without_aborted_files(topics) -> None:  # type: ignore[no-untyped-def]
+def test_ranges_come_from_headers_without_aborted_files(topics) -> None:
     """Aborted data is never opened; a file that straddles the range is in it (R16)."""
     topics.create("t", 2)
     topics.append("t", 0, [b"a", b"b"])

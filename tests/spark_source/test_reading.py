@@ -16,7 +16,7 @@ from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.topics import TopicCommit
 
 
-def ranges_of(topics, topic: str, start: int, end: int) -> list[PartitionRange]:  # type: ignore[no-untyped-def]
+def ranges_of(topics, topic: str, start: int, end: int) -> list[PartitionRange]:
     log = topics.cluster.topic(topic)
     return list(
         plan_ranges(
@@ -29,7 +29,7 @@ def ranges_of(topics, topic: str, start: int, end: int) -> list[PartitionRange]:
     )
 
 
-def read(topics, start: int, end: int, *, include_headers: bool = False) -> pa.Table:  # type: ignore[no-untyped-def]
+def read(topics, start: int, end: int, *, include_headers: bool = False) -> pa.Table:
     batches = read_ranges(
         topics.cluster.store, ranges_of(topics, "t", start, end), include_headers=include_headers
     )
@@ -37,7 +37,7 @@ def read(topics, start: int, end: int, *, include_headers: bool = False) -> pa.T
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
-def test_batches_have_exactly_sparks_arrow_schema(topics, include_headers: bool) -> None:  # type: ignore[no-untyped-def]
+def test_batches_have_exactly_sparks_arrow_schema(topics, include_headers: bool) -> None:
     """Spark checks the first batch only; a later one of another layout would be misread."""
     topics.create("t")
     topics.append(
@@ -59,7 +59,7 @@ def test_batches_have_exactly_sparks_arrow_schema(topics, include_headers: bool)
     ]
 
 
-def test_rows_outside_the_range_are_cut_off(topics) -> None:  # type: ignore[no-untyped-def]
+def test_rows_outside_the_range_are_cut_off(topics) -> None:
     """maxOffsetsPerTrigger ends batches in the middle of files (R61)."""
     topics.create("t")
     for first in range(0, 12, 4):
@@ -69,7 +69,7 @@ def test_rows_outside_the_range_are_cut_off(topics) -> None:  # type: ignore[no-
     assert table["value"].to_pylist() == [str(i).encode() for i in range(2, 10)]
 
 
-def test_offsets_of_an_erased_file_stay(topics) -> None:  # type: ignore[no-untyped-def]
+def test_offsets_of_an_erased_file_stay(topics) -> None:
     """A file rewritten without some rows: deltas are neither dense nor do they start at 0."""
     topics.create("t")
     topics.append("t", 0, [b"0"])
@@ -89,7 +89,7 @@ def test_offsets_of_an_erased_file_stay(topics) -> None:  # type: ignore[no-unty
     assert read(topics, 3, 5)["offset"].to_pylist() == [4]
 
 
-def test_small_files_come_as_one_batch(topics) -> None:  # type: ignore[no-untyped-def]
+def test_small_files_come_as_one_batch(topics) -> None:
     """Each Arrow batch costs Spark a message; a micro-batch of 40 tiny files is one."""
     topics.create("t", 2)
     for number in range(40):
@@ -102,7 +102,7 @@ def test_small_files_come_as_one_batch(topics) -> None:  # type: ignore[no-untyp
     assert batches[0].column("offset").to_pylist() == [*range(40), *range(40)]
 
 
-def test_big_files_come_in_bounded_batches(topics) -> None:  # type: ignore[no-untyped-def]
+def test_big_files_come_in_bounded_batches(topics) -> None:
     """A worker's memory must not depend on the size of a file or of a record."""
     topics.create("t", 2)
     topics.append("t", 0, [b"x"] * (2 * BATCH_ROWS + 1))
@@ -117,7 +117,7 @@ def test_big_files_come_in_bounded_batches(topics) -> None:  # type: ignore[no-u
     assert BATCH_BYTES == 4 << 20
 
 
-def test_truncated_and_missing_files_name_the_file(topics) -> None:  # type: ignore[no-untyped-def]
+def test_truncated_and_missing_files_name_the_file(topics) -> None:
     """Never a silent skip (R66)."""
     topics.create("t")
     header = topics.append("t", 0, [b"a"] * 1000)

@@ -42,7 +42,7 @@ def read_values(spark: SparkSession, folder: Path) -> list[str]:
     return [bytes(row.value).decode() for row in rows]
 
 
-def test_batch_read_gives_kafkas_columns(spark: SparkSession, topics) -> None:  # type: ignore[no-untyped-def]
+def test_batch_read_gives_kafkas_columns(spark: SparkSession, topics) -> None:
     """A job that moves over finds the columns, types and values it knows."""
     topics.create("t", 2)
     topics.append("t", 1, [b"v", None], keys=[None, b"k"], headers=[[("h", b"1")], None])
@@ -69,14 +69,14 @@ def test_batch_read_gives_kafkas_columns(spark: SparkSession, topics) -> None:  
     assert first == 1_700_000_000_000_000
 
 
-def test_batch_read_of_an_empty_topic_has_no_rows(spark: SparkSession, topics) -> None:  # type: ignore[no-untyped-def]
+def test_batch_read_of_an_empty_topic_has_no_rows(spark: SparkSession, topics) -> None:
     """Spark reads InputPartition(None) (R60)."""
     topics.create("t", 2)
     frame = spark.read.format("txnlog").option("subscribe", "t").load(topics.root)
     assert frame.count() == 0
 
 
-def test_batch_filters_and_pruned_columns_work(spark: SparkSession, topics) -> None:  # type: ignore[no-untyped-def]
+def test_batch_filters_and_pruned_columns_work(spark: SparkSession, topics) -> None:
     """Spark plans filters and columns around the source."""
     topics.create("t", 2)
     topics.append("t", 0, [str(i).encode() for i in range(10)])
@@ -87,7 +87,7 @@ def test_batch_filters_and_pruned_columns_work(spark: SparkSession, topics) -> N
     assert frame.select(F.count("*")).collect()[0][0] == 10
 
 
-def test_stream_available_now_reads_all_once_and_goes_on(  # type: ignore[no-untyped-def]
+def test_stream_available_now_reads_all_once_and_goes_on(
     spark: SparkSession, topics, tmp_path: Path
 ) -> None:
     """Batches hold to maxOffsetsPerTrigger; a restart goes on where the checkpoint is (R61)."""
@@ -106,7 +106,7 @@ def test_stream_available_now_reads_all_once_and_goes_on(  # type: ignore[no-unt
     assert len(values) == len(set(values)) == 31
 
 
-def test_stream_small_batch_of_many_partitions_is_one_task(  # type: ignore[no-untyped-def]
+def test_stream_small_batch_of_many_partitions_is_one_task(
     spark: SparkSession, topics, tmp_path: Path
 ) -> None:
     """A task costs Spark more than it takes to read a few records."""
@@ -118,7 +118,7 @@ def test_stream_small_batch_of_many_partitions_is_one_task(  # type: ignore[no-u
     assert len(list((tmp_path / "out").glob("*.parquet"))) == 1
 
 
-def test_stream_latest_is_fixed_by_batch_0_and_survives_a_replay(  # type: ignore[no-untyped-def]
+def test_stream_latest_is_fixed_by_batch_0_and_survives_a_replay(
     spark: SparkSession, topics, tmp_path: Path
 ) -> None:
     """commits/0 lost: batch 0 runs again, over the same range, and nothing is skipped (R54)."""
@@ -137,7 +137,7 @@ def test_stream_latest_is_fixed_by_batch_0_and_survives_a_replay(  # type: ignor
     assert json.loads(first)["@"]["start"] == {"t": {"0": 1}}
 
 
-def test_stream_processing_time_sees_new_records_and_new_partitions(  # type: ignore[no-untyped-def]
+def test_stream_processing_time_sees_new_records_and_new_partitions(
     spark: SparkSession, topics, tmp_path: Path
 ) -> None:
     """The long-lived reader tails the logs from trigger to trigger."""
@@ -170,7 +170,7 @@ def test_stream_processing_time_sees_new_records_and_new_partitions(  # type: ig
         ({"startingOffsets": "{"}, "Option startingOffsets is not JSON"),
     ],
 )
-def test_wrong_options_reach_the_user(  # type: ignore[no-untyped-def]
+def test_wrong_options_reach_the_user(
     spark: SparkSession, topics, options: dict[str, str], message: str
 ) -> None:
     """Spark wraps what a worker raises; the sentence that helps must be in it (R60)."""
@@ -181,7 +181,7 @@ def test_wrong_options_reach_the_user(  # type: ignore[no-untyped-def]
         ).count()
 
 
-def test_users_schema_is_refused(spark: SparkSession, topics) -> None:  # type: ignore[no-untyped-def]
+def test_users_schema_is_refused(spark: SparkSession, topics) -> None:
     """.schema(...) bypasses the source's own."""
     topics.create("t")
     reader = spark.read.format("txnlog").schema("value string").option("subscribe", "t")
@@ -189,7 +189,7 @@ def test_users_schema_is_refused(spark: SparkSession, topics) -> None:  # type: 
         reader.load(topics.root).count()
 
 
-def test_secrets_stay_out_of_plans_and_errors(spark: SparkSession, topics, capfd) -> None:  # type: ignore[no-untyped-def]
+def test_secrets_stay_out_of_plans_and_errors(spark: SparkSession, topics, capfd) -> None:
     """Plans go to logs and to the UI (R67)."""
     topics.create("t")
     reader = spark.read.format("txnlog").option("storage.aws_secret_access_key", "hunter2")

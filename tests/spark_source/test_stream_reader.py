@@ -23,7 +23,7 @@ from txnlog.errors import (
 ALL = ReadAllAvailable()
 
 
-def reader_of(topics, **options: str) -> TxnLogStreamReader:  # type: ignore[no-untyped-def]
+def reader_of(topics, **options: str) -> TxnLogStreamReader:
     names = {name.replace("_", "."): value for name, value in options.items()}
     given = {"path": topics.root, "subscribe": "t", **names}
     if "assign" in given:
@@ -52,7 +52,7 @@ def positions(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
     return {topic: offset[topic] for topic in offset if topic != "@"}
 
 
-def test_reader_made_does_no_io(topics) -> None:  # type: ignore[no-untyped-def]
+def test_reader_made_does_no_io(topics) -> None:
     """Spark makes one in every worker and task, also where the root cannot be reached."""
     reader = stream_reader(
         {"path": "/nowhere/at/all", "subscribe": "t"}, spark_schema(include_headers=False)
@@ -62,7 +62,7 @@ def test_reader_made_does_no_io(topics) -> None:  # type: ignore[no-untyped-def]
     assert reader_of(topics, maxOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
 
 
-def test_first_batch_logs_its_start_and_a_replay_reads_the_same(topics) -> None:  # type: ignore[no-untyped-def]
+def test_first_batch_logs_its_start_and_a_replay_reads_the_same(topics) -> None:
     """initialOffset is asked again at a replay, and by then latest is somewhere else (R54)."""
     topics.create("t")
     topics.append("t", 0, [b"old"])
@@ -79,7 +79,7 @@ def test_first_batch_logs_its_start_and_a_replay_reads_the_same(topics) -> None:
     assert values(replay, replay.initialOffset(), end) == []
 
 
-def test_nothing_new_gives_the_start_back_letter_for_letter(topics) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_new_gives_the_start_back_letter_for_letter(topics) -> None:
     """Spark compares text; anything else would be an empty batch at every trigger."""
     topics.create("t", 2)
     reader = reader_of(topics)
@@ -94,7 +94,7 @@ def test_nothing_new_gives_the_start_back_letter_for_letter(topics) -> None:  # 
     assert reader.reportLatestOffset() == {"t": {"0": 0, "1": 1}}
 
 
-def test_limit_cuts_batches_and_all_is_read_in_order(topics) -> None:  # type: ignore[no-untyped-def]
+def test_limit_cuts_batches_and_all_is_read_in_order(topics) -> None:
     """maxOffsetsPerTrigger in the middle of files (R61)."""
     topics.create("t", 2)
     for first in range(0, 20, 5):
@@ -112,7 +112,7 @@ def test_limit_cuts_batches_and_all_is_read_in_order(topics) -> None:  # type: i
     ]
 
 
-def test_available_now_ends_where_it_said_at_its_start(topics) -> None:  # type: ignore[no-untyped-def]
+def test_available_now_ends_where_it_said_at_its_start(topics) -> None:
     """Else a busy topic keeps the run alive for ever (R61)."""
     topics.create("t")
     topics.append("t", 0, [b"a", b"b", b"c"])
@@ -128,7 +128,7 @@ def test_available_now_ends_where_it_said_at_its_start(topics) -> None:  # type:
     assert values(again, second, next_end(again, second)) == [b"late"]
 
 
-def test_read_committed_stops_at_open_transactions_and_skips_aborted(topics) -> None:  # type: ignore[no-untyped-def]
+def test_read_committed_stops_at_open_transactions_and_skips_aborted(topics) -> None:
     """Undecided data is invisible, aborted data is passed over (R15, R16, R18)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
@@ -147,7 +147,7 @@ def test_read_committed_stops_at_open_transactions_and_skips_aborted(topics) -> 
     assert values(uncommitted, {}, next_end(uncommitted, {})) == [b"a", b"open", b"after"]
 
 
-def test_assign_reads_only_its_partitions(topics) -> None:  # type: ignore[no-untyped-def]
+def test_assign_reads_only_its_partitions(topics) -> None:
     """Kafka's assign."""
     topics.create("t", 3)
     for partition in range(3):
@@ -161,7 +161,7 @@ def test_assign_reads_only_its_partitions(topics) -> None:  # type: ignore[no-un
         wrong.latestOffset({}, ALL)
 
 
-def test_starting_offsets_json_is_used_and_checked(topics) -> None:  # type: ignore[no-untyped-def]
+def test_starting_offsets_json_is_used_and_checked(topics) -> None:
     """Offsets that do not fit the topic name option, topic and partition (R60)."""
     topics.create("t", 2)
     topics.append("t", 0, [b"a", b"b", b"c"])
@@ -173,7 +173,7 @@ def test_starting_offsets_json_is_used_and_checked(topics) -> None:  # type: ign
         reader_of(topics, startingOffsets='{"t":{"0":9,"1":0}}').latestOffset({}, ALL)
 
 
-def test_missing_topic_names_the_topics_there_are(topics) -> None:  # type: ignore[no-untyped-def]
+def test_missing_topic_names_the_topics_there_are(topics) -> None:
     """A misspelt topic must not wait for ever for its first record (R60)."""
     topics.create("orders")
     for options in ({}, {"failOnDataLoss": "false"}):
@@ -181,7 +181,7 @@ def test_missing_topic_names_the_topics_there_are(topics) -> None:  # type: igno
             reader_of(topics, **options).latestOffset({}, ALL)
 
 
-def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:  # type: ignore[no-untyped-def]
+def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:
     """failOnDataLoss decides, at the running query and at its restart (R60, R71)."""
     topics.create("t")
     topics.create("u")
@@ -203,7 +203,7 @@ def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:  # type
         reader_of(topics, subscribe="t,u").latestOffset(second, ALL)
 
 
-def test_available_now_leaves_new_partitions_for_the_next_run(topics) -> None:  # type: ignore[no-untyped-def]
+def test_available_now_leaves_new_partitions_for_the_next_run(topics) -> None:
     """A topic created while the run is on: noted, not read, and the run ends (R61)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
@@ -226,7 +226,7 @@ def test_available_now_leaves_new_partitions_for_the_next_run(topics) -> None:  
     ) == [b"late"]
 
 
-def test_topic_created_again_is_another_topic(topics, caplog) -> None:  # type: ignore[no-untyped-def]
+def test_topic_created_again_is_another_topic(topics, caplog) -> None:
     """Its offsets go on from the old end, so nothing else would show the difference (R71)."""
     topics.create("t")
     topics.append("t", 0, [b"a", b"b"])
@@ -252,7 +252,7 @@ def test_topic_created_again_is_another_topic(topics, caplog) -> None:  # type: 
     assert next_end(strict, second) == second
 
 
-def test_retention_faster_than_the_query_is_data_loss(topics) -> None:  # type: ignore[no-untyped-def]
+def test_retention_faster_than_the_query_is_data_loss(topics) -> None:
     """The range was planned, and gone when it was read (R14)."""
     topics.create("t")
     header = topics.append("t", 0, [b"a", b"b"])
@@ -266,7 +266,7 @@ def test_retention_faster_than_the_query_is_data_loss(topics) -> None:  # type: 
     assert positions(next_end(empty_start, {})) == {"t": {"0": 3}}
 
 
-def test_checkpoint_of_another_cluster_is_refused(topics) -> None:  # type: ignore[no-untyped-def]
+def test_checkpoint_of_another_cluster_is_refused(topics) -> None:
     """Offsets of one cluster read in another skip or repeat without a word."""
     topics.create("t")
     end = next_end(reader_of(topics), {})
@@ -275,7 +275,7 @@ def test_checkpoint_of_another_cluster_is_refused(topics) -> None:  # type: igno
         reader_of(topics).latestOffset(end, ALL)
 
 
-def test_group_new_query_bumps_first_and_reads_under_that_generation(topics) -> None:  # type: ignore[no-untyped-def]
+def test_group_new_query_bumps_first_and_reads_under_that_generation(topics) -> None:
     """The old query may still commit: after the bump it cannot (R48, R59)."""
     topics.create("t", 2)
     topics.append("t", 0, [b"a", b"b", b"c"])
@@ -298,14 +298,14 @@ def test_group_new_query_bumps_first_and_reads_under_that_generation(topics) -> 
 
 
 @pytest.mark.parametrize("starting", ["latest", "earliest", '{"t":{"0":0}}'])
-def test_group_bumps_whatever_the_starting_offsets(topics, starting: str) -> None:  # type: ignore[no-untyped-def]
+def test_group_bumps_whatever_the_starting_offsets(topics, starting: str) -> None:
     """Two queries of one group must not both commit, wherever the new one starts (R59)."""
     topics.create("t")
     end = next_end(reader_of(topics, group_id="g", startingOffsets=starting), {})
     assert end["@"]["generation"] == 1
 
 
-def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:  # type: ignore[no-untyped-def]
+def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:
     """The first run of a job that always says committed."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
@@ -320,7 +320,7 @@ def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:  # t
         none.latestOffset({}, ALL)
 
 
-def test_group_added_to_a_running_checkpoint_logs_where_it_began(topics) -> None:  # type: ignore[no-untyped-def]
+def test_group_added_to_a_running_checkpoint_logs_where_it_began(topics) -> None:
     """The sink has to know from where the batch moves the group; its offsets go on from there."""
     topics.create("t")
     end = next_end(reader_of(topics), {})
@@ -333,7 +333,7 @@ def test_group_added_to_a_running_checkpoint_logs_where_it_began(topics) -> None
     assert values(reader, end, second) == [b"a"]
 
 
-def test_group_query_that_cannot_start_does_not_fence_the_running_one(topics) -> None:  # type: ignore[no-untyped-def]
+def test_group_query_that_cannot_start_does_not_fence_the_running_one(topics) -> None:
     """A misspelt topic in a new query must not stop production (R60)."""
     topics.create("t")
     generation = topics.cluster.groups.start("g")
@@ -343,20 +343,20 @@ def test_group_query_that_cannot_start_does_not_fence_the_running_one(topics) ->
     assert topics.cluster.groups.fetch("g", generation) == {}
 
 
-def test_committed_without_group_names_the_option(topics) -> None:  # type: ignore[no-untyped-def]
+def test_committed_without_group_names_the_option(topics) -> None:
     """(R60)"""
     with pytest.raises(ConfigError, match=r"startingOffsets=committed needs option group\.id"):
         reader_of(topics, startingOffsets="committed")
 
 
-def test_subscribe_and_assign_exactly_one(topics) -> None:  # type: ignore[no-untyped-def]
+def test_subscribe_and_assign_exactly_one(topics) -> None:
     """(R60)"""
     for options in ({}, {"subscribe": "t", "assign": '{"t":[0]}'}):
         with pytest.raises(ConfigError, match="exactly one of the options subscribe"):
             stream_reader({"path": topics.root, **options}, spark_schema(include_headers=False))
 
 
-def test_empty_topic_and_empty_partitions_read_nothing(topics) -> None:  # type: ignore[no-untyped-def]
+def test_empty_topic_and_empty_partitions_read_nothing(topics) -> None:
     """(R60)"""
     topics.create("t", 3)
     reader = reader_of(topics, startingOffsets="earliest")

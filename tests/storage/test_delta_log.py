@@ -12,6 +12,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.storage.number_log import (
+    HOUR_MS,
     OFF,
     TABLE,
     History,
@@ -195,6 +196,27 @@ def test_refresh_error_leaves_memory_as_it_was() -> None:
     assert log.version == 0
     log.refresh()
     assert log.version == 1
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_open_that_fails_leaves_memory_as_it_was(call: int) -> None:
+    """Who asks memory without a refresh, as for the number of shards, must not find it empty."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 3)
+    create_checkpoint(shared.open(), TABLE, trust_ms=OFF.trust_ms)
+    write(writer, 4)
+    store = shared.open()
+    log, view = opened(store)
+    write(writer, 5)
+    shared.clock.advance_ms(HOUR_MS)
+    store.plan = FaultsAt({call: Fault.FAIL_BEFORE})
+    try:
+        log.refresh()
+    except StorageError:
+        assert (log.version, len(view.numbers)) == (4, 4)
+    store.plan = FaultsAt({})
+    log.refresh()
+    assert (log.version, len(view.numbers)) == (5, 5)
 
 
 # --- Catching up ----------------------------------------------------------------------------------

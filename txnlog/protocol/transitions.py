@@ -8,7 +8,6 @@ the prepare* methods of org.apache.kafka.coordinator.transaction.TransactionMeta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
@@ -18,8 +17,8 @@ from txnlog.errors import (
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
     InvalidTxnTimeoutError,
-    ProducerFencedError,
 )
+from txnlog.protocol.fencing import fenced, fenced_note
 from txnlog.protocol.metadata import (
     FORMER_RUNS_MAX,
     Fenced,
@@ -99,25 +98,10 @@ def prepare_init(
     if row.owner.run_id == owner.run_id and row.state.is_idle:
         return Done(row)
     heir = _succeed(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
+    operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
     if row.state is TransactionState.ONGOING:
-        return _move(
-            row,
-            "FENCE",
-            TransactionState.PREPARE_ABORT,
-            now_ms,
-            owner=heir,
-            bump=True,
-            timeout_ms=timeout_ms,
-        )
-    return _move(
-        row,
-        "INIT PRODUCER ID",
-        TransactionState.EMPTY,
-        now_ms,
-        owner=heir,
-        bump=True,
-        timeout_ms=timeout_ms,
-    )
+        operation, state = "FENCE", TransactionState.PREPARE_ABORT
+    return _move(row, operation, state, now_ms, owner=heir, bump=True, timeout_ms=timeout_ms)
 
 
 def prepare_add_partitions(
@@ -193,7 +177,7 @@ def prepare_end(
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
             raise InvalidTxnStateError(
                 f"The transaction of {transactional_id!r} at epoch {producer_epoch} was already "
-                f"ended as {row.state.name}{_fenced_note(row)}; it cannot end as "
+                f"ended as {row.state.name}{fenced_note(row)}; it cannot end as "
                 f"{result.name} too. Begin a new transaction.",
                 transactional_id=transactional_id,
                 state=row.state.name,
@@ -288,7 +272,12 @@ def prepare_complete(
 
 
 def prepare_time_out(
-    row: TransactionMetadata | None, *, txn_epoch: int, by: str, now_ms: int
+    row: TransactionMetadata | None,
+    *,
+    txn_epoch: int,
+    by: str,
+    now_ms: int,
+    producer_id: int | None = None,
 ) -> Transition | Done:
     """End an Ongoing transaction that took too long: epoch and PREPARE_ABORT in one write (R32).
 
@@ -296,7 +285,7 @@ def prepare_time_out(
     """
     if row is None or row.state is not TransactionState.ONGOING or row.txn_epoch != txn_epoch:
         return Done(row)
-    if row.pending.prepared_by_client:
+    if row.pending.prepared_by_client or producer_id not in (None, row.producer_id):
         return Done(row)
     reason = f"timed out (transaction.timeout.ms={row.timeout_ms})"
     owner = replace(row.owner, fenced=Fenced(by=by, at_ms=now_ms, reason=reason))
@@ -380,11 +369,11 @@ def _check_producer(
         )
     _refuse_former(row, run_id)
     if row.owner.run_id != run_id:
-        raise _fenced(row, f"run {run_id}")
+        raise fenced(row, f"run {run_id}")
     if row.producer_epoch != producer_epoch:
         raise InvalidProducerEpochError(
             f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"
-            f"{_fenced_note(row)}. Abort, and call init_transactions again.",
+            f"{fenced_note(row)}. Abort, and call init_transactions again.",
             transactional_id=transactional_id,
             expected_epoch=row.producer_epoch,
             actual_epoch=producer_epoch,
@@ -398,7 +387,7 @@ def _union(*names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _refuse_former(row: TransactionMetadata, run_id: str) -> None:
     if run_id in row.owner.former_runs:
-        raise _fenced(row, f"run {run_id}")
+        raise fenced(row, f"run {run_id}")
 
 
 def _refuse_prepared(row: TransactionMetadata) -> None:
@@ -408,25 +397,6 @@ def _refuse_prepared(row: TransactionMetadata) -> None:
             f"{row.state.name} and must be finished first; try again.",
             transactional_id=row.transactional_id,
         )
-
-
-def _fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
-    return ProducerFencedError(
-        f"{who} may no longer write under transactional.id {row.transactional_id!r}: it is owned "
-        f"by {row.owner.describe()} at epoch {row.producer_epoch}{_fenced_note(row)}. Stop this "
-        "one, or give it a transactional.id of its own.",
-        transactional_id=row.transactional_id,
-        owner=row.owner.describe(),
-        actual_epoch=row.producer_epoch,
-    )
-
-
-def _fenced_note(row: TransactionMetadata) -> str:
-    fenced = row.owner.fenced
-    if fenced is None:
-        return ""
-    at = datetime.fromtimestamp(fenced.at_ms / 1000, tz=timezone.utc).isoformat("T", "seconds")
-    return f" (last fenced at {at} by {fenced.by}: {fenced.reason})"
 
 
 def _remember(owner: Owner) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from txnlog.errors import (
     UnsupportedProtocolError,
 )
 from txnlog.storage.actions import Commit, Metadata, Txn
-from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.delta_log import UNKNOWNS_MAX, Committed, DeltaLog, LogSettings, Unknown
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import config_of, create_actions
 
@@ -86,10 +86,14 @@ class ClusterLog:
             config={"format": str(FORMAT), "transaction.state.log.num.partitions": str(shards)},
             created_ms=self._store.clock.now_ms(),
         )
+        unknowns = 0
         for attempt in range(_ATTEMPTS_MAX):
             if self._log.exists:
                 return
-            self._log.commit(actions, operation="CREATE CLUSTER")
+            if isinstance(self._log.commit(actions, operation="CREATE CLUSTER"), Unknown):
+                unknowns += 1
+                if unknowns == UNKNOWNS_MAX:
+                    break
             self._store.clock.sleep_ms(backoff_ms(attempt))
             self._log.refresh()
         raise StorageError(f"{self._store.url}: the cluster could not be created; try again.")
@@ -112,14 +116,20 @@ class ClusterLog:
         return number
 
     def _reserve(self) -> tuple[int, int]:
+        unknowns = 0
         for attempt in range(_ATTEMPTS_MAX):
             self._log.refresh()
             start = self._view.producer_ids_end
             end = start + PRODUCER_ID_BLOCK
             action = Txn(_PRODUCER_IDS, end, self._store.clock.now_ms())
             # A block whose commit was Unknown is lost, never given out twice.
-            if isinstance(self._log.commit([action], operation="ALLOCATE PRODUCER IDS"), Committed):
-                return start, end
+            match self._log.commit([action], operation="ALLOCATE PRODUCER IDS"):
+                case Committed():
+                    return start, end
+                case Unknown():
+                    unknowns += 1
+                    if unknowns == UNKNOWNS_MAX:
+                        break
             self._store.clock.sleep_ms(backoff_ms(attempt))
         raise CommitStateUnknownError(
             f"{self._store.url}: no block of producer ids could be reserved; try again."

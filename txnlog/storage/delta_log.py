@@ -45,6 +45,9 @@ PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
 
 LOG_RETENTION_MS_MIN = 3_600_000
 _TAIL_BEFORE_LISTING = 32
+UNKNOWNS_MAX = 3
+"""How often in one call a commit may end Unknown (up to half a minute each) before it gives up."""
+
 _OPENS_MAX = 5
 _PUTS_MAX = 64
 
@@ -178,7 +181,7 @@ class DeltaLog:
             self._open()
             return
         try:
-            self._read_commits(files)
+            commits = self._fetch(files, self.version)
         except ObjectNotFoundError:
             # Clean-up took a listed commit: whatever we held is older than what it keeps.
             self._open()
@@ -186,6 +189,8 @@ class DeltaLog:
         if not self._trusted():
             self._open()
             return
+        for commit in commits:
+            self._apply(commit)
         self._confirmed_ms = sent_ms
 
     def _open(self) -> None:
@@ -210,27 +215,31 @@ class DeltaLog:
         )
 
     def _load(self, files: LogFiles) -> None:
+        """Replace the view; memory stays as it was when something cannot be read."""
         self._confirmed_ms = None
-        self._view.reset()
-        self.version = -1
-        self.metadata = None
+        commits = []
         if files.newest_checkpoint is not None:
-            self._apply(checkpoints.read_checkpoint(self.store, files))
+            commits.append(checkpoints.read_checkpoint(self.store, files))
         elif files.commits and files.commits[0] != 0:
             raise LogGapError(
                 f"{self.store.url}/{self.path}/_delta_log: the first commit is "
                 f"{files.commits[0]} and there is no checkpoint. Restore the missing files.",
                 file=commit_path(self.path, 0),
             )
-        self._read_commits(files)
+        commits += self._fetch(files, commits[0].version if commits else -1)
+        self._view.reset()
+        self.version = -1
+        self.metadata = None
+        for commit in commits:
+            self._apply(commit)
 
-    def _read_commits(self, files: LogFiles) -> None:
-        """Apply the listed commits after our version; a hole in the middle is a LogGapError."""
-        wanted = [version for version in files.commits if version > self.version]
+    def _fetch(self, files: LogFiles, after: int) -> list[Commit]:
+        """The listed commits after a version; a hole in the middle is a LogGapError."""
+        wanted = [version for version in files.commits if version > after]
         if not wanted:
-            return
+            return []
         # A listing is no snapshot: what it skipped below its newest commit must be there.
-        versions = range(self.version + 1, wanted[-1] + 1)
+        versions = range(after + 1, wanted[-1] + 1)
         listed = set(wanted)
         paths = [commit_path(self.path, version) for version in versions]
         try:
@@ -246,8 +255,10 @@ class DeltaLog:
                         file=missing,
                     ) from error
             raise
-        for version, path, data in zip(versions, paths, blobs, strict=True):
-            self._apply(decode_commit(data, version=version, source=path))
+        return [
+            decode_commit(data, version=version, source=path)
+            for version, path, data in zip(versions, paths, blobs, strict=True)
+        ]
 
     def _apply(self, commit: Commit) -> None:
         for action in commit.actions:

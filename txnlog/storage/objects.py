@@ -195,7 +195,10 @@ class ObjectStore:
 
     def open_writer(self, path: str) -> BinaryIO:
         """A binary file to stream into; the object appears, whole, at close()."""
-        writer: Any = self._call("put", path, lambda: obstore.open_writer(self._store, path))
+        # Parts under way are memory, and a task has several writers open.
+        writer: Any = self._call(
+            "put", path, lambda: obstore.open_writer(self._store, path, max_concurrency=2)
+        )
         return cast(BinaryIO, writer)
 
     def open_reader(self, path: str) -> BinaryIO:

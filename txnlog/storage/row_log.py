@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from txnlog.clock import backoff_ms
@@ -22,7 +23,15 @@ from txnlog.protocol.topics import MARKER_PREFIX, marker_app_id
 from txnlog.protocol.transitions import Done, Transition
 from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
-from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta_log import (
+    UNKNOWNS_MAX,
+    Committed,
+    Conflict,
+    DeltaLog,
+    LogSettings,
+    Outcome,
+    Unknown,
+)
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import (
     ROW_DATA_COLUMNS,
@@ -56,9 +65,10 @@ class RowView(Generic[Row]):
 
     def apply(self, commit: Commit) -> None:
         """Take in a commit, or a checkpoint in the shape of one."""
+        adds: list[tuple[str, Row, Add]] = []
         for action in commit.actions:
             if isinstance(action, Add):
-                self._add(action, commit.version)
+                adds.append(self._read(action, commit.version))
             elif isinstance(action, Remove):
                 gone = self._id_of.pop(action.path, None)
                 self.sizes.pop(action.path, None)
@@ -71,16 +81,19 @@ class RowView(Generic[Row]):
             elif isinstance(action, Metadata):
                 self.config = config_of(action)
 
-    def _add(self, add: Add, version: int) -> None:
-        row: Row = self._kind.from_values(
+        # A checkpoint's order is that of a hash; whoever walks the rows should not depend on it.
+        for row_id, row, add in sorted(adds, key=itemgetter(0)):
+            self.rows[row_id] = row
+            self.sizes[add.path] = add.size
+            self._id_of[add.path] = row_id
+
+    def _read(self, add: Add, version: int) -> tuple[str, Row, Add]:
+        row = self._kind.from_values(
             add.partition_values,
             path=add.path,
             source=commit_path(self._table, version),
         )
-        row_id = getattr(row, self._id_column)
-        self.rows[row_id] = row
-        self.sizes[add.path] = add.size
-        self._id_of[add.path] = row_id
+        return getattr(row, self._id_column), row, add
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +133,7 @@ class RowLog(Generic[Row]):
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it is not there."""
+        unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
             if self.log.exists:
@@ -131,7 +145,10 @@ class RowLog(Generic[Row]):
                 config=config,
                 created_ms=self.store.clock.now_ms(),
             )
-            self.log.commit(actions, operation="CREATE TABLE")
+            if isinstance(self.log.commit(actions, operation="CREATE TABLE"), Unknown):
+                unknowns += 1
+                if unknowns == UNKNOWNS_MAX:
+                    break
             self.store.clock.sleep_ms(backoff_ms(attempt))
         raise self._gave_up(True)
 
@@ -144,7 +161,7 @@ class RowLog(Generic[Row]):
         its effect is there when it is: it gives the commit to write, or anything else, which is
         returned. Raises what `decide` raises, an authorization error, CommitStateUnknownError.
         """
-        unknown = False
+        unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
             try:
@@ -153,19 +170,21 @@ class RowLog(Generic[Row]):
                     return decision
                 outcome = self._commit(decision)
             except TxnLogError as error:
-                if unknown:
+                if unknowns:
                     # An earlier try may have landed, or may yet: this refusal is no "no" to it.
-                    raise self._gave_up(unknown) from error
+                    raise self._gave_up(True) from error
                 raise
             match outcome:
                 case Committed():
                     return decision
                 case Conflict():
                     pass
-                case _:
-                    unknown = True
+                case Unknown():
+                    unknowns += 1
+                    if unknowns == UNKNOWNS_MAX:
+                        break
             self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise self._gave_up(unknown)
+        raise self._gave_up(unknowns > 0)
 
     def _commit(self, commit: RowCommit[Row]) -> Outcome:
         try:

@@ -21,7 +21,15 @@ from txnlog.protocol.batches import HEADER_COLUMNS, BatchHeader, header_from_val
 from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
 from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
-from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, LogSettings
+from txnlog.storage.delta_log import (
+    UNKNOWNS_MAX,
+    Committed,
+    Conflict,
+    DeltaLog,
+    LogSettings,
+    Outcome,
+    Unknown,
+)
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import config_of, create_actions, metadata_action
 
@@ -125,7 +133,7 @@ class TopicLog:
         write, or anything else, which is returned. A commit that landed is returned too.
         Raises what `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
         """
-        unknown = False
+        unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
             try:
@@ -136,19 +144,21 @@ class TopicLog:
                 actions = encode_topic_commit(decision, now_ms=now_ms)
                 outcome = self._commit(actions, decision.operation, decision)
             except TxnLogError as error:
-                if unknown:
+                if unknowns:
                     # An earlier try may have landed, or may yet: this refusal is no "no" to it.
-                    raise _gave_up(self.name, unknown) from error
+                    raise _gave_up(self.name, True) from error
                 raise
             match outcome:
                 case Committed():
                     return decision
                 case Conflict():
                     pass
-                case _:
-                    unknown = True
+                case Unknown():
+                    unknowns += 1
+                    if unknowns == UNKNOWNS_MAX:
+                        break
             self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise _gave_up(self.name, unknown)
+        raise _gave_up(self.name, unknowns > 0)
 
     def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
         """Create the topic, or create a deleted one again with a new id in the same log (R71).
@@ -161,6 +171,7 @@ class TopicLog:
                 topic=self.name,
             )
         topic_id = str(uuid.uuid4())
+        unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
             if self.topic_id == topic_id:
@@ -184,8 +195,13 @@ class TopicLog:
             )
             if self.log.exists:
                 del actions[0]
-            if isinstance(self._commit(actions, "CREATE TOPIC"), Committed):
-                return
+            match self._commit(actions, "CREATE TOPIC"):
+                case Committed():
+                    return
+                case Unknown():
+                    unknowns += 1
+                    if unknowns == UNKNOWNS_MAX:
+                        break
             self.store.clock.sleep_ms(backoff_ms(attempt))
         raise _gave_up(self.name, True)
 
@@ -195,6 +211,7 @@ class TopicLog:
         Raises UnknownTopicOrPartitionError when there is none.
         """
         topic_id = None
+        unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
             self.refresh()
             if not self.exists or (topic_id is not None and self.topic_id != topic_id):
@@ -218,14 +235,19 @@ class TopicLog:
                 end = self.view.high_watermark(number)
                 actions.append(Txn(end_app_id(number), end, now_ms))
             actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
-            if isinstance(self._commit(actions, "DELETE TOPIC"), Committed):
-                return
+            match self._commit(actions, "DELETE TOPIC"):
+                case Committed():
+                    return
+                case Unknown():
+                    unknowns += 1
+                    if unknowns == UNKNOWNS_MAX:
+                        break
             self.store.clock.sleep_ms(backoff_ms(attempt))
         raise _gave_up(self.name, True)
 
     def _commit(
         self, actions: list[Action], operation: str, commit: TopicCommit | None = None
-    ) -> object:
+    ) -> Outcome:
         parameters = {}
         if commit is not None:
             parameters = {

@@ -117,6 +117,29 @@ def _trace(parents: dict[S, tuple[S, str] | None], state: S) -> tuple[str, ...]:
     return tuple(reversed(labels))
 
 
+def assert_holds(
+    model: Model[S], *, states_min: int, states_max: int = STATES_MAX, whole: bool = True
+) -> Result:
+    """The invariants hold in the whole space, which has at least so many states.
+
+    The lower bound notices a model that has stopped doing what it is there for. `whole=False`: the
+    space may be larger than the bound, and what is within it holds.
+    """
+    result = search(model, states_max=states_max)
+    assert result.violation is None, str(result)
+    assert result.complete or not whole, str(result)
+    assert result.states >= states_min, str(result)
+    return result
+
+
+def assert_breaks(model: Model[S], what: str, *, states_max: int = STATES_MAX) -> Violation:
+    """The search finds a violation that says `what`; the trace to it is returned."""
+    result = search(model, states_max=states_max)
+    assert result.violation is not None, str(result)
+    assert what in result.violation.what, str(result)
+    return result.violation
+
+
 @dataclass(slots=True)
 class Pool(Generic[T]):
     """Values as small numbers: equal keys share one, so that states stay small and hash fast."""

@@ -22,8 +22,14 @@ from txnlog.protocol.transitions import (
     prepare_init,
 )
 from txnlog.testing.models.recovery import DEAD, Pc, Recovery
-from txnlog.testing.models.values import broken_history, staged, undecided
-from txnlog.testing.models.world import Stored, World, Wrote
+from txnlog.testing.models.values import (
+    Stored,
+    Wrote,
+    broken_history,
+    staged,
+    undecided,
+)
+from txnlog.testing.models.world import World
 
 TOPIC = "x"
 FIRST_ID = "m"

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from txnlog.protocol.states import TransactionState
-from txnlog.testing.models.world import (
-    CLEAR_WITHOUT_FENCE,
-    FENCE_BREAKS_PROMISE,
+from txnlog.testing.models.rules import CLEAR_WITHOUT_FENCE, FENCE_BREAKS_PROMISE
+from txnlog.testing.models.values import (
     Stored,
-    World,
     Wrote,
 )
+from txnlog.testing.models.world import World
 
 Pc = tuple[Any, ...]
 """Where a process stands: a name and what it remembers. ("dead",) does nothing more."""

@@ -50,20 +50,29 @@ class Vacuum:
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         if state.helper == 0:
-            yield "H writes the marker: F is live", state._replace(
-                helper=1, live=state.live | {"F"}, topic_version=state.topic_version + 1
+            yield (
+                "H writes the marker: F is live",
+                state._replace(
+                    helper=1, live=state.live | {"F"}, topic_version=state.topic_version + 1
+                ),
             )
         elif state.helper == 1:
-            yield "H completes: the manifest is cleared", state._replace(
-                helper=2, manifest=frozenset(), shard_version=state.shard_version + 1
+            yield (
+                "H completes: the manifest is cleared",
+                state._replace(
+                    helper=2, manifest=frozenset(), shard_version=state.shard_version + 1
+                ),
             )
         if not state.grown_old:
             yield "G grows old", state._replace(grown_old=True)
         if "X" in state.live:
-            yield "compaction removes X", state._replace(
-                live=state.live - {"X"},
-                removed=state.removed | {"X"},
-                topic_version=state.topic_version + 1,
+            yield (
+                "compaction removes X",
+                state._replace(
+                    live=state.live - {"X"},
+                    removed=state.removed | {"X"},
+                    topic_version=state.topic_version + 1,
+                ),
             )
         yield from self._append(state)
         if state.done < len(self.plan):
@@ -77,8 +86,11 @@ class Vacuum:
                 tailed = state._replace(append_at=state.topic_version)
                 yield "D tails, and finds G young enough", tailed
         elif state.append_at == state.topic_version:
-            yield "D commits G", state._replace(
-                live=state.live | {"G"}, appended=True, topic_version=state.topic_version + 1
+            yield (
+                "D commits G",
+                state._replace(
+                    live=state.live | {"G"}, appended=True, topic_version=state.topic_version + 1
+                ),
             )
         else:
             yield "D meets a conflict", state._replace(append_at=-1)

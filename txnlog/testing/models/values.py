@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -15,6 +16,24 @@ from txnlog.protocol.sequences import ProducerState
 from txnlog.protocol.topics import TopicState
 
 Row = TransactionMetadata | None
+NOTHING: tuple[int, ...] = ()
+
+
+class Stored(NamedTuple):
+    """What all processes share: numbers in the World's pools."""
+
+    rows: tuple[int, ...]
+    topics: tuple[int, ...]
+    offsets: int
+
+
+class Wrote(NamedTuple):
+    """A decision's outcome: the store as it then is, the name of the error if it was refused,
+    and the entries that stand in the way."""
+
+    stored: Stored
+    error: str = ""
+    entries: tuple[int, ...] = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Version slots, clean-up and checkpoints (R62, R63, R70), on the real DeltaLog and checkpoint code.
+"""Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
 W writes one commit once, whatever happens, and says when it knows that it landed. R tails and
 hands out what it has read. O is everybody else: it commits at the true head. C checkpoints and K
@@ -99,7 +99,7 @@ class VersionSlots:
         )
         self._broken = broken
         self._rounds = rounds
-        rounds: dict[str, Round] = {
+        one_round: dict[str, Round] = {
             "W": self._write,
             "R": self._read,
             "C": lambda store, _: _checkpoint(store, trust_ms),
@@ -107,7 +107,7 @@ class VersionSlots:
         }
         self._parquet: dict[Content, bytes] = {}
         self.actors = actors
-        self.processes = [Process(a, rounds[a.upper()], self._parquet) for a in actors]
+        self.processes = [Process(a, one_round[a.upper()], self._parquet) for a in actors]
         self._instants: dict[Hashable, tuple[tuple[str, int, Content | int], ...]] = {}
         self._commits, self._ticks, self._lost = commits, ticks, lost_replies
 
@@ -189,8 +189,9 @@ class VersionSlots:
         what = f"{actor} {request.verb} {request.path.rsplit('/', 1)[-1].lstrip('0')}"
         yield f"{what}: {_short(value)}", self._placed(after, number, answered)
         if self._lost and request.verb == "put":
-            yield f"{what}, reply lost", self._placed(
-                after, number, answered._replace(waiting=(LOST,))
+            yield (
+                f"{what}, reply lost",
+                self._placed(after, number, answered._replace(waiting=(LOST,))),
             )
 
     def _take_reply(self, state: State, number: int) -> Place:

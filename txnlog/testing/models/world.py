@@ -10,9 +10,9 @@ breaks would prove nothing about the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -42,46 +42,30 @@ from txnlog.protocol.transitions import (
     prepare_fence,
     prepare_time_out,
 )
+from txnlog.testing.models.rules import (
+    ABORT_SKIPS_OFFSETS,
+    COMPLETE_ANY_PRODUCER,
+    COMPLETE_BEFORE_OFFSETS,
+    FENCE_FORGETS_RUN,
+    MARKER_WITHOUT_TXN,
+    ONE_ID_PER_TOPIC,
+    STEP0_IGNORES_MARKERS,
+    STEP0_IGNORES_START,
+    STEP0_IGNORES_STRANGERS,
+)
 from txnlog.testing.models.values import (
+    NOTHING,
     OffsetsTable,
     Row,
+    Stored,
+    Wrote,
     offsets_key,
     row_key,
     topic_key,
 )
 from txnlog.testing.search import Pool
 
-NOTHING: tuple[int, ...] = ()
 NO_ENTRIES: tuple[PendingOffsets, ...] = ()
-
-STEP0_IGNORES_MARKERS = "step 0 does not look at the txn of __consumer_offsets"
-STEP0_IGNORES_STRANGERS = "step 0 does not settle the entries it meets"
-STEP0_IGNORES_START = "step 0 does not compare the start with the group's position"
-CLEAR_WITHOUT_FENCE = "entries are cleared without raising the holder's epoch"
-FENCE_FORGETS_RUN = "a fenced run does not join the former runs"
-ONE_ID_PER_TOPIC = "a transaction marks one topic of a name, also when it was created again"
-COMPLETE_ANY_PRODUCER = "COMPLETE looks at the epoch, not at the producer id"
-FENCE_BREAKS_PROMISE = "whoever meets an entry aborts its two-phase holder"
-MARKER_WITHOUT_TXN = "marker commits carry no txn"
-COMPLETE_BEFORE_OFFSETS = "step 4 comes before step 3"
-ABORT_SKIPS_OFFSETS = "step 3 is for commits only"
-
-
-class Stored(NamedTuple):
-    """What all processes share: numbers in the World's pools."""
-
-    rows: tuple[int, ...]
-    topics: tuple[int, ...]
-    offsets: int
-
-
-class Wrote(NamedTuple):
-    """A decision's outcome: the store as it then is, the name of the error if it was refused,
-    and the entries that stand in the way."""
-
-    stored: Stored
-    error: str = ""
-    entries: tuple[int, ...] = NOTHING
 
 
 class World:
@@ -239,7 +223,9 @@ class World:
                 producer_id=row.producer_id,
                 txn_epoch=row.txn_epoch,
                 result=TransactionResult.of(row.state),
-                batches=[b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)],
+                batches=[
+                    b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)
+                ],
             )
             if isinstance(decision, TopicCommit):
                 txns = {} if MARKER_WITHOUT_TXN in self.broken else decision.txns

@@ -1,0 +1,116 @@
+"""Offsets inside transactions: visible if and only if it commits, waited for, never overwritten."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.processes import (
+    GROUP,
+    MINUTE_MS,
+    both,
+    consumed,
+    eager,
+    owned,
+    position,
+    prepared,
+    process,
+    state_of,
+    visible,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    IllegalGenerationError,
+    OffsetConflictError,
+    UnstableOffsetCommitError,
+)
+from txnlog.protocol.metadata import Manifest, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.transitions import prepare_add_partitions
+from txnlog.testing.invariants import check_cluster
+
+
+def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
+    """On abort the consumer goes back to its committed position (R45, R49)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
+    row = eager(cluster, row, "two", groups=(GROUP,))
+    cluster.groups.add_pending(row, [consumed(10, 20)])
+    cluster.coordinator.abort(row)
+    assert position(cluster) == 10
+    check_cluster(cluster, settled=True)
+
+
+def test_stale_generation_and_repeated_input_are_refused() -> None:
+    """Two instances never both commit the same input (R47, R48)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
+    with pytest.raises(OffsetConflictError):
+        cluster.coordinator.commit(row, both(cluster, "two"), offsets=[consumed(5, 15)])
+    assert process(shared).groups.start(GROUP) == 2
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, both(cluster, "two"), offsets=[consumed(10, 15)])
+    assert visible(cluster, "two") == (False, False)
+    assert position(cluster) == 10
+
+
+def test_late_helper_never_overwrites_a_newer_position() -> None:
+    """A helper repeats step 3 of an old transaction after others have gone on (R47)."""
+    shared = world()
+    old = prepared(shared)
+    helper = process(shared)
+    helper.groups.fetch(GROUP)
+    cluster = process(shared)
+    row = owned(cluster, "b")
+    for number in range(1, 4):
+        row = cluster.coordinator.commit(
+            row, both(cluster, f"n{number}"), offsets=[consumed(10 * number, 10 * number + 10)]
+        )
+        process(shared).coordinator.finish(old, read_ms=shared.clock.boot_ms())
+        assert position(process(shared)) == 10 * number + 10
+    check_cluster(process(shared), settled=True)
+
+
+def two_phase(cluster: Cluster, row: TransactionMetadata, name: str) -> TransactionMetadata:
+    """An Ongoing row that holds its manifest, as prepare_transaction writes it (KIP-939)."""
+    cluster.groups.add_pending(row, [consumed(0, 10)])
+    manifest = Manifest(batches=tuple(both(cluster, name)), groups=(GROUP,))
+    held = cluster.shard(cluster.shard_of("tx")).transition(
+        "tx",
+        lambda now: prepare_add_partitions(
+            now,
+            transactional_id="tx",
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            run_id=row.owner.run_id,
+            manifest=manifest,
+            now_ms=0,
+        ),
+    )
+    assert held is not None
+    return held
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_two_phase_transaction_is_waited_for_and_ends_as_its_client_says(commit: bool) -> None:
+    """No time-out and no reader ends it; its manifest is what commit publishes (R32, R46)."""
+    shared = world()
+    cluster = process(shared)
+    held = two_phase(cluster, owned(cluster, "a"), "mine")
+    shared.clock.advance_ms(30 * MINUTE_MS)
+    other = process(shared)
+    other.coordinator.time_out(held, by="a test")
+    with pytest.raises(UnstableOffsetCommitError):
+        other.groups.fetch(GROUP)
+    assert state_of(other) is TransactionState.ONGOING
+    if commit:
+        cluster.coordinator.commit(held)
+    else:
+        cluster.coordinator.abort(held)
+    assert visible(other, "mine") == (commit, commit)
+    assert position(other) == (10 if commit else 0)
+    check_cluster(other, settled=True)

@@ -1,0 +1,104 @@
+"""Every interleaving of a query's runs, its successor after a lost checkpoint, and helpers."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.testing.models.rules import (
+    CLEAR_WITHOUT_FENCE,
+    COMPLETE_BEFORE_OFFSETS,
+    FENCE_FORGETS_RUN,
+    MARKER_WITHOUT_TXN,
+    STEP0_IGNORES_START,
+    STEP0_IGNORES_STRANGERS,
+)
+from txnlog.testing.models.spark_owner import FETCH_BEFORE_BUMP, FORGET_BATCHES, SparkOwner
+from txnlog.testing.search import assert_breaks, assert_holds
+
+SOAK_STATES_MAX = 600_000
+
+
+def test_two_runs_on_one_checkpoint_commit_each_batch_once() -> None:
+    """A zombie run repeats or tears a batch that its successor has committed (R36, R54, R58)."""
+    assert_holds(SparkOwner("AB", batches=3), states_min=1_500)
+
+
+def test_two_runs_without_a_group_commit_each_batch_once() -> None:
+    """Without offsets only the last batch id in the row says what is done (R54, R55)."""
+    assert_holds(SparkOwner("ABH", batches=3, grouped=False), states_min=500)
+
+
+def test_two_runs_under_two_transactional_ids_commit_each_batch_once() -> None:
+    """The transactional.id was edited between two runs of one checkpoint (R47, R58)."""
+    assert_holds(SparkOwner("ABH", batches=2, edited_id=True), states_min=1_000)
+
+
+def test_lost_checkpoint_with_the_old_runs_alive_is_exactly_once() -> None:
+    """The old driver dies, or does not die, at any moment of its last batch (R45, R46, R59)."""
+    assert_holds(SparkOwner("ABC", batches=2), states_min=50_000)
+
+
+def test_lost_checkpoint_under_another_id_is_exactly_once() -> None:
+    """The new query knows the old one only by the entry in the group's row (R46, R47, R59)."""
+    assert_holds(SparkOwner("ABCH", own_ids=True), states_min=40_000)
+
+
+def test_late_helper_of_a_finished_transaction_changes_nothing() -> None:
+    """A helper wakes up with a row that is history by now (R5, R36, R47)."""
+    assert_holds(SparkOwner("ABH", batches=2), states_min=3_000)
+
+
+def test_operator_reset_among_runs_keeps_output_and_position_together() -> None:
+    """A reset between step 0 and PREPARE leaves a batch that commits its input again (R46, R48)."""
+    assert_holds(SparkOwner("ACR"), states_min=2_000)
+
+
+def test_lost_replies_are_settled_by_asking_again() -> None:
+    """Every write lands, and its writer does not know (R28, R36, R63)."""
+    assert_holds(SparkOwner("ABH", lost_replies=True), states_min=3_000)
+    assert_holds(SparkOwner("AC", batches=2, lost_replies=True), states_min=3_000)
+
+
+def test_fenced_run_decides_nothing_any_more() -> None:
+    """A fresh commit worker of a fenced run adopts the raised epoch and goes on (R43)."""
+    assert_holds(SparkOwner("ABF", batches=2, grouped=False), states_min=200)
+
+
+@pytest.mark.parametrize(
+    ("rule", "model", "what"),
+    [
+        (CLEAR_WITHOUT_FENCE, {"actors": "AC"}, "position 0"),
+        (COMPLETE_BEFORE_OFFSETS, {"actors": "AC"}, "position 0"),
+        (FETCH_BEFORE_BUMP, {"actors": "AC", "own_ids": True}, "twice"),
+        (STEP0_IGNORES_STRANGERS, {"actors": "AB", "edited_id": True}, "twice"),
+        (STEP0_IGNORES_START, {"actors": "AB", "edited_id": True}, "twice"),
+        (MARKER_WITHOUT_TXN, {"actors": "AH"}, "moves from offset"),
+        (FORGET_BATCHES, {"actors": "AB", "grouped": False}, "twice"),
+        (FENCE_FORGETS_RUN, {"actors": "AF", "batches": 2}, "was fenced"),
+    ],
+)
+def test_search_finds_what_a_missing_rule_breaks(
+    rule: str, model: dict[str, object], what: str
+) -> None:
+    """A model that holds without a rule says nothing about it (R4, R43, R46, R55, R58, R59)."""
+    assert_breaks(SparkOwner(**model, broken=frozenset({rule})), what)  # type: ignore[arg-type]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"actors": "ABCH", "batches": 2},
+        {"actors": "ABCH", "batches": 2, "own_ids": True},
+        {"actors": "ABCR"},
+        {"actors": "ACHR", "own_ids": True, "batches": 2},
+        {"actors": "AC", "batches": 2, "lost_replies": True},
+        {"actors": "ABC", "own_ids": True, "batches": 3},
+        {"actors": "ABCF", "batches": 2},
+    ],
+    ids=str,
+)
+def test_larger_worlds_hold(model: dict[str, object]) -> None:
+    """The same hazards with one process or one batch more (R36, R46, R47, R58, R59)."""
+    held = SparkOwner(**model)  # type: ignore[arg-type]
+    assert_holds(held, states_min=2_000, states_max=SOAK_STATES_MAX, whole=False)

@@ -1,0 +1,68 @@
+"""The real log code among clean-up, checkpoints, stopped processes and lost replies."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.storage import delta_log
+from txnlog.testing.models.version_slots import BLIND_RETRY, NEVER_DISTRUST, VersionSlots
+from txnlog.testing.search import assert_breaks, assert_holds
+
+SOAK_STATES_MAX = 600_000
+
+
+def test_writer_stopped_anywhere_commits_once_and_knows() -> None:
+    """A freed slot takes a commit into the past, or a retry commits twice (R62, R63, R70)."""
+    assert_holds(VersionSlots("Wck", commits=1, ticks=2), states_min=2_000)
+
+
+def test_writer_with_lost_replies_commits_once_and_knows() -> None:
+    """A put that landed reads as failed (R63)."""
+    assert_holds(VersionSlots("W", commits=2, lost_replies=True), states_min=10_000)
+
+
+def test_reader_among_clean_up_hands_out_the_log_as_it_is() -> None:
+    """Files vanish between a listing and a read (R66, R70)."""
+    assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
+
+
+def test_reader_far_behind_catches_up_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing that grew old while its files were read is believed (R70)."""
+    monkeypatch.setattr(delta_log, "_TAIL_BEFORE_LISTING", 1)
+    assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
+
+
+def test_clean_up_that_is_stopped_anywhere_leaves_no_hole() -> None:
+    """A cleaner deletes, file by file, by a listing of long ago (R66, R70)."""
+    assert_holds(VersionSlots("cK", commits=2, ticks=3), states_min=2_000)
+
+
+def test_search_finds_the_commit_into_a_freed_slot() -> None:
+    """Trusting an absence for ever acknowledges what no reader will see (R70)."""
+    model = VersionSlots("Wck", commits=2, ticks=2, broken=frozenset({NEVER_DISTRUST}))
+    assert_breaks(model, "acknowledged, and not in the log")
+
+
+def test_search_finds_the_second_commit_of_a_blind_retry() -> None:
+    """A retry that does not look for its own effect writes it twice (R63)."""
+    model = VersionSlots("W", commits=1, lost_replies=True, broken=frozenset({BLIND_RETRY}))
+    assert_breaks(model, "twice")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"actors": "Wck", "commits": 2, "ticks": 2},
+        {"actors": "Wck", "commits": 1, "ticks": 3, "lost_replies": True},
+        {"actors": "Rck", "commits": 2, "ticks": 3},
+        {"actors": "Cck", "commits": 2, "ticks": 2},
+        {"actors": "WCk", "commits": 1, "ticks": 2},
+        {"actors": "WRck", "commits": 1, "ticks": 2, "rounds": 2},
+    ],
+    ids=str,
+)
+def test_larger_worlds_hold(model: dict[str, object]) -> None:
+    """The same hazards with more time, more commits, or a slow checkpoint (R62, R63, R70)."""
+    held = VersionSlots(**model)  # type: ignore[arg-type]
+    assert_holds(held, states_min=2_000, states_max=SOAK_STATES_MAX, whole=False)

@@ -1,0 +1,271 @@
+"""Decisions about a group's row: pending entries, generations, and who may overwrite whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from txnlog.errors import (
+    CorruptLogError,
+    IllegalGenerationError,
+    OffsetConflictError,
+    ProducerFencedError,
+)
+from txnlog.protocol.groups import (
+    Entangled,
+    Group,
+    GroupOffsets,
+    OffsetsCommit,
+    PendingOffsets,
+    prepare_clear,
+    prepare_fetch,
+    prepare_generation,
+    prepare_offsets_marker,
+    prepare_pending,
+    prepare_reset,
+    unstable,
+)
+from txnlog.protocol.states import TransactionResult
+
+COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+
+
+@dataclass
+class Table:
+    """`__consumer_offsets` as the shell keeps it: what is decided is written at once."""
+
+    version: int = 0
+    groups: dict[str, Group] = field(default_factory=dict)
+    markers: dict[int, int] = field(default_factory=dict)
+
+    def write(self, decision: object) -> object:
+        if isinstance(decision, OffsetsCommit):
+            self.version += 1
+            self.groups.update({group.group_id: group for group in decision.groups})
+            self.markers.update(decision.txns)
+        return decision
+
+    @property
+    def group(self) -> Group:
+        return self.groups["g"]
+
+    def bump(self) -> int:
+        self.write(prepare_generation(self.groups.get("g"), group_id="g", now_ms=0))
+        return self.group.generation
+
+    def pending(
+        self,
+        start: int,
+        end: int,
+        *,
+        producer_id: int = 7,
+        epoch: int = 0,
+        generation: int = 1,
+        partition: int = 0,
+    ) -> object:
+        request = GroupOffsets(
+            group_id="g",
+            generation=generation,
+            start={"in": {partition: start}},
+            end={"in": {partition: end}},
+        )
+        decision = prepare_pending(
+            self.groups,
+            self.markers,
+            [request],
+            transactional_id=f"id{producer_id}",
+            producer_id=producer_id,
+            txn_epoch=epoch,
+            version=self.version + 1,
+            now_ms=0,
+        )
+        return self.write(decision)
+
+    def mark(self, result: TransactionResult, *, producer_id: int = 7, epoch: int = 0) -> object:
+        decision = prepare_offsets_marker(
+            self.groups,
+            self.markers,
+            group_ids=["g", "missing"],
+            producer_id=producer_id,
+            txn_epoch=epoch,
+            result=result,
+            version=self.version + 1,
+            now_ms=0,
+        )
+        return self.write(decision)
+
+    def reset(self, offset: int) -> object:
+        decision = prepare_reset(
+            self.groups.get("g"),
+            group_id="g",
+            positions={"in": {0: offset}},
+            version=self.version + 1,
+            now_ms=0,
+        )
+        return self.write(decision)
+
+    def position(self) -> int | None:
+        return self.group.positions().get("in", {}).get(0)
+
+
+@pytest.fixture
+def table() -> Table:
+    made = Table()
+    made.bump()
+    return made
+
+
+def test_offsets_of_a_transaction_show_when_it_commits(table: Table) -> None:
+    """Input counts as read while its output may yet be thrown away (R45)."""
+    table.pending(0, 5)
+    assert table.position() is None
+    table.mark(COMMIT)
+    assert (table.position(), table.group.pending) == (5, ())
+
+
+def test_offsets_of_an_aborted_transaction_are_dropped(table: Table) -> None:
+    """Input of an aborted transaction would be skipped (R45, R46, R49)."""
+    table.pending(0, 5)
+    table.mark(ABORT)
+    assert (table.position(), table.group.pending) == (None, ())
+
+
+def test_fetch_while_pending_names_the_entries_to_settle(table: Table) -> None:
+    """A position that is about to change is read twice by two readers (R46)."""
+    table.pending(0, 5)
+    found = prepare_fetch(table.group, group_id="g", generation=1)
+    assert isinstance(found, Entangled)
+    assert [entry.transactional_id for entry in found.entries] == ["id7"]
+    error = unstable("g", found.entries)
+    assert error.retriable
+    assert "id7" in str(error)
+    table.mark(COMMIT)
+    assert prepare_fetch(table.group, group_id="g", generation=1) == {"in": {0: 5}}
+
+
+def test_fetch_of_a_group_that_was_never_written_is_empty() -> None:
+    """A first start is no error (R46)."""
+    assert prepare_fetch(None, group_id="g", generation=None) == {}
+    with pytest.raises(IllegalGenerationError):
+        prepare_fetch(None, group_id="g", generation=3)
+
+
+def test_marker_repeated_late_never_overwrites_a_newer_commit(table: Table) -> None:
+    """A slow helper brings back a position of long ago (R5, R47)."""
+    table.pending(0, 5)
+    table.mark(COMMIT)
+    table.pending(5, 9, epoch=1)
+    table.mark(COMMIT, epoch=1)
+    assert table.mark(COMMIT) is None
+    assert table.position() == 9
+
+
+def test_older_transactions_end_does_not_overwrite_what_was_written_since(table: Table) -> None:
+    """Another producer's older entry is settled after a newer commit of the group (R47)."""
+    table.pending(0, 5)
+    entry = table.group.pending[0]
+    newer = Table(table.version, dict(table.groups), dict(table.markers))
+    newer.write(prepare_clear(newer.group, entry, now_ms=0))
+    newer.reset(9)
+    revived = OffsetsCommit(operation="x", groups=(_with_entry(newer.group, entry),))
+    newer.write(revived)
+    newer.mark(COMMIT)
+    assert newer.position() == 9
+
+
+def _with_entry(group: Group, entry: PendingOffsets) -> Group:
+    return Group(group_id="g", generation=group.generation, offsets=group.offsets, pending=(entry,))
+
+
+def test_marker_without_an_entry_only_bars_the_way(table: Table) -> None:
+    """A step 0 that comes after the end leaves an entry that nobody ends (R4, R46)."""
+    before = table.group
+    assert isinstance(table.mark(ABORT, epoch=3), OffsetsCommit)
+    assert table.group == before
+    for epoch in (2, 3):
+        with pytest.raises(ProducerFencedError, match="has ended"):
+            table.pending(0, 5, epoch=epoch)
+    assert isinstance(table.pending(0, 5, epoch=4), OffsetsCommit)
+
+
+def test_stale_generation_is_refused_everywhere(table: Table) -> None:
+    """A consumer that was replaced commits over its successor (R48)."""
+    table.bump()
+    with pytest.raises(IllegalGenerationError, match="at generation 2, not 1"):
+        table.pending(0, 5, generation=1)
+    with pytest.raises(IllegalGenerationError):
+        prepare_fetch(table.group, group_id="g", generation=1)
+    with pytest.raises(IllegalGenerationError):
+        Table().pending(0, 5)
+
+
+def test_entry_of_a_newer_epoch_of_ones_own_fences(table: Table) -> None:
+    """The successor's entry is already there when the zombie wakes up (R44, R47)."""
+    table.pending(0, 5, epoch=2)
+    with pytest.raises(ProducerFencedError, match="newer than this producer's epoch 1"):
+        table.pending(0, 5, epoch=1)
+
+
+def test_own_older_entry_is_replaced_and_a_strangers_must_be_settled(table: Table) -> None:
+    """Two entries on one partition: the later end wins, whoever was right (R46, R47)."""
+    table.pending(0, 5)
+    table.pending(0, 6, epoch=1)
+    assert [(e.txn_epoch, e.offsets) for e in table.group.pending] == [(1, {"in": {0: 6}})]
+    found = table.pending(0, 7, producer_id=8)
+    assert isinstance(found, Entangled)
+    assert [entry.producer_id for entry in found.entries] == [7]
+    assert isinstance(table.pending(0, 7, producer_id=8, partition=1), OffsetsCommit)
+    assert len(table.group.pending) == 2
+
+
+def test_entry_that_is_there_already_is_not_written_again(table: Table) -> None:
+    """A lost reply must not give the entry a newer version (R28, R47)."""
+    table.pending(0, 5)
+    assert table.pending(0, 5) is None
+    table.bump()
+    assert isinstance(table.pending(0, 5, generation=2), OffsetsCommit)
+    assert table.group.pending[0].generation == 2
+
+
+def test_start_below_a_position_of_the_same_generation_is_refused(table: Table) -> None:
+    """Another run of the checkpoint has committed this input already (R55, R58)."""
+    table.pending(0, 5)
+    table.mark(COMMIT)
+    with pytest.raises(OffsetConflictError, match="offset 5 of 'in' partition 0"):
+        table.pending(0, 5, producer_id=8)
+    table.bump()
+    assert isinstance(table.pending(0, 5, producer_id=8, generation=2), OffsetsCommit)
+
+
+def test_clear_drops_exactly_the_entry_that_was_met(table: Table) -> None:
+    """The entry was replaced since: the new one's holder is alive (R46)."""
+    table.pending(0, 5)
+    met = table.group.pending[0]
+    table.pending(0, 6, epoch=1)
+    assert prepare_clear(table.group, met, now_ms=0) is None
+    assert prepare_clear(None, met, now_ms=0) is None
+    table.write(prepare_clear(table.group, table.group.pending[0], now_ms=0))
+    assert table.group.pending == ()
+
+
+def test_reset_waits_for_entries_and_begins_a_generation(table: Table) -> None:
+    """A batch that was under way commits over the operator's position (R46, R48)."""
+    table.pending(0, 5)
+    assert isinstance(table.reset(3), Entangled)
+    table.mark(ABORT)
+    table.reset(3)
+    assert (table.position(), table.group.generation) == (3, 2)
+    with pytest.raises(IllegalGenerationError):
+        table.pending(0, 5, epoch=1)
+
+
+def test_group_row_survives_the_store_and_damage_is_named(table: Table) -> None:
+    """A row that is read wrongly moves a group's position (R38, R66)."""
+    table.pending(0, 5)
+    values = {**table.group.to_values(), "from_the_future": "kept"}
+    read = Group.from_values(values, path="f", source="s")
+    assert read.to_values() == values
+    assert read.pending == table.group.pending
+    with pytest.raises(CorruptLogError, match="the-source.*'g'"):
+        Group.from_values({**values, "offsets": "{"}, path="f", source="the-source")

@@ -1,0 +1,162 @@
+"""What a topic's state says to readers: offsets, stability, and what is filtered."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.errors import InvalidTopicError
+from txnlog.protocol.batches import ABORTED, COMMITTED, NONE, ONGOING, BatchHeader
+from txnlog.protocol.topics import TopicCommit, TopicState, check_topic_name, end_app_id
+
+
+def header(
+    path: str,
+    base: int,
+    count: int = 1,
+    status: str = NONE,
+    *,
+    partition: int = 0,
+    producer_id: int = 7,
+    epoch: int = 0,
+) -> BatchHeader:
+    last = base + count - 1
+    return BatchHeader(path, partition, base, last, producer_id, epoch, 0, status, 1, "")
+
+
+def topic(*headers: BatchHeader) -> TopicState:
+    state = TopicState()
+    state.set_topic("id", {"partitions": "1"})
+    TopicCommit(operation="PRODUCE", adds=headers).apply(state)
+    return state
+
+
+def visible(state: TopicState, *, read_committed: bool = True) -> list[str]:
+    end = state.last_stable_offset(0) if read_committed else state.high_watermark(0)
+    return [batch.path for batch in state.batches(0, 0, end, read_committed)]
+
+
+def test_last_stable_offset_is_the_first_undecided_offset_else_the_end() -> None:
+    """A reader passes an open transaction, and misses it when it commits (R12)."""
+    state = topic(header("a", 0, 2), header("b", 2, 3, ONGOING), header("c", 5))
+    assert (state.last_stable_offset(0), state.high_watermark(0)) == (2, 6)
+    state.add(header("b", 2, 3, COMMITTED))
+    assert state.last_stable_offset(0) == 6
+
+
+def test_deferred_publication_keeps_the_last_stable_offset_at_the_end() -> None:
+    """Readers of deferred topics never wait for a slow transaction (R12)."""
+    state = topic(header("a", 0, 2, COMMITTED), header("b", 2, 3, COMMITTED))
+    assert state.last_stable_offset(0) == state.high_watermark(0) == 5
+
+
+def test_decisions_out_of_order_wait_for_the_earliest() -> None:
+    """The second transaction commits first (R13)."""
+    state = topic(header("a", 0, 1, ONGOING), header("b", 1, 1, ONGOING, producer_id=8))
+    state.add(header("b", 1, 1, COMMITTED, producer_id=8))
+    assert state.last_stable_offset(0) == 0
+    assert visible(state) == []
+    state.add(header("a", 0, 1, ABORTED))
+    assert state.last_stable_offset(0) == 2
+    assert visible(state) == ["b"]
+
+
+def test_log_start_moves_with_retention_and_nothing_falls_below_it() -> None:
+    """A position below the log start reads what is gone (R14)."""
+    state = topic(header("a", 0, 2), header("b", 2, 2), header("c", 4, 2, ONGOING))
+    TopicCommit(operation="RETENTION", removes=("a",)).apply(state)
+    assert (state.log_start_offset(0), state.last_stable_offset(0)) == (2, 4)
+    state.set_txn("txnlog/start/0", 5)
+    assert (state.log_start_offset(0), state.last_stable_offset(0)) == (5, 5)
+
+
+def test_partition_whose_files_are_all_gone_keeps_its_end() -> None:
+    """Offsets that are given out twice are two records under one name (R14, R22)."""
+    state = topic(header("a", 0, 3))
+    TopicCommit(operation="RETENTION", removes=("a",), txns={end_app_id(0): 3}).apply(state)
+    assert state.log_start_offset(0) == state.last_stable_offset(0) == state.high_watermark(0) == 3
+    fresh = TopicState()
+    fresh.set_topic("id", {"partitions": "1"})
+    fresh.set_txn(end_app_id(0), 3)
+    assert fresh.high_watermark(0) == 3
+
+
+def test_undecided_data_is_invisible_to_read_committed() -> None:
+    """Not even a slice beyond the last stable offset shows it (R15)."""
+    state = topic(header("a", 0), header("b", 1, 1, ONGOING))
+    assert visible(state) == ["a"]
+    assert [batch.path for batch in state.batches(0, 0, 99, True)] == ["a"]
+
+
+def test_interleaved_transactions_are_filtered_exactly() -> None:
+    """An abort hides the next commit of the same producer, or of another one (R16, R17)."""
+    state = topic(
+        header("a", 0, 2, ABORTED),
+        header("b", 2, 1, COMMITTED, producer_id=8),
+        header("c", 3, 2, COMMITTED, epoch=1),
+        header("d", 5, 1, ABORTED, producer_id=8, epoch=1),
+        header("e", 6),
+    )
+    assert visible(state) == ["b", "c", "e"]
+    assert visible(state, read_committed=False) == ["a", "b", "c", "d", "e"]
+
+
+def test_read_uncommitted_shows_undecided_and_aborted_data() -> None:
+    """It is what its name says (R18)."""
+    state = topic(header("a", 0, 1, ABORTED), header("b", 1, 1, ONGOING))
+    assert visible(state, read_committed=False) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(0, 2, ["a"]), (1, 2, ["a"]), (1, 3, ["a", "b"]), (2, 2, []), (4, 9, ["c"]), (3, 1, [])],
+)
+def test_slice_gives_the_batches_that_hold_an_offset_of_the_range(
+    start: int, end: int, expected: list[str]
+) -> None:
+    """A range that begins in the middle of a batch loses its rest (R16)."""
+    state = topic(header("a", 0, 2), header("b", 2, 2), header("c", 4, 2))
+    assert [batch.path for batch in state.batches(0, start, end, False)] == expected
+
+
+def test_header_added_again_replaces_the_old_one_in_place() -> None:
+    """A marker that adds its headers a second time doubles the records (R5, R16)."""
+    state = topic(header("a", 0, 2, ONGOING), header("b", 2))
+    state.add(header("a", 0, 2, COMMITTED))
+    assert visible(state) == ["a", "b"]
+    assert len(state.by_path) == 2
+
+
+def test_topic_created_again_goes_on_from_the_old_end() -> None:
+    """An old position would be in the middle of new data (R71)."""
+    state = topic(header("a", 0, 4))
+    state.set_topic("id", {"partitions": "1", "deleted": "true"})
+    TopicCommit(operation="DELETE TOPIC", removes=("a",), txns={end_app_id(0): 4}).apply(state)
+    assert state.deleted
+    state.set_topic("new", {"partitions": "3"})
+    assert not state.deleted
+    assert (state.log_start_offset(0), state.high_watermark(0)) == (4, 4)
+    assert [state.high_watermark(number) for number in (1, 2)] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
+def test_names_that_kafka_allows_are_allowed(name: str) -> None:
+    """A job moves over with its topics' names (R64)."""
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "x" * 250, "a/b", "../a", "a b", "ä", "a\n", "a\x00", "a:b", "@", "a\\b"],
+)
+def test_names_that_kafka_refuses_are_refused(name: str) -> None:
+    """A name with a slash writes outside the root (R64)."""
+    with pytest.raises(InvalidTopicError) as error:
+        check_topic_name(name)
+    assert error.value.topic == name
+
+
+def test_internal_names_are_for_txnlog_only() -> None:
+    """A user's topic among the coordinator's tables would be taken for one (R64)."""
+    with pytest.raises(InvalidTopicError, match="internal"):
+        check_topic_name("__transaction_state-0")
+    assert check_topic_name("__consumer_offsets", internal=True) == "__consumer_offsets"

@@ -1,0 +1,412 @@
+"""Requests to a transaction state row, one after the other, as the shell would persist them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    ProducerFencedError,
+)
+from txnlog.protocol.metadata import (
+    LastBatch,
+    Manifest,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.transitions import (
+    TIMEOUT_MS_MAX,
+    Done,
+    Transition,
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_end,
+    prepare_expire,
+    prepare_fence,
+    prepare_init,
+    prepare_time_out,
+)
+
+COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+S = TransactionState
+Row = TransactionMetadata | None
+
+
+def moved(decision: Transition | Done) -> TransactionMetadata:
+    assert isinstance(decision, Transition)
+    return decision.next
+
+
+def init(row: Row, run: str = "a", *, query: str = "", timeout_ms: int = 1000) -> Transition | Done:
+    return prepare_init(
+        row,
+        transactional_id="id",
+        new_producer_id=7,
+        owner=Owner(run_id=run, query_id=query, host="h", pid=1),
+        timeout_ms=timeout_ms,
+        now_ms=1,
+    )
+
+
+def add(
+    row: Row,
+    *topics: str,
+    epoch: int = 0,
+    run: str = "a",
+    groups: tuple[str, ...] = (),
+    manifest: Manifest | None = None,
+) -> Transition | Done:
+    return prepare_add_partitions(
+        row,
+        transactional_id="id",
+        producer_id=7,
+        producer_epoch=epoch,
+        run_id=run,
+        partitions=tuple(
+            TopicPartitions(topic=topic, topic_id=f"{topic}-id", partitions=(0,))
+            for topic in topics
+        ),
+        groups=groups,
+        manifest=manifest,
+        now_ms=2,
+    )
+
+
+def end(
+    row: Row,
+    result: TransactionResult,
+    *,
+    epoch: int = 0,
+    run: str = "a",
+    manifest: Manifest | None = None,
+    batch: tuple[str, LastBatch] | None = None,
+) -> Transition | Done:
+    return prepare_end(
+        row,
+        transactional_id="id",
+        producer_id=7,
+        producer_epoch=epoch,
+        run_id=run,
+        result=result,
+        manifest=manifest,
+        batch=batch,
+        now_ms=3,
+    )
+
+
+def complete(row: TransactionMetadata) -> TransactionMetadata:
+    return moved(
+        prepare_complete(row, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=4)
+    )
+
+
+def staged(topic: str = "t") -> StagedBatch:
+    return StagedBatch(
+        topic=topic,
+        topic_id=f"{topic}-id",
+        partition=0,
+        path="p",
+        size_bytes=1,
+        num_records=1,
+        timestamp_min_us=0,
+        timestamp_max_us=0,
+        staged_ms=0,
+    )
+
+
+def fence(row: Row, above_epoch: int, *, spare_two_phase: bool = False) -> Transition | Done:
+    return prepare_fence(
+        row,
+        above_epoch=above_epoch,
+        by="admin",
+        reason="test",
+        now_ms=5,
+        spare_two_phase=spare_two_phase,
+    )
+
+
+def test_init_of_a_new_id_starts_at_epoch_zero_and_each_takeover_raises_it() -> None:
+    """Two owners under one epoch could both decide (R10, R26)."""
+    first = moved(init(None))
+    second = moved(init(first, "b"))
+    assert (first.producer_id, first.producer_epoch, first.state) == (7, 0, S.EMPTY)
+    assert (second.producer_id, second.producer_epoch) == (7, 1)
+    assert second.owner.former_runs == ("a",)
+
+
+def test_init_again_by_the_same_run_changes_nothing() -> None:
+    """A lost reply to the fencing write must not fence a second time (R28)."""
+    row = moved(init(moved(init(None)), "b"))
+    assert init(row, "b") == Done(row)
+
+
+def test_init_by_a_run_that_was_taken_over_is_fenced() -> None:
+    """A zombie that restarts its client would take the id back (R27, R42)."""
+    row = moved(init(moved(init(None)), "b"))
+    with pytest.raises(ProducerFencedError, match="run a may no longer write") as error:
+        init(row, "a")
+    assert error.value.fatal
+
+
+def test_init_while_ongoing_aborts_first_and_then_hands_out_the_epoch() -> None:
+    """The former owner's data would become part of the new owner's transaction (R27)."""
+    ongoing = moved(add(moved(init(None)), "t"))
+    aborting = moved(init(ongoing, "b", timeout_ms=2000))
+    assert (aborting.state, aborting.txn_epoch, aborting.producer_epoch) == (S.PREPARE_ABORT, 0, 1)
+    with pytest.raises(ConcurrentTransactionsError):
+        init(aborting, "b")
+    done = complete(aborting)
+    assert init(done, "b") == Done(done)
+    assert (done.producer_epoch, done.owner.run_id, done.timeout_ms) == (2, "b", 2000)
+
+
+def test_init_by_the_owner_itself_while_ongoing_does_not_fence_the_owner() -> None:
+    """A client that starts over after an error would find itself among the former runs (R27)."""
+    aborting = moved(init(moved(add(moved(init(None)), "t"))))
+    assert aborting.state is S.PREPARE_ABORT
+    done = complete(aborting)
+    assert init(done) == Done(done)
+    assert "a" not in done.owner.former_runs
+
+
+@pytest.mark.parametrize("result", [COMMIT, ABORT])
+def test_init_while_decided_asks_to_finish_first(result: TransactionResult) -> None:
+    """A decision that is overtaken is never carried out (R27, R36)."""
+    decided = moved(end(moved(add(moved(init(None)), "t")), result))
+    with pytest.raises(ConcurrentTransactionsError):
+        init(decided, "b")
+
+
+def test_init_of_an_id_that_expired_meanwhile_asks_again_for_a_producer_id() -> None:
+    """A row with producer id -1 has no markers: all its transactions would land twice (R10)."""
+    with pytest.raises(ConcurrentTransactionsError):
+        prepare_init(
+            None,
+            transactional_id="id",
+            new_producer_id=-1,
+            owner=Owner(run_id="a"),
+            timeout_ms=1,
+            now_ms=0,
+        )
+
+
+def test_init_with_a_timeout_above_the_maximum_names_both_values() -> None:
+    """A transaction that may hang for days holds every reader back (R33)."""
+    with pytest.raises(InvalidTxnTimeoutError, match=rf"900001.*{TIMEOUT_MS_MAX}"):
+        init(None, timeout_ms=TIMEOUT_MS_MAX + 1)
+    with pytest.raises(InvalidTxnTimeoutError):
+        init(None, timeout_ms=0)
+
+
+def test_init_of_an_empty_id_is_refused() -> None:
+    """All producers that forgot to name themselves would fence one another (R30)."""
+    with pytest.raises(InvalidProducerIdMappingError):
+        prepare_init(
+            None,
+            transactional_id="",
+            new_producer_id=1,
+            owner=Owner(),
+            timeout_ms=1,
+            now_ms=0,
+        )
+
+
+def test_begin_writes_nothing_and_the_first_partition_starts_the_clock() -> None:
+    """A time-out that runs from begin aborts whoever has not written yet (R29)."""
+    row = moved(init(None))
+    assert (row.state, row.started_ms) == (S.EMPTY, -1)
+    ongoing = moved(add(row, "t"))
+    assert (ongoing.state, ongoing.started_ms, ongoing.txn_epoch) == (S.ONGOING, 2, 0)
+
+
+def test_add_partitions_is_idempotent_and_widens() -> None:
+    """A repeated request must not restart the time-out (R30)."""
+    one = moved(add(moved(init(None)), "t"))
+    assert add(one, "t") == Done(one)
+    two = moved(add(one, "u", groups=("g",)))
+    assert two.topic_ids == (("t", "t-id"), ("u", "u-id"))
+    assert two.started_ms == one.started_ms
+    assert add(two, "t", groups=("g",)) == Done(two)
+
+
+def test_add_partitions_checks_run_epoch_and_state() -> None:
+    """A zombie would widen its successor's transaction (R30)."""
+    row = moved(init(moved(init(None)), "b"))
+    with pytest.raises(ProducerFencedError):
+        add(row, "t", epoch=1, run="a")
+    with pytest.raises(ProducerFencedError):
+        add(row, "t", epoch=1, run="stranger")
+    with pytest.raises(InvalidProducerEpochError):
+        add(row, "t", epoch=0, run="b")
+    decided = moved(end(moved(add(row, "t", epoch=1, run="b")), ABORT, epoch=1, run="b"))
+    with pytest.raises(ConcurrentTransactionsError):
+        add(decided, "u", epoch=1, run="b")
+
+
+@pytest.mark.parametrize(("result", "opposite"), [(COMMIT, ABORT), (ABORT, COMMIT)])
+def test_end_again_succeeds_and_the_opposite_is_refused(
+    result: TransactionResult, opposite: TransactionResult
+) -> None:
+    """A retry after a lost reply must not turn a commit into an abort (R31, R41)."""
+    decided = moved(end(moved(add(moved(init(None)), "t")), result))
+    for row in (decided, complete(decided)):
+        assert end(row, result) == Done(row)
+        with pytest.raises(InvalidTxnStateError):
+            end(row, opposite)
+
+
+def test_late_end_never_ends_a_later_transaction() -> None:
+    """An EndTxn that was under way for long meets the next transaction (R31)."""
+    first = complete(moved(end(moved(add(moved(init(None)), "t")), COMMIT)))
+    second = moved(add(first, "t", epoch=1))
+    with pytest.raises(InvalidProducerEpochError):
+        end(second, ABORT, epoch=0)
+    with pytest.raises(InvalidProducerEpochError):
+        end(second, COMMIT, epoch=0)
+
+
+def test_end_by_a_fenced_run_is_refused() -> None:
+    """The zombie's PREPARE arrives after the take-over (R31, R58)."""
+    row = moved(init(moved(init(None)), "b"))
+    with pytest.raises(ProducerFencedError):
+        end(row, COMMIT, manifest=Manifest(batches=(staged(),)))
+
+
+def test_deferred_commit_is_one_write_and_a_deferred_abort_none() -> None:
+    """Staged files are nobody's business before PREPARE, or without it (R29, R36)."""
+    row = moved(init(None))
+    assert end(row, ABORT) == Done(row)
+    assert end(row, COMMIT) == Done(row)
+    decided = moved(end(row, COMMIT, manifest=Manifest(batches=(staged(),))))
+    assert (decided.state, decided.txn_epoch) == (S.PREPARE_COMMIT, 0)
+    assert decided.topic_ids == (("t", "t-id"),)
+    done = complete(decided)
+    assert (done.state, done.producer_epoch, done.pending) == (S.COMPLETE_COMMIT, 1, Manifest())
+
+
+def test_commit_remembers_the_batch_in_the_same_write() -> None:
+    """A crash between the decision and its batch id repeats the batch (R55)."""
+    manifest = Manifest(batches=(staged(),))
+    last = LastBatch(batch_id=4, digest="d")
+    row = moved(end(moved(init(None)), COMMIT, manifest=manifest, batch=("q", last)))
+    assert row.owner.batches == {"q": last}
+    heir = moved(init(complete(row), "b", query="q2"))
+    assert heir.owner.batches == {"q": last}
+
+
+def test_commit_keeps_the_groups_that_the_row_names_already() -> None:
+    """A group that is forgotten keeps its entry, and loses its offsets (R45)."""
+    row = moved(add(moved(init(None)), "t", groups=("g",)))
+    assert moved(end(row, COMMIT, manifest=Manifest(groups=("h",)))).pending.groups == ("g", "h")
+    assert moved(end(row, COMMIT)).pending.groups == ("g",)
+    assert moved(end(row, ABORT)).pending.groups == ("g",)
+
+
+def test_two_phase_commit_publishes_what_was_prepared() -> None:
+    """Whoever commits after a crash has no list of files to give (R36, R45)."""
+    manifest = Manifest(batches=(staged(),), groups=("g",))
+    prepared = moved(add(moved(init(None)), manifest=manifest))
+    decided = moved(end(prepared, COMMIT, manifest=Manifest(groups=("g",))))
+    assert decided.pending.batches == manifest.batches
+    assert decided.pending.groups == ("g",)
+
+
+def test_two_phase_prepare_keeps_groups_named_before() -> None:
+    """Entries of groups that the row forgets never become offsets (R45)."""
+    row = moved(add(moved(init(None)), groups=("g",)))
+    prepared = moved(add(row, manifest=Manifest(batches=(staged(),))))
+    assert prepared.pending.groups == ("g",)
+    assert add(prepared, manifest=Manifest(batches=(staged(),))) == Done(prepared)
+
+
+def test_complete_raises_the_epoch_once_and_repeats_change_nothing() -> None:
+    """Two helpers complete one transaction (R10, R36)."""
+    done = complete(moved(end(moved(add(moved(init(None)), "t")), COMMIT)))
+    assert (done.producer_epoch, done.txn_epoch, done.partitions) == (1, 0, ())
+    assert prepare_complete(done, txn_epoch=0, now_ms=9) == Done(done)
+    assert prepare_complete(None, txn_epoch=0, now_ms=9) == Done(None)
+
+
+def test_complete_of_another_producer_id_changes_nothing() -> None:
+    """The id expired and came back: its epochs start again (R35, R36)."""
+    decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
+    again = replace(decided, producer_id=8)
+    assert prepare_complete(again, producer_id=7, txn_epoch=0, now_ms=9) == Done(again)
+
+
+def test_time_out_is_one_write_and_touches_only_this_ongoing_transaction() -> None:
+    """Epoch and result in two writes leave a moment in which the victim commits (R32)."""
+    idle = moved(init(None))
+    ongoing = moved(add(idle, "t"))
+    row = moved(prepare_time_out(ongoing, txn_epoch=0, by="sweeper", now_ms=9))
+    assert (row.state, row.producer_epoch, row.txn_epoch) == (S.PREPARE_ABORT, 1, 0)
+    with pytest.raises(InvalidTxnStateError, match="timed out"):
+        end(row, COMMIT)
+    for other in (idle, row, complete(row), moved(end(ongoing, COMMIT))):
+        assert prepare_time_out(other, txn_epoch=0, by="s", now_ms=9) == Done(other)
+    later = moved(add(complete(row), "t", epoch=2))
+    assert prepare_time_out(later, txn_epoch=0, by="s", now_ms=9) == Done(later)
+
+
+def test_timed_out_producer_goes_on_after_init() -> None:
+    """A slow producer is no zombie: it may start over (R32, R41)."""
+    timed_out = moved(
+        prepare_time_out(moved(add(moved(init(None)), "t")), txn_epoch=0, by="s", now_ms=9)
+    )
+    row = complete(timed_out)
+    assert init(row) == Done(row)
+    assert moved(add(row, "t", epoch=2)).state is S.ONGOING
+
+
+def test_two_phase_transaction_never_times_out() -> None:
+    """What the client has prepared is a promise (R32)."""
+    prepared = moved(add(moved(init(None)), manifest=Manifest(batches=(staged(),))))
+    assert prepare_time_out(prepared, txn_epoch=0, by="s", now_ms=9) == Done(prepared)
+
+
+def test_fence_raises_the_epoch_and_shuts_the_run_out() -> None:
+    """A fresh commit worker of the fenced run would adopt the raised epoch (R43, R58)."""
+    row = moved(fence(moved(init(None)), 0))
+    assert (row.state, row.producer_epoch) == (S.EMPTY, 1)
+    with pytest.raises(ProducerFencedError, match="by admin: test"):
+        init(row, "a")
+    assert fence(row, 0) == Done(row)
+    assert fence(None, 0) == Done(None)
+
+
+def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:
+    """Its headers would hang under an epoch that nobody ends (R43, R44)."""
+    row = moved(fence(moved(add(moved(init(None)), "t")), 0))
+    assert (row.state, row.txn_epoch, row.producer_epoch) == (S.PREPARE_ABORT, 0, 1)
+
+
+def test_fence_of_a_decided_transaction_asks_to_finish_first() -> None:
+    """What is decided is decided (R36)."""
+    decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
+    with pytest.raises(ConcurrentTransactionsError):
+        fence(decided, 0)
+
+
+def test_fence_spares_a_prepared_two_phase_transaction_only_when_asked_to() -> None:
+    """It may have been prepared since the caller looked; an admin may end it all the same (R46)."""
+    prepared = moved(add(moved(init(None)), manifest=Manifest(batches=(staged(),))))
+    assert fence(prepared, 0, spare_two_phase=True) == Done(prepared)
+    assert moved(fence(prepared, 0)).state is S.PREPARE_ABORT
+
+
+def test_expiry_forgets_idle_ids_only_and_never_a_querys() -> None:
+    """A query that pauses for a month must know its last batch id (R35)."""
+    idle = moved(init(None))
+    assert moved(prepare_expire(idle, now_ms=9)).state is S.DEAD
+    ongoing = moved(add(idle, "t"))
+    assert prepare_expire(ongoing, now_ms=9) == Done(ongoing)
+    query = moved(init(None, query="q"))
+    assert prepare_expire(query, now_ms=9) == Done(query)

@@ -1,0 +1,120 @@
+"""A lost checkpoint: a new query starts from the group's committed offsets (R59).
+
+The old driver is dead, or alive and in the middle of a batch. What it does then is held at a fail
+point; the new query runs meanwhile, in the same session but under another query id and run id.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from tests.spark import pipeline
+from tests.spark.conftest import Failpoint, Lab
+
+from txnlog.failpoint import NAMES
+
+pytestmark = pytest.mark.spark
+
+BATCH = 20
+# What differs for a new query: nothing staged, an entry in the group, decided, half out, offsets
+# written, complete. The other places lie between two of these.
+TELLING = {
+    "stage.after",
+    "pending_offsets.after",
+    "prepare_commit.after",
+    "marker.after",
+    "offsets.after",
+    "sink_commit.after",
+}
+
+
+def of_second_batch(name: str) -> str:
+    """The place in the second of three batches; there are two markers in each."""
+    return f"{name}@3" if name == "marker.after" else f"{name}@2"
+
+
+def new_checkpoint(lab: Lab) -> Path:
+    return lab.checkpoint.with_name("new")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in NAMES],
+)
+def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
+    lab: Lab, failpoint: Failpoint, name: str
+) -> None:
+    """Input read again whose output is out, or never, whatever moment the query died at (R59)."""
+    lab.feed(0, 3 * BATCH)
+    failpoint.set(of_second_batch(name))
+    with pytest.raises(StreamingQueryException):
+        lab.run(batch_records=BATCH)
+    assert failpoint.hits
+    failpoint.clear()
+    shutil.rmtree(lab.checkpoint)
+    lab.run(checkpoint=new_checkpoint(lab), batch_records=BATCH)
+    lab.check(3 * BATCH)
+
+
+# Where the old query stands, and how it learns that it is not wanted any more.
+ALIVE = {
+    "stage.after": "IllegalGenerationError",
+    "take_over.after": "IllegalGenerationError",
+    "pending_offsets.after": "ProducerFencedError",
+    "prepare_commit.after": "IllegalGenerationError",
+    "marker.after": "IllegalGenerationError",
+    "sink_commit.after": "IllegalGenerationError",
+}
+
+
+@pytest.mark.parametrize("name", ALIVE)
+def test_lost_checkpoint_of_a_query_that_is_alive_is_exactly_once(
+    lab: Lab, failpoint: Failpoint, name: str
+) -> None:
+    """Two queries of one group both commit the same input (R48, R59)."""
+    lab.feed(0, 3 * BATCH)
+    failpoint.set(f"{of_second_batch(name)}:pause")
+    old = lab.start(batch_records=BATCH)
+    failpoint.await_hits(3 if name == "marker.after" else 2)
+    new = lab.run(checkpoint=new_checkpoint(lab), batch_records=BATCH)
+    assert new.id != old.id
+    lab.check(3 * BATCH)
+    lab.feed(3 * BATCH, 4 * BATCH)
+    failpoint.clear()
+    with pytest.raises(StreamingQueryException, match=ALIVE[name]):
+        pipeline.run(old)
+    lab.run(checkpoint=new_checkpoint(lab))
+    lab.check(4 * BATCH)
+
+
+def test_old_query_restarted_after_a_new_one_took_its_group_is_refused(lab: Lab) -> None:
+    """Somebody starts the old job again, whose checkpoint was not lost after all (R48, R59)."""
+    lab.feed(0, BATCH)
+    lab.run()
+    lab.run(checkpoint=new_checkpoint(lab))
+    lab.feed(BATCH, 2 * BATCH)
+    with pytest.raises(StreamingQueryException, match="IllegalGenerationError") as failure:
+        lab.run()
+    assert "startingOffsets=committed" in str(failure.value)
+    assert lab.values() == list(range(BATCH))
+    lab.run(checkpoint=new_checkpoint(lab))
+    lab.check(2 * BATCH)
+
+
+def test_new_query_without_input_waits_for_nothing_and_repeats_nothing(
+    lab: Lab, failpoint: Failpoint
+) -> None:
+    """All input was in the batch the old query died in: decided or not makes the difference."""
+    for first, place in ((0, "pending_offsets.after"), (BATCH, "prepare_commit.after")):
+        lab.feed(first, first + BATCH)
+        failpoint.set(place)
+        with pytest.raises(StreamingQueryException):
+            lab.run(checkpoint=lab.checkpoint / str(first))
+        failpoint.clear()
+        query = lab.run(checkpoint=new_checkpoint(lab) / str(first))
+        read_again = sum(progress.numInputRows for progress in query.recentProgress)
+        assert read_again == (BATCH if place == "pending_offsets.after" else 0)
+    lab.check(2 * BATCH)

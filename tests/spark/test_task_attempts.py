@@ -1,0 +1,112 @@
+"""Task attempts that fail after they have written, and attempts that nobody asked for (R56)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.spark import pipeline
+from tests.spark.conftest import Driver
+
+from spark_sink.commit import commit_batch_write, commit_micro_batch
+from spark_sink.messages import StagedTask
+from spark_sink.staging import Stager
+from txnlog.cluster import Cluster
+from txnlog.options import parse_options
+
+
+@pytest.fixture(scope="module")
+def retrying_driver(start_driver: Callable[..., Driver]) -> Driver:
+    """A driver that repeats failed tasks; the shared session's local[2] does not."""
+    return start_driver("local[2,4]")
+
+
+def unused_files(root: Path) -> set[str]:
+    """Data files that no log refers to."""
+    return {
+        name
+        for topic in pipeline.OUTPUTS
+        for name in pipeline.files_on_disk(root, topic) - pipeline.live_files(root, topic)
+    }
+
+
+@pytest.mark.spark
+def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
+    retrying_driver: Driver, tmp_path: Path
+) -> None:
+    """The first attempt's files are complete, and lie beside those of the second (R56)."""
+    root = tmp_path / "root"
+    pipeline.feed(root, range(60))
+    retrying_driver.failpoint.set("stage.after@2")
+    error = retrying_driver.run(
+        "stream", root, checkpoint=tmp_path / "checkpoint", batch_records=20
+    )
+    assert error is None
+    assert retrying_driver.failpoint.hits >= 4, "three batches, and one attempt that was killed"
+    retrying_driver.failpoint.clear()
+    pipeline.check(root, 60)
+    assert unused_files(root), "nobody deletes what the killed attempt wrote"
+
+
+@pytest.mark.spark
+def test_stream_task_that_fails_at_the_end_of_its_input_gives_no_duplicates(
+    retrying_driver: Driver, tmp_path: Path
+) -> None:
+    """All rows were with the sink when the attempt failed, twice (R56)."""
+    root = tmp_path / "root"
+    pipeline.feed(root, range(60))
+    assert retrying_driver.run("flaky stream", root, checkpoint=tmp_path / "checkpoint") is None
+    pipeline.check(root, 60)
+
+
+@pytest.mark.spark
+def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
+    retrying_driver: Driver, tmp_path: Path
+) -> None:
+    """One task of three is repeated; the other two are not (R56)."""
+    root = tmp_path / "root"
+    retrying_driver.failpoint.set("stage.after@2")
+    assert retrying_driver.run("write", root, topic="evens", count=60, tasks=3) is None
+    assert retrying_driver.failpoint.hits == 4
+    retrying_driver.failpoint.clear()
+    values = [record.value for record in pipeline.records(root, "evens")]
+    assert sorted(values) == list(range(60))
+    assert unused_files(root)
+
+
+def stage(root: Path, values: range, *, task: int = 0, **stream: object) -> StagedTask:
+    """A task attempt: its files, and the message that Spark may or may not hand on."""
+    batch = pa.RecordBatch.from_pydict({"key": ["k"] * len(values), "value": list(map(str, values))})
+    stager = Stager(
+        Cluster.cached(str(root), create=True),
+        topic="evens",
+        include_headers=False,
+        target_size_bytes=1 << 20,
+    )
+    return StagedTask(task, tuple(stager.write([batch])), **stream)  # type: ignore[arg-type]
+
+
+def test_commit_takes_only_the_files_that_its_messages_name(tmp_path: Path) -> None:
+    """A speculative attempt wrote the same rows, and finished second (R56)."""
+    first, speculative = stage(tmp_path, range(5)), stage(tmp_path, range(5))
+    other = stage(tmp_path, range(5, 9), task=1)
+    options = parse_options({"txnlog.root": str(tmp_path), "topic": "evens"}, "write")
+    commit_batch_write(options, [first, other])
+    assert [record.value for record in pipeline.records(tmp_path, "evens")] == list(range(9))
+    late = {batch.path for batch in speculative.batches}
+    assert late <= pipeline.files_on_disk(tmp_path, "evens") - pipeline.live_files(tmp_path, "evens")
+
+
+def test_commit_of_a_batch_that_is_committed_takes_no_file_of_its_repetition(
+    tmp_path: Path,
+) -> None:
+    """A commit that is asked for twice, with other attempts' files (R55, R56)."""
+    options = parse_options({"txnlog.root": str(tmp_path), "topic": "evens"}, "writeStream")
+    run = {"query_id": "query", "run_id": "run", "batch_id": 3}
+    commit_micro_batch(options, [stage(tmp_path, range(5), **run)], 3)
+    commit_micro_batch(options, [stage(tmp_path, range(5), **run)], 3)
+    restarted = {**run, "run_id": "a later run"}
+    commit_micro_batch(options, [stage(tmp_path, range(7), **restarted)], 3)
+    assert [record.value for record in pipeline.records(tmp_path, "evens")] == list(range(5))

@@ -1,0 +1,13 @@
+"""Rules of the protocol that a model can leave out, to see the search find what that breaks."""
+
+STEP0_IGNORES_MARKERS = "step 0 does not look at the txn of __consumer_offsets"
+STEP0_IGNORES_STRANGERS = "step 0 does not settle the entries it meets"
+STEP0_IGNORES_START = "step 0 does not compare the start with the group's position"
+CLEAR_WITHOUT_FENCE = "entries are cleared without raising the holder's epoch"
+FENCE_FORGETS_RUN = "a fenced run does not join the former runs"
+ONE_ID_PER_TOPIC = "a transaction marks one topic of a name, also when it was created again"
+COMPLETE_ANY_PRODUCER = "COMPLETE looks at the epoch, not at the producer id"
+FENCE_BREAKS_PROMISE = "whoever meets an entry aborts its two-phase holder"
+MARKER_WITHOUT_TXN = "marker commits carry no txn"
+COMPLETE_BEFORE_OFFSETS = "step 4 comes before step 3"
+ABORT_SKIPS_OFFSETS = "step 3 is for commits only"
