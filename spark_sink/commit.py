@@ -14,7 +14,7 @@ from checkpoint import Checkpoint, is_readable, source_positions
 from spark_sink.messages import StagedTask, this_process
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError, ConfigError
-from txnlog.options import Options
+from txnlog.options import Options, redacted_url
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
 from txnlog.protocol.micro_batches import is_committed
@@ -42,8 +42,12 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     if not batches and not offsets:
         return
     transactional_id = options.text("transactional.id") or run.query_id
-    row = _own(options, cluster, transactional_id, run)
-    if is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=digest):
+    before = cluster.coordinator.describe(transactional_id)
+    if before is not None:
+        # A driver that comes too late is refused here, before it fences the one that goes on.
+        _is_committed(before, options, run, batch_id, digest)
+    row = _own(options, cluster, transactional_id, run, before)
+    if _is_committed(row, options, run, batch_id, digest):
         logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
         return
     topics = tuple(sorted({batch.topic for batch in batches}))
@@ -79,12 +83,31 @@ def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
     return [batch for task in tasks for batch in task.batches]
 
 
+def _is_committed(
+    row: TransactionMetadata, options: Options, run: StagedTask, batch_id: int, digest: str
+) -> bool:
+    """Whether to skip the batch. Raises CheckpointError that names the checkpoint (R55)."""
+    try:
+        return is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=digest)
+    except CheckpointError as error:
+        location = options.text("checkpointLocation")
+        if location is None:
+            raise
+        raise CheckpointError(
+            f"Checkpoint {redacted_url(location)}: {error}",
+            query_id=run.query_id,
+            batch_id=batch_id,
+        ) from error
+
+
 def _own(
-    options: Options, cluster: Cluster, transactional_id: str, run: StagedTask
+    options: Options,
+    cluster: Cluster,
+    transactional_id: str,
+    run: StagedTask,
+    row: TransactionMetadata | None,
 ) -> TransactionMetadata:
-    """The state row, owned by this run, with nothing left undecided or unfinished."""
-    coordinator = cluster.coordinator
-    row = coordinator.describe(transactional_id)
+    """The state row (`row` as it was), owned by this run, with nothing left unfinished."""
     if row is not None and row.owner.query_id not in ("", run.query_id):
         logger.warning(
             "Query %s takes over transactional.id %s from query %s (%s). Two queries that run at "
@@ -96,7 +119,7 @@ def _own(
         )
     host, pid = this_process()
     owner = Owner(run_id=run.run_id, query_id=run.query_id, host=host, pid=pid)
-    return coordinator.init_producer_id(
+    return cluster.coordinator.init_producer_id(
         transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
     )
 

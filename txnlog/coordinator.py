@@ -295,9 +295,18 @@ class TransactionCoordinator:
         return finish(self._cluster, row, read_ms=read_ms)
 
     def fence(
-        self, transactional_id: str, *, above_epoch: int, by: str, reason: str
+        self,
+        transactional_id: str,
+        *,
+        above_epoch: int,
+        by: str,
+        reason: str,
+        spare_two_phase: bool = False,
     ) -> TransactionMetadata | None:
-        """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43)."""
+        """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43).
+
+        `spare_two_phase` leaves a transaction alone that its client has prepared.
+        """
         for _ in range(ATTEMPTS_MAX):
             row = self.describe(transactional_id)
             if row is not None and row.state.is_prepared:
@@ -307,7 +316,12 @@ class TransactionCoordinator:
                 fenced = self._log(transactional_id).transition(
                     transactional_id,
                     lambda now: prepare_fence(
-                        now, above_epoch=above_epoch, by=by, reason=reason, now_ms=self._now_ms()
+                        now,
+                        above_epoch=above_epoch,
+                        by=by,
+                        reason=reason,
+                        now_ms=self._now_ms(),
+                        spare_two_phase=spare_two_phase,
                     ),
                 )
             except ConcurrentTransactionsError:
@@ -325,7 +339,11 @@ class TransactionCoordinator:
         timed_out = self._log(row.transactional_id).transition(
             row.transactional_id,
             lambda now: prepare_time_out(
-                now, txn_epoch=row.txn_epoch, by=by, now_ms=self._now_ms()
+                now,
+                producer_id=row.producer_id,
+                txn_epoch=row.txn_epoch,
+                by=by,
+                now_ms=self._now_ms(),
             ),
         )
         if timed_out is not None and timed_out.state.is_prepared:

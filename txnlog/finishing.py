@@ -50,7 +50,9 @@ def finish(
     shard = cluster.shard(cluster.shard_of(row.transactional_id))
     completed = shard.transition(
         row.transactional_id,
-        lambda now: prepare_complete(now, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()),
+        lambda now: prepare_complete(
+            now, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()
+        ),
     )
     reach("complete.after")
     return completed

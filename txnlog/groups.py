@@ -138,6 +138,7 @@ class GroupCoordinator:
                     above_epoch=entry.txn_epoch,
                     by=by,
                     reason=f"its offsets were pending in group {group_id!r}",
+                    spare_two_phase=True,
                 )
                 # Whoever decided in between is met, and finished, on the next look.
                 return self.settle(group_id, entry, by=by)

@@ -269,3 +269,17 @@ def test_memory_rebuilt_from_the_log_is_the_memory_kept_warm(requests: list[Requ
             bases = [batch.base_offset for batch in each.batches]
             ends = [batch.last_offset + 1 for batch in each.batches]
             assert bases == [0, *ends][: len(bases)]
+
+
+def test_append_idempotent_after_its_batches_were_removed_goes_on_from_the_txn() -> None:
+    """A process that starts after retention must accept the producer's next sequence (R11, R22)."""
+    fresh = topic(partitions=1)
+    fresh.set_txn("txnlog/7-0", 4)
+    fresh.set_txn("txnlog/end/0", 5)
+    with pytest.raises(OutOfOrderSequenceError):
+        append(fresh, staged("b"), sequence=6)
+    with pytest.raises(DuplicateSequenceError):
+        append(fresh, staged("c"), sequence=4)
+    commit = append(fresh, staged("a"), sequence=5)
+    assert isinstance(commit, TopicCommit)
+    assert commit.adds[0].base_offset == 5

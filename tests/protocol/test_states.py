@@ -106,7 +106,7 @@ def test_no_request_ever_leaves_a_state_by_another_way(state: TransactionState) 
         lambda: prepare_end(row, **who, result=TransactionResult.COMMIT, now_ms=0),  # type: ignore[arg-type]
         lambda: prepare_end(row, **who, result=TransactionResult.ABORT, now_ms=0),  # type: ignore[arg-type]
         lambda: prepare_complete(row, producer_id=1, txn_epoch=row.txn_epoch, now_ms=0),
-        lambda: prepare_time_out(row, txn_epoch=row.txn_epoch, by="s", now_ms=0),
+        lambda: prepare_time_out(row, producer_id=1, txn_epoch=row.txn_epoch, by="s", now_ms=0),
         lambda: prepare_fence(row, above_epoch=5, by="s", reason="r", now_ms=0),
         lambda: prepare_expire(row, now_ms=0),
     ]

@@ -331,8 +331,8 @@ def test_complete_raises_the_epoch_once_and_repeats_change_nothing() -> None:
     """Two helpers complete one transaction (R10, R36)."""
     done = complete(moved(end(moved(add(moved(init(None)), "t")), COMMIT)))
     assert (done.producer_epoch, done.txn_epoch, done.partitions) == (1, 0, ())
-    assert prepare_complete(done, txn_epoch=0, now_ms=9) == Done(done)
-    assert prepare_complete(None, txn_epoch=0, now_ms=9) == Done(None)
+    assert prepare_complete(done, producer_id=done.producer_id, txn_epoch=0, now_ms=9) == Done(done)
+    assert prepare_complete(None, producer_id=0, txn_epoch=0, now_ms=9) == Done(None)
 
 
 def test_complete_of_another_producer_id_changes_nothing() -> None:
@@ -346,20 +346,34 @@ def test_time_out_is_one_write_and_touches_only_this_ongoing_transaction() -> No
     """Epoch and result in two writes leave a moment in which the victim commits (R32)."""
     idle = moved(init(None))
     ongoing = moved(add(idle, "t"))
-    row = moved(prepare_time_out(ongoing, txn_epoch=0, by="sweeper", now_ms=9))
+    row = moved(
+        prepare_time_out(
+            ongoing, producer_id=ongoing.producer_id, txn_epoch=0, by="sweeper", now_ms=9
+        )
+    )
     assert (row.state, row.producer_epoch, row.txn_epoch) == (S.PREPARE_ABORT, 1, 0)
     with pytest.raises(InvalidTxnStateError, match="timed out"):
         end(row, COMMIT)
     for other in (idle, row, complete(row), moved(end(ongoing, COMMIT))):
-        assert prepare_time_out(other, txn_epoch=0, by="s", now_ms=9) == Done(other)
+        assert prepare_time_out(
+            other, producer_id=other.producer_id, txn_epoch=0, by="s", now_ms=9
+        ) == Done(other)
     later = moved(add(complete(row), "t", epoch=2))
-    assert prepare_time_out(later, txn_epoch=0, by="s", now_ms=9) == Done(later)
+    assert prepare_time_out(
+        later, producer_id=later.producer_id, txn_epoch=0, by="s", now_ms=9
+    ) == Done(later)
 
 
 def test_timed_out_producer_goes_on_after_init() -> None:
     """A slow producer is no zombie: it may start over (R32, R41)."""
     timed_out = moved(
-        prepare_time_out(moved(add(moved(init(None)), "t")), txn_epoch=0, by="s", now_ms=9)
+        prepare_time_out(
+            moved(add(moved(init(None)), "t")),
+            producer_id=moved(init(None)).producer_id,
+            txn_epoch=0,
+            by="s",
+            now_ms=9,
+        )
     )
     row = complete(timed_out)
     assert init(row) == Done(row)
@@ -369,7 +383,9 @@ def test_timed_out_producer_goes_on_after_init() -> None:
 def test_two_phase_transaction_never_times_out() -> None:
     """What the client has prepared is a promise (R32)."""
     prepared = moved(add(moved(init(None)), manifest=Manifest(batches=(staged(),))))
-    assert prepare_time_out(prepared, txn_epoch=0, by="s", now_ms=9) == Done(prepared)
+    assert prepare_time_out(
+        prepared, producer_id=prepared.producer_id, txn_epoch=0, by="s", now_ms=9
+    ) == Done(prepared)
 
 
 def test_fence_raises_the_epoch_and_shuts_the_run_out() -> None:

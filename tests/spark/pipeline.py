@@ -183,5 +183,7 @@ def check(
         shard.refresh()
         for row in shard.view.rows.values():
             assert row.state.is_idle, row
-    committed = [positions for group in groups for positions in cluster.groups.fetch(group).values()]
+    committed = [
+        positions for group in groups for positions in cluster.groups.fetch(group).values()
+    ]
     assert sum(sum(partitions.values()) for partitions in committed) == count

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.spark.conftest import Failpoint, Lab
 
+from tests.spark.conftest import Failpoint, Lab
 from txnlog.failpoint import NAMES
 
 pytestmark = pytest.mark.spark

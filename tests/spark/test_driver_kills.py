@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Callable
 
 import pytest
-from tests.spark.conftest import Driver, Lab
 
+from tests.spark.conftest import Driver, Lab
 from txnlog.failpoint import NAMES
 
 pytestmark = pytest.mark.spark

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
+
 from tests.spark import pipeline
 from tests.spark.conftest import Failpoint, Lab
-
 from txnlog.failpoint import NAMES
 
 pytestmark = pytest.mark.spark

@@ -10,9 +10,9 @@ from chispa import assert_df_equality
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+
 from tests.spark import pipeline
 from tests.spark.conftest import Failpoint, Lab
-
 from txnlog.cluster import Cluster
 
 pytestmark = pytest.mark.spark
@@ -114,7 +114,9 @@ def test_batch_write_and_read_keep_key_value_headers_time_and_tombstones(
     assert found.where("offset != 0 or timestampType != 0").count() == 0
     expected = spark.createDataFrame(rows, schema)
     assert_df_equality(
-        found.selectExpr("topic", "partition", "key", "value", "unix_micros(timestamp) us", "headers"),
+        found.selectExpr(
+            "topic", "partition", "key", "value", "unix_micros(timestamp) us", "headers"
+        ),
         expected,
         ignore_nullable=True,
         ignore_row_order=True,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark import pipeline
-from tests.spark.conftest import Lab
 
 from spark_sink.sink import stream_writer
+from tests.spark import pipeline
+from tests.spark.conftest import Lab
 from txnlog.errors import ConfigError
 
 pytestmark = pytest.mark.spark
@@ -27,7 +27,9 @@ def refusal(what: Any) -> str:
 
 def stream_refusal(frame: DataFrame, lab: Lab, **options: object) -> str:
     """Run a query that must fail."""
-    return refusal(lambda: pipeline.run(pipeline.writer(frame, lab.root, lab.checkpoint, **options).start()))
+    return refusal(
+        lambda: pipeline.run(pipeline.writer(frame, lab.root, lab.checkpoint, **options).start())
+    )
 
 
 def test_complete_mode_is_refused_with_the_mode_to_use(lab: Lab) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+
 from tests.spark import pipeline
 from tests.spark.conftest import Failpoint, Lab
-
 from txnlog.cluster import Cluster
 from txnlog.protocol.states import TransactionState
 
@@ -25,7 +25,9 @@ def versions(lab: Lab) -> list[int]:
     return [cluster.topic(topic).log.version for topic in pipeline.OUTPUTS]
 
 
-def killed(lab: Lab, failpoint: Failpoint, place: str, **options: object) -> StreamingQueryException:
+def killed(
+    lab: Lab, failpoint: Failpoint, place: str, **options: object
+) -> StreamingQueryException:
     """Run the pipeline until the fail point kills the worker that commits; its query's error."""
     failpoint.set(place)
     with pytest.raises(StreamingQueryException) as failure:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.spark import pipeline
-from tests.spark.conftest import Driver
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
 from spark_sink.messages import StagedTask
 from spark_sink.staging import Stager
+from tests.spark import pipeline
+from tests.spark.conftest import Driver
 from txnlog.cluster import Cluster
 from txnlog.options import parse_options
 
@@ -78,7 +78,9 @@ def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
 
 def stage(root: Path, values: range, *, task: int = 0, **stream: object) -> StagedTask:
     """A task attempt: its files, and the message that Spark may or may not hand on."""
-    batch = pa.RecordBatch.from_pydict({"key": ["k"] * len(values), "value": list(map(str, values))})
+    batch = pa.RecordBatch.from_pydict(
+        {"key": ["k"] * len(values), "value": list(map(str, values))}
+    )
     stager = Stager(
         Cluster.cached(str(root), create=True),
         topic="evens",
@@ -96,7 +98,9 @@ def test_commit_takes_only_the_files_that_its_messages_name(tmp_path: Path) -> N
     commit_batch_write(options, [first, other])
     assert [record.value for record in pipeline.records(tmp_path, "evens")] == list(range(9))
     late = {batch.path for batch in speculative.batches}
-    assert late <= pipeline.files_on_disk(tmp_path, "evens") - pipeline.live_files(tmp_path, "evens")
+    assert late <= pipeline.files_on_disk(tmp_path, "evens") - pipeline.live_files(
+        tmp_path, "evens"
+    )
 
 
 def test_commit_of_a_batch_that_is_committed_takes_no_file_of_its_repetition(

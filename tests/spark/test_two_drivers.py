@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.errors import StreamingQueryException
+
 from tests.spark import pipeline
 from tests.spark.conftest import Driver, Failpoint, Lab
-
 from txnlog.cluster import Cluster
 
 pytestmark = pytest.mark.spark
@@ -74,9 +74,7 @@ def test_driver_that_wakes_up_late_is_refused_and_takes_nothing_over(
     lab.check(3 * BATCH)
 
 
-def test_two_drivers_racing_on_one_checkpoint_are_exactly_once(
-    lab: Lab, second: Driver
-) -> None:
+def test_two_drivers_racing_on_one_checkpoint_are_exactly_once(lab: Lab, second: Driver) -> None:
     """No moment is chosen: both restart when they are refused, until all is done (R58)."""
     lab.feed(0, BATCH)
     lab.run()

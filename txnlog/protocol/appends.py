@@ -143,6 +143,7 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
     known = []
     for add in adds:
         before = seen.get(add.partition, state.sequences.get((add.producer_id, add.partition)))
+        newest = state.last_sequences.get((add.producer_id, add.partition), -1)
         first_offset = check_sequence(
             before,
             where=f"Topic {topic!r} partition {add.partition}",
@@ -150,6 +151,7 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
             producer_epoch=add.producer_epoch,
             base_sequence=add.base_sequence,
             last_sequence=add.last_sequence,
+            newest_sequence=-1 if add.partition in seen or add.status == ONGOING else newest,
         )
         if first_offset is None:
             seen[add.partition] = observe(before, add)

@@ -62,9 +62,12 @@ def check_sequence(
     producer_epoch: int,
     base_sequence: int,
     last_sequence: int,
+    newest_sequence: int = -1,
 ) -> int | None:
     """None: append it. An offset: an exact repeat, acknowledged with its first offset (R1-R3).
 
+    `newest_sequence` is what an idempotent producer is known to have reached even where none of
+    its batches is left.
     Raises InvalidProducerEpochError for an older epoch, OutOfOrderSequenceError for a gap,
     DuplicateSequenceError for a partial repeat or one that is no longer remembered.
     """
@@ -79,6 +82,7 @@ def check_sequence(
         )
     fresh = state is None or producer_epoch > state.producer_epoch
     last = -1 if fresh or state is None else state.last_sequence
+    last = max(last, newest_sequence)
     if base_sequence == last + 1:
         return None
     if base_sequence > last:

@@ -117,7 +117,7 @@ class TopicState:
         self.by_path: dict[str, BatchHeader] = {}
         self.markers: dict[int, int] = {}
         self.sequences: dict[tuple[int, int], sequences.ProducerState] = {}
-        self._future_ends: dict[int, int] = {}
+        self.last_sequences: dict[tuple[int, int], int] = {}
 
     def set_topic(self, topic_id: str, config: Mapping[str, str]) -> None:
         """Apply a `metaData` action; a partition count never shrinks."""
@@ -161,8 +161,11 @@ class TopicState:
             self.partitions[partition].start_offset = version
         elif app_id.startswith(MARKER_PREFIX):
             name = app_id[len(MARKER_PREFIX) :]
+            producer_id, _, number = name.partition("-")
             if name.isdigit():
                 self.markers[int(name)] = version
+            elif producer_id.isdigit() and number.isdigit():
+                self.last_sequences[int(producer_id), int(number)] = version
 
     def _grow(self, count: int) -> None:
         while len(self.partitions) < count:

@@ -243,9 +243,9 @@ def prepare_one_off_commit(
 def prepare_complete(
     row: TransactionMetadata | None,
     *,
+    producer_id: int,
     txn_epoch: int,
     now_ms: int,
-    producer_id: int | None = None,
 ) -> Transition | Done:
     """After the last marker: a new epoch, manifest cleared (KIP-890). Any process may do it.
 
@@ -254,7 +254,7 @@ def prepare_complete(
     """
     if row is None or not row.state.is_prepared or row.txn_epoch != txn_epoch:
         return Done(row)
-    if producer_id not in (None, row.producer_id):
+    if producer_id != row.producer_id:
         return Done(row)
     result = TransactionResult.of(row.state)
     if row.owner.one_off:
@@ -274,10 +274,10 @@ def prepare_complete(
 def prepare_time_out(
     row: TransactionMetadata | None,
     *,
+    producer_id: int,
     txn_epoch: int,
     by: str,
     now_ms: int,
-    producer_id: int | None = None,
 ) -> Transition | Done:
     """End an Ongoing transaction that took too long: epoch and PREPARE_ABORT in one write (R32).
 
@@ -285,7 +285,7 @@ def prepare_time_out(
     """
     if row is None or row.state is not TransactionState.ONGOING or row.txn_epoch != txn_epoch:
         return Done(row)
-    if row.pending.prepared_by_client or producer_id not in (None, row.producer_id):
+    if row.pending.prepared_by_client or row.producer_id != producer_id:
         return Done(row)
     reason = f"timed out (transaction.timeout.ms={row.timeout_ms})"
     owner = replace(row.owner, fenced=Fenced(by=by, at_ms=now_ms, reason=reason))

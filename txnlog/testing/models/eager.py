@@ -95,7 +95,7 @@ class Eager:
         elif pc[0] == "look":
             yield from self._sweep(stored, actor)
         elif pc[0] == "time out":
-            wrote = self.world.time_out(stored, pc[1], pc[2])
+            wrote = self.world.time_out(stored, pc[1], pc[3], pc[2])
             met = self.recovery.meet_prepared(wrote.stored, pc[1], DEAD)
             yield f"times out e{pc[2]}", wrote.stored, met or DEAD
         elif pc[0] in ("init", "bump", "fetch"):
@@ -110,7 +110,11 @@ class Eager:
                 yield "looks at a decided row", stored, met
             row = self.world.row(stored, which)
             if actor == "S" and row is not None and row.state is TransactionState.ONGOING:
-                yield "looks at an Ongoing row", stored, ("time out", which, row.txn_epoch)
+                yield (
+                    "looks at an Ongoing row",
+                    stored,
+                    ("time out", which, row.txn_epoch, row.producer_id),
+                )
 
     def _start(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
         which = self.which[actor]

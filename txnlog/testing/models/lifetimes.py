@@ -88,9 +88,13 @@ class Lifetimes:
             if met is not None:
                 yield "looks at a decided row", stored, met
             if actor == "S" and row is not None and row.state is TransactionState.ONGOING:
-                yield "looks at an Ongoing row", stored, ("time out", row.txn_epoch)
+                yield (
+                    "looks at an Ongoing row",
+                    stored,
+                    ("time out", row.txn_epoch, row.producer_id),
+                )
         elif pc[0] == "time out":
-            wrote = self.world.time_out(stored, 0, pc[1])
+            wrote = self.world.time_out(stored, 0, pc[2], pc[1])
             met = self.recovery.meet_prepared(wrote.stored, 0, DEAD)
             yield f"times out e{pc[1]}", wrote.stored, met or DEAD
         elif actor in "PQ" and pc != DEAD:

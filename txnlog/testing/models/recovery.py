@@ -126,7 +126,7 @@ class Recovery:
             if met is not None:
                 return self._run(stored, met)
             if row.state is TransactionState.ONGOING:
-                after = self.world.time_out(stored, which, row.txn_epoch).stored
+                after = self.world.time_out(stored, which, row.producer_id, row.txn_epoch).stored
                 if after != stored:
                     return after
         group = self.world.group(stored, self.group_id)

@@ -153,13 +153,15 @@ class World:
 
         return self.transition(stored, which, ("fence", above_epoch, spare_two_phase), decide)
 
-    def time_out(self, stored: Stored, which: int, txn_epoch: int) -> Wrote:
+    def time_out(self, stored: Stored, which: int, producer_id: int, txn_epoch: int) -> Wrote:
         """coordinator.time_out's write."""
         return self.transition(
             stored,
             which,
-            ("time out", txn_epoch),
-            lambda row: prepare_time_out(row, txn_epoch=txn_epoch, by="", now_ms=0),
+            ("time out", producer_id, txn_epoch),
+            lambda row: prepare_time_out(
+                row, producer_id=producer_id, txn_epoch=txn_epoch, by="", now_ms=0
+            ),
         )
 
     # -- topics ----------------------------------------------------------------------------------
@@ -406,12 +408,13 @@ class World:
     def _complete(self, stored: Stored, which: int, number: int) -> Wrote:
         row = self.rows[number]
         assert row is not None
-        producer_id = None if COMPLETE_ANY_PRODUCER in self.broken else row.producer_id
-        return self.transition(
-            stored,
-            which,
-            ("complete", producer_id, row.txn_epoch),
-            lambda now: prepare_complete(
-                now, producer_id=producer_id, txn_epoch=row.txn_epoch, now_ms=0
-            ),
-        )
+        anyones = COMPLETE_ANY_PRODUCER in self.broken
+
+        def decide(now: Row) -> Transition | Done:
+            owner = now if anyones and now is not None else row
+            return prepare_complete(
+                now, producer_id=owner.producer_id, txn_epoch=row.txn_epoch, now_ms=0
+            )
+
+        operation = ("complete", -1 if anyones else row.producer_id, row.txn_epoch)
+        return self.transition(stored, which, operation, decide)
