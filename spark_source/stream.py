@@ -33,6 +33,7 @@ from spark_source.topics import SourceTopics
 from txnlog.errors import CheckpointError
 from txnlog.options import warn_about
 from txnlog.storage.topic_log import TopicLog
+from txnlog.sweeper import sweep_if_due
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,6 +80,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         IllegalGenerationError, UnstableOffsetCommitError.
         """
         warn_about(self._settings.options)
+        sweep_if_due(self._topics.cluster)
         logged = self._logged(start) if start else None
         if logged is None:
             positions, snapshots = self._begin()

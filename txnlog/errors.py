@@ -1,7 +1,7 @@
 """Every error txnlog raises, sorted by what a handler would do.
 
     TxnLogError
-    |- retriable   the same call may be made again       StorageError, ConcurrentTransactionsError, ...
+    |- retriable   the same call may be made again       StorageError, ConcurrentTransactionsError
     |- abortable   abort the transaction, then go on      TransactionAbortableError, ...
     `- fatal       this client or query must stop         ProducerFencedError, CorruptLogError
 
