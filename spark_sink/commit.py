@@ -44,6 +44,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     transactional_id = options.text("transactional.id") or run.query_id
     before = cluster.coordinator.describe(transactional_id)
     if before is not None:
+        cluster.coordinator.finish(before)
         # A driver that comes too late is refused here, before it fences the one that goes on.
         _is_committed(before, options, run, batch_id, digest)
     row = _own(options, cluster, transactional_id, run, before)

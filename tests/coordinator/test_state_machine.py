@@ -15,7 +15,14 @@ from itertools import count
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.coordinator.processes import GROUP, TOPICS, consumed, faults, process, world
 from tests.coordinator.sessions import Holder, Txn, check_positions, shown
@@ -401,8 +408,11 @@ class TestCoordinator(CoordinatorMachine.TestCase):
     settings = hypothesis_settings(max_examples=50, stateful_step_count=30)
 
 
-class TestCoordinatorForLong(CoordinatorMachine.TestCase):
-    """The same for some ten minutes."""
-
-    pytestmark = pytest.mark.soak
-    settings = hypothesis_settings(max_examples=600, stateful_step_count=60)
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(12))
+def test_coordinator_for_long(part: int) -> None:
+    """The same with new histories. In parts: a test of five minutes counts as one that hangs."""
+    run_state_machine_as_test(
+        CoordinatorMachine,
+        settings=hypothesis_settings(max_examples=80, stateful_step_count=60, derandomize=False),
+    )

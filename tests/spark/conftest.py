@@ -131,6 +131,8 @@ class Driver:
         environment = driver_environment(
             folder, {"TXNLOG_FAILPOINT": f"file:{point}", "PYTHONPATH": str(PROJECT)}
         )
+        # It lives for seconds: the second compiler would cost more than it gives.
+        environment["JDK_JAVA_OPTIONS"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver", master],
@@ -232,3 +234,9 @@ def start_driver(scratch: Path) -> Iterator[Callable[..., Driver]]:
     yield start
     for driver in drivers:
         driver.close()
+
+
+@pytest.fixture(scope="session")
+def second_driver(start_driver: Callable[..., Driver]) -> Driver:
+    """A driver that repeats failed tasks; the shared session's local[2] does not."""
+    return start_driver("local[2,4]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,63 +17,55 @@ from txnlog.cluster import Cluster
 from txnlog.options import parse_options
 
 
-@pytest.fixture(scope="module")
-def retrying_driver(start_driver: Callable[..., Driver]) -> Driver:
-    """A driver that repeats failed tasks; the shared session's local[2] does not."""
-    return start_driver("local[2,4]")
-
-
-def unused_files(root: Path) -> set[str]:
+def unused_files(root: Path, topics: Sequence[str]) -> set[str]:
     """Data files that no log refers to."""
     return {
         name
-        for topic in pipeline.OUTPUTS
+        for topic in topics
         for name in pipeline.files_on_disk(root, topic) - pipeline.live_files(root, topic)
     }
 
 
 @pytest.mark.spark
 def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
-    retrying_driver: Driver, tmp_path: Path
+    second_driver: Driver, tmp_path: Path
 ) -> None:
     """The first attempt's files are complete, and lie beside those of the second (R56)."""
     root = tmp_path / "root"
     pipeline.feed(root, range(60))
-    retrying_driver.failpoint.set("stage.after@2")
-    error = retrying_driver.run(
-        "stream", root, checkpoint=tmp_path / "checkpoint", batch_records=20
-    )
+    second_driver.failpoint.set("stage.after@2")
+    error = second_driver.run("stream", root, checkpoint=tmp_path / "checkpoint", batch_records=20)
     assert error is None
-    assert retrying_driver.failpoint.hits >= 4, "three batches, and one attempt that was killed"
-    retrying_driver.failpoint.clear()
+    assert second_driver.failpoint.hits >= 4, "three batches, and one attempt that was killed"
+    second_driver.failpoint.clear()
     pipeline.check(root, 60)
-    assert unused_files(root), "nobody deletes what the killed attempt wrote"
+    assert unused_files(root, pipeline.OUTPUTS), "nobody deletes what the killed attempt wrote"
 
 
 @pytest.mark.spark
 def test_stream_task_that_fails_at_the_end_of_its_input_gives_no_duplicates(
-    retrying_driver: Driver, tmp_path: Path
+    second_driver: Driver, tmp_path: Path
 ) -> None:
     """All rows were with the sink when the attempt failed, twice (R56)."""
     root = tmp_path / "root"
     pipeline.feed(root, range(60))
-    assert retrying_driver.run("flaky stream", root, checkpoint=tmp_path / "checkpoint") is None
+    assert second_driver.run("flaky stream", root, checkpoint=tmp_path / "checkpoint") is None
     pipeline.check(root, 60)
 
 
 @pytest.mark.spark
 def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
-    retrying_driver: Driver, tmp_path: Path
+    second_driver: Driver, tmp_path: Path
 ) -> None:
     """One task of three is repeated; the other two are not (R56)."""
     root = tmp_path / "root"
-    retrying_driver.failpoint.set("stage.after@2")
-    assert retrying_driver.run("write", root, topic="evens", count=60, tasks=3) is None
-    assert retrying_driver.failpoint.hits == 4
-    retrying_driver.failpoint.clear()
+    second_driver.failpoint.set("stage.after@2")
+    assert second_driver.run("write", root, topic="evens", count=60, tasks=3) is None
+    assert second_driver.failpoint.hits == 4
+    second_driver.failpoint.clear()
     values = [record.value for record in pipeline.records(root, "evens")]
     assert sorted(values) == list(range(60))
-    assert unused_files(root)
+    assert unused_files(root, ["evens"])
 
 
 def stage(root: Path, values: range, *, task: int = 0, **stream: object) -> StagedTask:
