@@ -405,7 +405,7 @@ class TestCoordinator(CoordinatorMachine.TestCase):
     """Seeds and steps of a failure are printed; its blob replays it anywhere."""
 
     pytestmark = pytest.mark.slow
-    settings = hypothesis_settings(max_examples=50, stateful_step_count=30)
+    settings = hypothesis_settings(max_examples=35, stateful_step_count=30)
 
 
 @pytest.mark.soak

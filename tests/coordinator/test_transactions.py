@@ -41,7 +41,7 @@ from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster, read_committed
 
 HALF_DAY_MS = 12 * 3_600_000
-FENCED = (ProducerFencedError, InvalidProducerEpochError, InvalidTxnStateError)
+FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 # --- What readers see -----------------------------------------------------------------------------

@@ -133,6 +133,10 @@ def fence(row: Row, above_epoch: int, *, spare_two_phase: bool = False) -> Trans
     )
 
 
+def time_out(row: TransactionMetadata) -> Transition | Done:
+    return prepare_time_out(row, producer_id=row.producer_id, txn_epoch=0, by="sweeper", now_ms=9)
+
+
 def test_init_of_a_new_id_starts_at_epoch_zero_and_each_takeover_raises_it() -> None:
     """Two owners under one epoch could both decide (R10, R26)."""
     first = moved(init(None))
@@ -346,35 +350,19 @@ def test_time_out_is_one_write_and_touches_only_this_ongoing_transaction() -> No
     """Epoch and result in two writes leave a moment in which the victim commits (R32)."""
     idle = moved(init(None))
     ongoing = moved(add(idle, "t"))
-    row = moved(
-        prepare_time_out(
-            ongoing, producer_id=ongoing.producer_id, txn_epoch=0, by="sweeper", now_ms=9
-        )
-    )
+    row = moved(time_out(ongoing))
     assert (row.state, row.producer_epoch, row.txn_epoch) == (S.PREPARE_ABORT, 1, 0)
     with pytest.raises(InvalidTxnStateError, match="timed out"):
         end(row, COMMIT)
     for other in (idle, row, complete(row), moved(end(ongoing, COMMIT))):
-        assert prepare_time_out(
-            other, producer_id=other.producer_id, txn_epoch=0, by="s", now_ms=9
-        ) == Done(other)
+        assert time_out(other) == Done(other)
     later = moved(add(complete(row), "t", epoch=2))
-    assert prepare_time_out(
-        later, producer_id=later.producer_id, txn_epoch=0, by="s", now_ms=9
-    ) == Done(later)
+    assert time_out(later) == Done(later)
 
 
 def test_timed_out_producer_goes_on_after_init() -> None:
     """A slow producer is no zombie: it may start over (R32, R41)."""
-    timed_out = moved(
-        prepare_time_out(
-            moved(add(moved(init(None)), "t")),
-            producer_id=moved(init(None)).producer_id,
-            txn_epoch=0,
-            by="s",
-            now_ms=9,
-        )
-    )
+    timed_out = moved(time_out(moved(add(moved(init(None)), "t"))))
     row = complete(timed_out)
     assert init(row) == Done(row)
     assert moved(add(row, "t", epoch=2)).state is S.ONGOING
@@ -383,9 +371,7 @@ def test_timed_out_producer_goes_on_after_init() -> None:
 def test_two_phase_transaction_never_times_out() -> None:
     """What the client has prepared is a promise (R32)."""
     prepared = moved(add(moved(init(None)), manifest=Manifest(batches=(staged(),))))
-    assert prepare_time_out(
-        prepared, producer_id=prepared.producer_id, txn_epoch=0, by="s", now_ms=9
-    ) == Done(prepared)
+    assert time_out(prepared) == Done(prepared)
 
 
 def test_fence_raises_the_epoch_and_shuts_the_run_out() -> None:
@@ -402,6 +388,8 @@ def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:
     """Its headers would hang under an epoch that nobody ends (R43, R44)."""
     row = moved(fence(moved(add(moved(init(None)), "t")), 0))
     assert (row.state, row.txn_epoch, row.producer_epoch) == (S.PREPARE_ABORT, 0, 1)
+    with pytest.raises(ProducerFencedError, match="by admin: test"):
+        end(row, COMMIT)
 
 
 def test_fence_of_a_decided_transaction_asks_to_finish_first() -> None:

@@ -175,6 +175,7 @@ def prepare_end(
         if row.state in (result.prepared, result.complete):
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
+            _refuse_former(row, run_id)
             raise InvalidTxnStateError(
                 f"The transaction of {transactional_id!r} at epoch {producer_epoch} was already "
                 f"ended as {row.state.name}{fenced_note(row)}; it cannot end as "
