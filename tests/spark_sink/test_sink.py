@@ -6,13 +6,13 @@ import pickle
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from spark_sink.sink import batch_writer, stream_writer
 from txnlog.errors import ConfigError, InvalidRecordError
 
-VALUE = StructType.fromDDL("value string")
-ODD_HEADERS = StructType.fromDDL("value string, headers string")
+VALUE = StructType([StructField("value", StringType())])
+ODD_HEADERS = StructType([*VALUE.fields, StructField("headers", ArrayType(StringType()))])
 
 
 def options(root: Path, **more: str) -> dict[str, str]:
