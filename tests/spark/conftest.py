@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import selectors
@@ -21,6 +22,8 @@ from flights_driver import driver_environment, session_members
 from spark_session import PROJECT
 
 from tests.spark import pipeline
+from txnlog.cluster import Cluster
+from txnlog.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +102,10 @@ class Lab:
         """All numbers below `count` are out exactly once, see pipeline.check."""
         pipeline.check(self.root, count, **how)  # type: ignore[arg-type]
 
+    def sweep(self) -> None:
+        """Finish what dead processes left decided, as any long-lived process does in time."""
+        Sweeper(Cluster.open(str(self.root)), interval_ms=0).sweep()
+
     def values(self) -> list[int]:
         """The numbers in both output topics, in order."""
         found = [r.value for topic in pipeline.OUTPUTS for r in pipeline.records(self.root, topic)]
@@ -132,7 +139,9 @@ class Driver:
             folder, {"TXNLOG_FAILPOINT": f"file:{point}", "PYTHONPATH": str(PROJECT)}
         )
         # It lives for seconds: the second compiler would cost more than it gives.
-        environment["JDK_JAVA_OPTIONS"] = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC " + environment["JDK_JAVA_OPTIONS"]
+        environment["JDK_JAVA_OPTIONS"] = (
+            " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC " + environment["JDK_JAVA_OPTIONS"]
+        )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver", master],
@@ -226,10 +235,12 @@ def _is_jvm_alive(session_id: int) -> bool:
 def start_driver(scratch: Path) -> Iterator[Callable[..., Driver]]:
     """Start a driver of its own: `start_driver(master="local[2]")`."""
     drivers: list[Driver] = []
+    numbers = itertools.count()
 
     def start(master: str = "local[2]") -> Driver:
-        drivers.append(Driver(scratch / f"driver-{len(drivers)}", master))
-        return drivers[-1]
+        driver = Driver(scratch / f"driver-{next(numbers)}", master)
+        drivers.append(driver)
+        return driver
 
     yield start
     for driver in drivers:

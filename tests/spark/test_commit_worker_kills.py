@@ -1,4 +1,4 @@
-"""SIGKILL of the worker that commits, at each step of the commit, and what a restart makes of it."""
+"""SIGKILL of the worker that commits, at each step of the commit, and then a restart."""
 
 from __future__ import annotations
 

@@ -1,22 +1,27 @@
 """SIGKILL of a whole Spark driver (worker, daemon and JVM) at each step of the commit.
 
 Each kill costs the start of a Spark, so `make test` has the four most telling ones and `make soak`
-all. The shared session plays the driver that is started afterwards.
+all, and two drivers at a time start and die in the background. The shared session plays the
+driver that is started afterwards.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from tests.spark import pipeline
 from tests.spark.conftest import Driver, Lab
 from txnlog.failpoint import NAMES
 
 pytestmark = pytest.mark.spark
 
 BATCH = 20
+DRIVERS_AT_ONCE = 2
 # Nothing decided; decided and nothing out; between two topics; Spark does not know of the commit.
 TELLING = {
     "pending_offsets.after",
@@ -24,23 +29,63 @@ TELLING = {
     "marker.after",
     "sink_commit.after",
 }
-CASES = [
-    pytest.param(name, is_lost, marks=() if name in TELLING and not is_lost else pytest.mark.soak)
-    for name in NAMES
-    for is_lost in (False, True)
-]
+PLACES = [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in NAMES]
 
 
-@pytest.mark.parametrize(("name", "is_lost"), CASES)
-def test_driver_killed_and_started_again_is_exactly_once(
-    lab: Lab, start_driver: Callable[..., Driver], name: str, is_lost: bool
-) -> None:
-    """Both topics right after a crash of everything at once (R36, R54, R59, R73)."""
-    lab.feed(0, 3 * BATCH)
+def die(start_driver: Callable[..., Driver], folder: Path, name: str) -> None:
+    """Run the pipeline in a new driver until it is killed in the second of three batches."""
+    pipeline.feed(folder / "root", range(3 * BATCH))
     driver = start_driver()
     driver.failpoint.set(f"{name}@{3 if name == 'marker.after' else 2}:driver")
-    driver.run_to_death("stream", lab.root, checkpoint=lab.checkpoint, batch_records=BATCH)
-    if is_lost:
-        shutil.rmtree(lab.checkpoint)
+    checkpoint = folder / "checkpoint"
+    driver.run_to_death("stream", folder / "root", checkpoint=checkpoint, batch_records=BATCH)
+
+
+@pytest.fixture(scope="module")
+def died(
+    request: pytest.FixtureRequest,
+    start_driver: Callable[..., Driver],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str, str], Path]]:
+    """`died(test, place)`: the folder of that test's dead driver; all selected tests' run ahead."""
+    folders: dict[tuple[str, str], tuple[Path, Future[None]]] = {}
+    with ThreadPoolExecutor(DRIVERS_AT_ONCE) as pool:
+        for item in request.session.items:
+            if isinstance(item, pytest.Function) and item.module is request.module:
+                name = item.callspec.params["name"]
+                folder = tmp_path_factory.mktemp("driver")
+                death = pool.submit(die, start_driver, folder, name)
+                folders[item.originalname, name] = folder, death
+
+        def wait(test: str, name: str) -> Path:
+            folder, death = folders[test, name]
+            death.result()
+            return folder
+
+        yield wait
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_driver_killed_and_started_again_is_exactly_once(
+    lab: Lab, died: Callable[[str, str], Path], name: str
+) -> None:
+    """Both topics right after a crash of everything at once (R36, R54)."""
+    folder = died("test_driver_killed_and_started_again_is_exactly_once", name)
+    lab.root, lab.checkpoint = folder / "root", folder / "checkpoint"
     lab.run(batch_records=BATCH)
+    lab.check(3 * BATCH)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
+def test_driver_killed_and_checkpoint_lost_is_exactly_once(
+    lab: Lab, died: Callable[[str, str], Path], name: str
+) -> None:
+    """All that is left is the root, whatever moment the driver died at (R36, R59, R73)."""
+    folder = died("test_driver_killed_and_checkpoint_lost_is_exactly_once", name)
+    lab.root, lab.checkpoint = folder / "root", folder / "checkpoint"
+    shutil.rmtree(lab.checkpoint)
+    lab.run(batch_records=BATCH)
+    assert lab.values() == list(range(3 * BATCH))
+    lab.sweep()
     lab.check(3 * BATCH)

@@ -105,7 +105,7 @@ def test_group_id_of_the_sink_without_one_in_the_source_is_refused(
 
 COLUMNS = {
     "no value": ("select 'a' key, 't' topic", {}, "Required attribute 'value' not found"),
-    "value of a wrong type": ("select 1 value, 't' topic", {}, "value must be a(n) string or binary"),
+    "value of a wrong type": ("select 1 value, 't' topic", {}, "must be a(n) string or binary"),
     "no topic": ("select 'v' value", {}, "topic option required"),
     "topic of a row null": ("select 'v' value, cast(null as string) topic", {}, "null topic"),
     "topic name not legal": ("select 'v' value, '../x' topic", {}, "../x"),
