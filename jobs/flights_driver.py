@@ -24,7 +24,14 @@ MASTER = "local[2]"
 # five micro-batches take 16.5 s of processor time in place of 25.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 # Of a Spark driver above us (spark-submit jobs/flights.py): a child must get its own JVM.
-INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
+INHERITED = (
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    # A driver dies where its supervisor says, not where the supervisor itself was told to.
+    "TXNLOG_FAILPOINT",
+    "TXNLOG_FAILPOINT_STATE",
+)
 
 
 class DriverError(Exception):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from flights_display import Display
-from flights_driver import DriverError, DriverProcess
+from flights_driver import INHERITED, DriverError, DriverProcess
 from flights_kills import parse_kills, plan_kills
 from flights_supervisor import Supervisor
 from rich.console import Console
@@ -74,7 +74,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def build(**extra: str) -> Supervisor:
         def start(arguments: Sequence[str], own: dict[str, str], log: Path) -> DriverProcess:
-            environment = {**os.environ, "TOTAL": str(TOTAL), **extra, **own}
+            inherited = {k: v for k, v in os.environ.items() if k not in INHERITED}
+            environment = {**inherited, "TOTAL": str(TOTAL), **extra, **own}
             return DriverProcess([sys.executable, "-c", STAND_IN, *arguments], environment, log)
 
         rows = tmp_path / "txnlog" / "rows"

@@ -138,10 +138,6 @@ class Driver:
         environment = driver_environment(
             folder, {"TXNLOG_FAILPOINT": f"file:{point}", "PYTHONPATH": str(PROJECT)}
         )
-        # It lives for seconds: the second compiler would cost more than it gives.
-        environment["JDK_JAVA_OPTIONS"] = (
-            " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC " + environment["JDK_JAVA_OPTIONS"]
-        )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver", master],
