@@ -46,7 +46,7 @@ print(round(peak[0] - start))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
-@pytest.mark.parametrize("partitions", [4, 2_000])
+@pytest.mark.parametrize("partitions", [4, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_memory_stays_bounded_whatever_is_staged(tmp_path: Path, partitions: int) -> None:
     """2 GB through one task: an executor's memory is shared by all its tasks."""
     # Not less than 2 GB, or a task that keeps everything would pass, too.
