@@ -84,13 +84,11 @@ def test_lost_checkpoint_of_a_query_that_is_alive_is_exactly_once(
     failpoint.await_hits(3 if name == "marker.after" else 2)
     new = lab.run(checkpoint=new_checkpoint(lab), batch_records=BATCH)
     assert new.id != old.id
-    lab.check(3 * BATCH)
-    lab.feed(3 * BATCH, 4 * BATCH)
+    assert lab.values() == list(range(3 * BATCH))
     failpoint.clear()
     with pytest.raises(StreamingQueryException, match=ALIVE[name]):
         pipeline.run(old)
-    lab.run(checkpoint=new_checkpoint(lab))
-    lab.check(4 * BATCH)
+    lab.check(3 * BATCH)
 
 
 def test_old_query_restarted_after_a_new_one_took_its_group_is_refused(lab: Lab) -> None:

@@ -19,6 +19,7 @@ from txnlog.storage import checkpoints
 from txnlog.storage.checkpoints import checkpoint_path, clean_up, commit_path, create_checkpoint
 from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
 from txnlog.storage.objects import ObjectStore
+from txnlog.storage.seals import MAGIC
 from txnlog.storage.topic_log import TopicLog
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_topic_rebuilds
@@ -214,8 +215,13 @@ def test_open_checkpoint_with_a_flipped_bit_is_an_error(store: ObjectStore, seed
     rng = random.Random(seed)
     for _ in range(150):
         flipped = bytearray(data)
-        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        at = rng.randrange(len(data))
+        flipped[at] ^= 1 << rng.randrange(8)
         store.put(path, bytes(flipped))
+        if 0 <= at - data.rindex(MAGIC) < len(MAGIC):
+            # The mark of the seal alone is damaged: an unsealed file, with every row right.
+            assert opened(store)[0].version == 5
+            continue
         with pytest.raises(CorruptLogError, match=f"{5:020}.checkpoint.parquet"):
             opened(store)
     store.put(path, data)

@@ -93,8 +93,9 @@ def test_batch_file_written_in_one_put_reads_back(store: ObjectStore, count: int
 def test_batch_file_schema_and_codec_on_disk_are_as_documented(store: ObjectStore) -> None:
     """Plain Delta readers must find the table's columns; large files are zstd."""
     for count, codec in ((10, "SNAPPY"), (3_000, "ZSTD")):
-        write_batch_file(store, PATH, records(count))
-        file = pq.ParquetFile(pa.BufferReader(store.get(PATH)))
+        path = f"{count}-{PATH.rsplit('/')[-1]}"
+        write_batch_file(store, path, records(count))
+        file = pq.ParquetFile(pa.BufferReader(store.get(path)))
         assert file.schema_arrow.equals(DATA_SCHEMA)
         assert not file.schema_arrow.field("offset_delta").nullable
         assert file.metadata.row_group(0).column(3).compression == codec

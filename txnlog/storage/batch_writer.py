@@ -62,7 +62,8 @@ def write_batch_file(
 ) -> BatchFile:
     """Write records (RECORD_SCHEMA, in offset order) as one file, with one put.
 
-    The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter.
+    The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter. `path`
+    must be a new name: what is there already is taken for this very file.
     Raises InvalidRecordError for no records at all, StorageError.
     """
     table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
@@ -82,7 +83,8 @@ def write_batch_file(
     footer = encoded[end:]
     seal = make_seal([Span(end, crc32(encoded[:end]))], footer)
     whole = b"".join((encoded[:end], seal, footer))
-    store.put(path, whole)
+    # Names are new, so what is there already is this file; and this put is the cheaper one.
+    store.put_if_absent(path, whole)
     low, high = _timestamp_range(table)
     return BatchFile(
         path=path,

@@ -126,6 +126,7 @@ class DeltaLog:
         self._view = view
         self._clock = store.clock
         self._confirmed_ms: int | None = None
+        self._last_writer = False
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.store.url}/{self.path}, version {self.version})"
@@ -134,6 +135,15 @@ class DeltaLog:
     def exists(self) -> bool:
         """Whether the table had a version at the last refresh."""
         return self.version >= 0
+
+    @property
+    def likely_current(self) -> bool:
+        """The newest commit we know of is ours: a guess that no refresh is needed first.
+
+        A put-if-absent after our version proves the guess right or wrong, so a decision that ends
+        in a commit may be made on it; one that ends in anything else may not.
+        """
+        return self._last_writer and self._trusted()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -159,6 +169,7 @@ class DeltaLog:
             if not self._trusted():
                 self._open()
                 return
+            self._last_writer = False
             self._apply(decode_commit(data, version=self.version + 1, source=source))
         self._catch_up()
 
@@ -312,6 +323,7 @@ class DeltaLog:
         )
         commit = Commit(self.version + 1, info, tuple(actions))
         path = commit_path(self.path, commit.version)
+        self._last_writer = False
         sent_ms = self._clock.boot_ms()
         landed = self._put_until_settled(path, encode_commit(info, actions), info.write_id)
         if landed is None or not self._trusted():
@@ -321,6 +333,7 @@ class DeltaLog:
             return Conflict(commit.version)
         self._apply(commit)
         self._confirmed_ms = sent_ms
+        self._last_writer = True
         checkpoints.after_commit(self)
         return Committed(commit.version)
 

@@ -157,19 +157,26 @@ class RowLog(Generic[Row]):
     ) -> RowCommit[Row] | R:
         """Refresh, decide, commit; again from the start after a conflict or a lost reply.
 
-        `decide(view, version)` is pure; `version` is what its commit would get. It must say that
+        Where the log is likely current the first try leaves out the refresh: only a commit that
+        lands is believed then. `decide(view, version)` is pure; `version` is what its commit would get. It must say that
         its effect is there when it is: it gives the commit to write, or anything else, which is
         returned. Raises what `decide` raises, an authorization error, CommitStateUnknownError.
         """
         unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
-            self.refresh()
+            guess = attempt == 0 and self.log.likely_current
+            if not guess:
+                self.refresh()
             try:
                 decision = decide(self.view, self.log.version + 1)
                 if not isinstance(decision, RowCommit):
+                    if guess:
+                        continue
                     return decision
                 outcome = self._commit(decision)
             except TxnLogError as error:
+                if guess:
+                    continue
                 if unknowns:
                     # An earlier try may have landed, or may yet: this refusal is no "no" to it.
                     raise self._gave_up(True) from error
@@ -206,7 +213,8 @@ class RowLog(Generic[Row]):
             if not path:
                 path, data = new_row_file(now_ms)
                 size_bytes = len(data)
-                self.store.put(f"{self.path}/{path}", data)
+                # The name is new: what is there already can only be this file.
+                self.store.put_if_absent(f"{self.path}/{path}", data)
             actions.append(row_add(path, row.to_values(), size_bytes=size_bytes, now_ms=now_ms))
         actions += [Remove(row.path, now_ms, data_change=True) for row in commit.removes]
         return actions

@@ -129,21 +129,28 @@ class TopicLog:
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
         """Refresh, decide, commit; again from the start after a conflict or a lost reply.
 
-        `decide` is pure, and must say that its effect is there when it is: it gives the commit to
+        Where the log is likely current the first try leaves out the refresh: only a commit that
+        lands is believed then. `decide` is pure, and must say that its effect is there when it is: it gives the commit to
         write, or anything else, which is returned. A commit that landed is returned too.
         Raises what `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
         """
         unknowns = 0
         for attempt in range(ATTEMPTS_MAX):
-            self.refresh()
+            guess = attempt == 0 and self.log.likely_current
+            if not guess:
+                self.refresh()
             try:
                 decision = decide(self.view)
                 if not isinstance(decision, TopicCommit):
+                    if guess:
+                        continue
                     return decision
                 now_ms = self.store.clock.now_ms()
                 actions = encode_topic_commit(decision, now_ms=now_ms)
                 outcome = self._commit(actions, decision.operation, decision)
             except TxnLogError as error:
+                if guess:
+                    continue
                 if unknowns:
                     # An earlier try may have landed, or may yet: this refusal is no "no" to it.
                     raise _gave_up(self.name, True) from error
