@@ -44,12 +44,13 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     transactional_id = options.text("transactional.id") or run.query_id
     before = cluster.coordinator.describe(transactional_id)
     if before is not None:
+        # What is decided comes out first, whoever decided it; a batch that is committed is not
+        # taken over for: a driver that wakes up late would fence the one that goes on.
         cluster.coordinator.finish(before)
-        # A driver that comes too late is refused here, before it fences the one that goes on.
-        _is_committed(before, options, run, batch_id, digest)
+        if _is_committed(before, options, run, batch_id, digest):
+            return
     row = _own(options, cluster, transactional_id, run, before)
     if _is_committed(row, options, run, batch_id, digest):
-        logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
         return
     topics = tuple(sorted({batch.topic for batch in batches}))
     last = LastBatch(batch_id=batch_id, digest=digest, topics=topics)
@@ -89,7 +90,10 @@ def _is_committed(
 ) -> bool:
     """Whether to skip the batch. Raises CheckpointError that names the checkpoint (R55)."""
     try:
-        return is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=digest)
+        is_done = is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=digest)
+        if is_done:
+            logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
+        return is_done
     except CheckpointError as error:
         location = options.text("checkpointLocation")
         if location is None:

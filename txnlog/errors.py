@@ -254,13 +254,6 @@ class TransactionAbortableError(TxnLogError):
     abortable = True
 
 
-class NotCoordinatorError(TxnLogError):
-    """The number of shards differs from what this client read."""
-
-    code = 16
-    retriable = True
-
-
 # -- groups --------------------------------------------------------------------------------------
 
 

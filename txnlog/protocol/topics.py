@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -231,7 +231,3 @@ class TopicCommit:
             state.remove(path)
         for batch in self.adds:
             state.add(batch)
-
-
-def total_bytes(batches: Iterable[BatchHeader]) -> int:
-    return sum(batch.size_bytes for batch in batches)

@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import uuid
 
-from txnlog.clock import backoff_ms
 from txnlog.errors import (
-    CommitStateUnknownError,
     ConfigError,
-    StorageError,
     UnsupportedProtocolError,
 )
 from txnlog.storage.actions import Commit, Metadata, Txn
-from txnlog.storage.delta_log import UNKNOWNS_MAX, Committed, DeltaLog, LogSettings, Unknown
+from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import config_of, create_actions
+from txnlog.storage.transact import transact
 
 PATH = "__cluster"
 FORMAT = 1
 SHARDS_DEFAULT = 8
 PRODUCER_ID_BLOCK = 1_000
 _PRODUCER_IDS = "txnlog/producer-ids"
-_ATTEMPTS_MAX = 1_000
 
 
 class _View:
@@ -86,17 +83,11 @@ class ClusterLog:
             config={"format": str(FORMAT), "transaction.state.log.num.partitions": str(shards)},
             created_ms=self._store.clock.now_ms(),
         )
-        unknowns = 0
-        for attempt in range(_ATTEMPTS_MAX):
-            if self._log.exists:
-                return
-            if isinstance(self._log.commit(actions, operation="CREATE CLUSTER"), Unknown):
-                unknowns += 1
-                if unknowns == UNKNOWNS_MAX:
-                    break
-            self._store.clock.sleep_ms(backoff_ms(attempt))
-            self._log.refresh()
-        raise StorageError(f"{self._store.url}: the cluster could not be created; try again.")
+        transact(
+            self._log,
+            lambda: self._log.exists,
+            lambda there: None if there else self._log.commit(actions, operation="CREATE CLUSTER"),
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -116,21 +107,10 @@ class ClusterLog:
         return number
 
     def _reserve(self) -> tuple[int, int]:
-        unknowns = 0
-        for attempt in range(_ATTEMPTS_MAX):
-            self._log.refresh()
-            start = self._view.producer_ids_end
-            end = start + PRODUCER_ID_BLOCK
-            action = Txn(_PRODUCER_IDS, end, self._store.clock.now_ms())
-            # A block whose commit was Unknown is lost, never given out twice.
-            match self._log.commit([action], operation="ALLOCATE PRODUCER IDS"):
-                case Committed():
-                    return start, end
-                case Unknown():
-                    unknowns += 1
-                    if unknowns == UNKNOWNS_MAX:
-                        break
-            self._store.clock.sleep_ms(backoff_ms(attempt))
-        raise CommitStateUnknownError(
-            f"{self._store.url}: no block of producer ids could be reserved; try again."
-        )
+        # A block whose commit was Unknown is lost, never given out twice.
+        def commit(start: int) -> Outcome:
+            action = Txn(_PRODUCER_IDS, start + PRODUCER_ID_BLOCK, self._store.clock.now_ms())
+            return self._log.commit([action], operation="ALLOCATE PRODUCER IDS")
+
+        start = transact(self._log, lambda: self._view.producer_ids_end, commit)
+        return start, start + PRODUCER_ID_BLOCK

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from txnlog.clock import backoff_ms
 from txnlog.errors import (
-    CommitStateUnknownError,
-    ConcurrentTransactionsError,
     GroupAuthorizationError,
     StorePermissionError,
     TransactionalIdAuthorizationError,
@@ -23,15 +20,7 @@ from txnlog.protocol.topics import MARKER_PREFIX, marker_app_id
 from txnlog.protocol.transitions import Done, Transition
 from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
-from txnlog.storage.delta_log import (
-    UNKNOWNS_MAX,
-    Committed,
-    Conflict,
-    DeltaLog,
-    LogSettings,
-    Outcome,
-    Unknown,
-)
+from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import (
     ROW_DATA_COLUMNS,
@@ -40,11 +29,10 @@ from txnlog.storage.tables import (
     new_row_file,
     row_add,
 )
+from txnlog.storage.transact import transact
 
 Row = TypeVar("Row", TransactionMetadata, Group)
 R = TypeVar("R")
-
-ATTEMPTS_MAX = 1_000
 
 
 class RowView(Generic[Row]):
@@ -133,65 +121,36 @@ class RowLog(Generic[Row]):
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it is not there."""
-        unknowns = 0
-        for attempt in range(ATTEMPTS_MAX):
-            self.refresh()
+
+        def decide() -> list[Action]:
             if self.log.exists:
-                return
-            actions = create_actions(
+                return []
+            return create_actions(
                 table_id=table_id,
                 data_columns=ROW_DATA_COLUMNS,
                 partition_columns=self._columns,
                 config=config,
                 created_ms=self.store.clock.now_ms(),
             )
-            if isinstance(self.log.commit(actions, operation="CREATE TABLE"), Unknown):
-                unknowns += 1
-                if unknowns == UNKNOWNS_MAX:
-                    break
-            self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise self._gave_up(True)
+
+        def commit(actions: list[Action]) -> Outcome | None:
+            return self.log.commit(actions, operation="CREATE TABLE") if actions else None
+
+        transact(self.log, decide, commit)
 
     def transact(
         self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]
     ) -> RowCommit[Row] | R:
-        """Refresh, decide, commit; again from the start after a conflict or a lost reply.
+        """Commit what `decide` gives, see txnlog.storage.transact; anything else is returned.
 
-        Where the log is likely current the first try leaves out the refresh: only a commit that
-        lands is believed then. `decide(view, version)` is pure; `version` is what its commit would get. It must say that
-        its effect is there when it is: it gives the commit to write, or anything else, which is
-        returned. Raises what `decide` raises, an authorization error, CommitStateUnknownError.
+        `decide(view, version)`: `version` is what its commit would get. Raises what it raises, an
+        authorization error, CommitStateUnknownError.
         """
-        unknowns = 0
-        for attempt in range(ATTEMPTS_MAX):
-            guess = attempt == 0 and self.log.likely_current
-            if not guess:
-                self.refresh()
-            try:
-                decision = decide(self.view, self.log.version + 1)
-                if not isinstance(decision, RowCommit):
-                    if guess:
-                        continue
-                    return decision
-                outcome = self._commit(decision)
-            except TxnLogError as error:
-                if guess:
-                    continue
-                if unknowns:
-                    # An earlier try may have landed, or may yet: this refusal is no "no" to it.
-                    raise self._gave_up(True) from error
-                raise
-            match outcome:
-                case Committed():
-                    return decision
-                case Conflict():
-                    pass
-                case Unknown():
-                    unknowns += 1
-                    if unknowns == UNKNOWNS_MAX:
-                        break
-            self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise self._gave_up(unknowns > 0)
+
+        def commit(decision: RowCommit[Row] | R) -> Outcome | None:
+            return self._commit(decision) if isinstance(decision, RowCommit) else None
+
+        return transact(self.log, lambda: decide(self.view, self.log.version + 1), commit)
 
     def _commit(self, commit: RowCommit[Row]) -> Outcome:
         try:
@@ -218,18 +177,6 @@ class RowLog(Generic[Row]):
             actions.append(row_add(path, row.to_values(), size_bytes=size_bytes, now_ms=now_ms))
         actions += [Remove(row.path, now_ms, data_change=True) for row in commit.removes]
         return actions
-
-    def _gave_up(self, unknown: bool) -> TxnLogError:
-        if unknown:
-            return CommitStateUnknownError(
-                f"{self.path}: gave up before learning whether the commit landed; calling again "
-                "settles it.",
-                table=self.path,
-            )
-        return ConcurrentTransactionsError(
-            f"{self.path}: lost {ATTEMPTS_MAX} races in a row for its log; try again.",
-            table=self.path,
-        )
 
 
 class TransactionLog(RowLog[TransactionMetadata]):

@@ -6,36 +6,24 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from txnlog.clock import backoff_ms
 from txnlog.errors import (
-    CommitStateUnknownError,
-    ConcurrentTransactionsError,
     InvalidPartitionsError,
     StorePermissionError,
     TopicAlreadyExistsError,
     TopicAuthorizationError,
-    TxnLogError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.batches import HEADER_COLUMNS, BatchHeader, header_from_values
 from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
 from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
-from txnlog.storage.delta_log import (
-    UNKNOWNS_MAX,
-    Committed,
-    Conflict,
-    DeltaLog,
-    LogSettings,
-    Outcome,
-    Unknown,
-)
+from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import config_of, create_actions, metadata_action
+from txnlog.storage.transact import transact
 
 R = TypeVar("R")
 
-ATTEMPTS_MAX = 1_000
 PARTITIONS_MAX = 100_000
 
 _HEADER = {
@@ -127,45 +115,18 @@ class TopicLog:
         self.log.refresh()
 
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
-        """Refresh, decide, commit; again from the start after a conflict or a lost reply.
+        """Commit what `decide` gives, see txnlog.storage.transact; anything else is returned.
 
-        Where the log is likely current the first try leaves out the refresh: only a commit that
-        lands is believed then. `decide` is pure, and must say that its effect is there when it is: it gives the commit to
-        write, or anything else, which is returned. A commit that landed is returned too.
         Raises what `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
         """
-        unknowns = 0
-        for attempt in range(ATTEMPTS_MAX):
-            guess = attempt == 0 and self.log.likely_current
-            if not guess:
-                self.refresh()
-            try:
-                decision = decide(self.view)
-                if not isinstance(decision, TopicCommit):
-                    if guess:
-                        continue
-                    return decision
-                now_ms = self.store.clock.now_ms()
-                actions = encode_topic_commit(decision, now_ms=now_ms)
-                outcome = self._commit(actions, decision.operation, decision)
-            except TxnLogError as error:
-                if guess:
-                    continue
-                if unknowns:
-                    # An earlier try may have landed, or may yet: this refusal is no "no" to it.
-                    raise _gave_up(self.name, True) from error
-                raise
-            match outcome:
-                case Committed():
-                    return decision
-                case Conflict():
-                    pass
-                case Unknown():
-                    unknowns += 1
-                    if unknowns == UNKNOWNS_MAX:
-                        break
-            self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise _gave_up(self.name, unknowns > 0)
+
+        def commit(decision: TopicCommit | R) -> Outcome | None:
+            if not isinstance(decision, TopicCommit):
+                return None
+            actions = encode_topic_commit(decision, now_ms=self.store.clock.now_ms())
+            return self._commit(actions, decision.operation, decision)
+
+        return transact(self.log, lambda: decide(self.view), commit)
 
     def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
         """Create the topic, or create a deleted one again with a new id in the same log (R71).
@@ -178,79 +139,64 @@ class TopicLog:
                 topic=self.name,
             )
         topic_id = str(uuid.uuid4())
-        unknowns = 0
-        for attempt in range(ATTEMPTS_MAX):
-            self.refresh()
-            if self.topic_id == topic_id:
-                # Ours landed; somebody may have deleted it since.
-                return
+
+        def decide() -> list[Action]:
+            # Ours landed; somebody may have deleted it since.
+            if self.topic_id == topic_id or (self.exists and exist_ok):
+                return []
             if self.exists:
-                if exist_ok:
-                    return
                 raise TopicAlreadyExistsError(
                     f"Topic {self.name!r} exists already, with {self.partitions} partitions.",
                     topic=self.name,
                 )
             count = max(partitions, self.partitions) if self.log.exists else partitions
-            settings = {**config, "partitions": str(count)}
             actions = create_actions(
                 table_id=topic_id,
                 data_columns=DATA_COLUMNS,
                 partition_columns=HEADER_COLUMNS,
-                config=settings,
+                config={**config, "partitions": str(count)},
                 created_ms=self.store.clock.now_ms(),
             )
-            if self.log.exists:
-                del actions[0]
-            match self._commit(actions, "CREATE TOPIC"):
-                case Committed():
-                    return
-                case Unknown():
-                    unknowns += 1
-                    if unknowns == UNKNOWNS_MAX:
-                        break
-            self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise _gave_up(self.name, True)
+            return actions[1:] if self.log.exists else actions
+
+        self._change("CREATE TOPIC", decide)
 
     def delete(self) -> None:
         """Delete the topic by a commit: files removed, ends kept; the log goes on (rule 9).
 
         Raises UnknownTopicOrPartitionError when there is none.
         """
-        topic_id = None
-        unknowns = 0
-        for attempt in range(ATTEMPTS_MAX):
-            self.refresh()
-            if not self.exists or (topic_id is not None and self.topic_id != topic_id):
+        topic_id: str | None = None
+
+        def decide() -> list[Action]:
+            nonlocal topic_id
+            if not self.exists or topic_id not in (None, self.topic_id):
                 if topic_id is not None:
-                    return
+                    return []
                 raise UnknownTopicOrPartitionError(
                     f"There is no topic {self.name!r} to delete.", topic=self.name
                 )
             topic_id = self.topic_id
             now_ms = self.store.clock.now_ms()
+            config = {**self.config, "deleted": "true"}
             actions: list[Action] = [
-                metadata_action(
-                    topic_id,
-                    DATA_COLUMNS,
-                    HEADER_COLUMNS,
-                    {**self.config, "deleted": "true"},
-                    now_ms,
-                )
+                metadata_action(topic_id, DATA_COLUMNS, HEADER_COLUMNS, config, now_ms)
             ]
             for number in range(self.partitions):
                 end = self.view.high_watermark(number)
                 actions.append(Txn(end_app_id(number), end, now_ms))
             actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
-            match self._commit(actions, "DELETE TOPIC"):
-                case Committed():
-                    return
-                case Unknown():
-                    unknowns += 1
-                    if unknowns == UNKNOWNS_MAX:
-                        break
-            self.store.clock.sleep_ms(backoff_ms(attempt))
-        raise _gave_up(self.name, True)
+            return actions
+
+        self._change("DELETE TOPIC", decide)
+
+    def _change(self, operation: str, decide: Callable[[], list[Action]]) -> None:
+        """Commit actions that are no TopicCommit; none: the change is there already."""
+        transact(
+            self.log,
+            decide,
+            lambda actions: self._commit(actions, operation) if actions else None,
+        )
 
     def _commit(
         self, actions: list[Action], operation: str, commit: TopicCommit | None = None
@@ -287,15 +233,3 @@ def encode_topic_commit(commit: TopicCommit, *, now_ms: int) -> list[Action]:
         for batch in commit.adds
     ]
     return actions
-
-
-def _gave_up(topic: str, unknown: bool) -> CommitStateUnknownError | ConcurrentTransactionsError:
-    if unknown:
-        return CommitStateUnknownError(
-            f"Topic {topic!r}: gave up before learning whether the commit landed; calling again "
-            "settles it.",
-            topic=topic,
-        )
-    return ConcurrentTransactionsError(
-        f"Topic {topic!r}: lost {ATTEMPTS_MAX} races in a row for its log; try again.", topic=topic
-    )

@@ -1,0 +1,61 @@
+"""The one loop that every write to a log goes through: refresh, decide, commit, and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from txnlog.clock import backoff_ms
+from txnlog.errors import CommitStateUnknownError, ConcurrentTransactionsError, TxnLogError
+from txnlog.storage.delta_log import Committed, DeltaLog, Outcome, Unknown
+
+D = TypeVar("D")
+
+ATTEMPTS_MAX = 1_000
+UNKNOWNS_MAX = 3
+
+
+def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outcome | None]) -> D:
+    """Decide on the newest state of a log and commit it; from the start after a conflict.
+
+    `decide` is pure, on the log's view, and must say that its effect is there when it is, so that
+    a lost reply is settled by deciding again. `commit` writes a decision, and gives None for one
+    that has nothing to write. Where the log is likely current the first try leaves out the
+    refresh: then only a commit that lands is believed.
+    Raises what both raise; CommitStateUnknownError when a commit may have landed, or may yet, even
+    if a later try was refused: that refusal is no "no" to the earlier one.
+    """
+    unknowns = 0
+    for attempt in range(ATTEMPTS_MAX):
+        guess = attempt == 0 and log.likely_current
+        if not guess:
+            log.refresh()
+        try:
+            decision = decide()
+            outcome = commit(decision)
+        except TxnLogError as error:
+            if guess:
+                continue
+            if unknowns:
+                raise _unknown(log) from error
+            raise
+        if isinstance(outcome, Committed) or (outcome is None and not guess):
+            return decision
+        if isinstance(outcome, Unknown):
+            unknowns += 1
+            if unknowns == UNKNOWNS_MAX:
+                break
+        if outcome is not None:
+            log.store.clock.sleep_ms(backoff_ms(attempt))
+    if unknowns:
+        raise _unknown(log)
+    raise ConcurrentTransactionsError(
+        f"{log.path}: lost {ATTEMPTS_MAX} races in a row for its log; try again.", table=log.path
+    )
+
+
+def _unknown(log: DeltaLog) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"{log.path}: gave up before learning whether the commit landed; calling again settles it.",
+        table=log.path,
+    )
