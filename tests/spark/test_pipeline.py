@@ -188,6 +188,21 @@ def test_batch_write_with_txn_version_killed_and_run_again_happens_once(
     assert lab.values() == list(range(20))
 
 
+def test_batch_write_killed_after_its_decision_is_finished_by_whoever_sweeps(
+    spark: SparkSession, lab: Lab, failpoint: Failpoint
+) -> None:
+    """Nobody starts a batch write again, so nobody would meet what it left decided (R73)."""
+    failpoint.set("prepare_commit.after")
+    with pytest.raises((PySparkException, Py4JJavaError)):
+        append(numbers_frame(spark, 0, 20), lab.root)
+    failpoint.clear()
+    assert lab.values() == []
+    lab.sweep()
+    assert lab.values() == list(range(20))
+    lab.sweep()
+    assert lab.values() == list(range(20))
+
+
 def test_foreach_batch_with_txn_version_replayed_writes_once(
     lab: Lab, failpoint: Failpoint
 ) -> None:
