@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -172,31 +170,6 @@ def test_partition_for_keys_with_few_long_keys_equals_the_reference() -> None:
     """Hazard: the long keys' own path disagrees with the common one where it takes over."""
     keys = [b"x" * 9] * 100 + [bytes(range(256)) * 5 + b"tail"[:left] for left in range(4)]
     assert partition_for_keys(pa.array(keys), 1000).tolist() == expected(list(keys), 1000)
-
-
-def test_partition_for_keys_of_a_million_keys_does_not_run_python_per_record() -> None:
-    """Hazard: cost per record, or per distinct length, or per block of one huge key.
-
-    The limits are some five times what two cores need, and far below a loop's seconds.
-    """
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(6, 17, 1_000_000)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    data = rng.bytes(int(offsets[-1]))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    short = pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
-    uneven = pa.array([b"k" * 8] * 10_000 + [b"long" * 250_000])
-    assert _best_of_three_s(short) < 0.3
-    assert _best_of_three_s(uneven) < 0.3
-
-
-def _best_of_three_s(keys: pa.Array) -> float:
-    times = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        partition_for_keys(keys, 4)
-        times.append(time.perf_counter() - begun)
-    return min(times)
 
 
 @given(seed=st.integers(), partitions=st.integers(1, 1000))
