@@ -63,7 +63,7 @@ def write_batch_file(
     """Write records (RECORD_SCHEMA, in offset order) as one file, with one put.
 
     The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter. `path`
-    must be a new name: what is there already is taken for this very file.
+    must be a new name.
     Raises InvalidRecordError for no records at all, StorageError.
     """
     table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
@@ -83,8 +83,7 @@ def write_batch_file(
     footer = encoded[end:]
     seal = make_seal([Span(end, crc32(encoded[:end]))], footer)
     whole = b"".join((encoded[:end], seal, footer))
-    # Names are new, so what is there already is this file; and this put is the cheaper one.
-    store.put_if_absent(path, whole)
+    store.put_new(path, whole)
     low, high = _timestamp_range(table)
     return BatchFile(
         path=path,
@@ -99,8 +98,8 @@ class BatchFileWriter:
     """Writes one record batch file row group by row group, for batches larger than memory.
 
     Encoded bytes are kept (`held_bytes`) until `stream` sends them, and all that follow, through
-    `store.open_writer`; a file never streamed becomes one put. Nothing is visible before `close`,
-    and a writer that is dropped instead leaves at most an invisible part of an upload.
+    `store.open_writer`; a file never streamed becomes one put. Nothing can be read before
+    `close`; a writer that is dropped instead leaves at most a part that no reader takes for a file.
     """
 
     def __init__(self, store: ObjectStore, path: str) -> None:
@@ -133,6 +132,7 @@ class BatchFileWriter:
         if table.num_rows == 0:
             return
         numbered = _numbered(table, self.num_records)
+        self._sink.begin_row_group()
         self._writer.write_table(numbered, row_group_size=table.num_rows)
         self._sink.end_row_group()
         low, high = _timestamp_range(table)
@@ -151,13 +151,12 @@ class BatchFileWriter:
             raise InvalidRecordError(
                 f"A record batch needs at least one record; {self.path} has none."
             )
-        self._sink.begin_footer()
         self._writer.close()
         self._sink.seal()
         if self.streaming:
             self._sink.finish()
         else:
-            self._store.put(self.path, self._sink.take())
+            self._store.put_new(self.path, self._sink.take())
         return BatchFile(
             path=self.path,
             size_bytes=self._sink.position,
@@ -170,9 +169,9 @@ class BatchFileWriter:
 class _Sink(io.RawIOBase):
     """Where the Parquet encoder writes: into memory first, later on into the store's writer.
 
-    Keeps the checksum of each row group, and the footer apart until it is sealed. `close` closes
-    only this side: the encoder closes its sink also after an error, and then the store's writer
-    must stay open, or half a file would become visible.
+    Keeps the checksum of each row group. What comes after a row group is kept apart until it is
+    sealed, and `close` closes only this side: the encoder writes a footer and closes its sink also
+    when it is dropped after an error, and then half a file would read like a whole one.
     """
 
     def __init__(self, path: str) -> None:
@@ -198,11 +197,12 @@ class _Sink(io.RawIOBase):
             self._pass_on(data)
         return len(data)
 
+    def begin_row_group(self) -> None:
+        self._footer = None
+
     def end_row_group(self) -> None:
         self._spans.append(Span(self.position, self._checksum))
         self._checksum = 0
-
-    def begin_footer(self) -> None:
         self._footer = []
 
     def seal(self) -> None:

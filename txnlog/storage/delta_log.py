@@ -168,6 +168,8 @@ class DeltaLog:
             if not self._trusted():
                 self._open()
                 return
+            # Its writer may not have come so far yet.
+            self.store.sync(source)
             self._last_writer = False
             self._apply(decode_commit(data, version=self.version + 1, source=source))
         self._catch_up()
@@ -199,6 +201,8 @@ class DeltaLog:
         if not self._trusted():
             self._open()
             return
+        if commits:
+            self.store.sync(commit_path(self.path, commits[-1].version))
         for commit in commits:
             self._apply(commit)
         self._confirmed_ms = sent_ms
@@ -237,6 +241,8 @@ class DeltaLog:
                 file=commit_path(self.path, 0),
             )
         commits += self._fetch(files, commits[0].version if commits else -1)
+        if commits:
+            self.store.sync(commit_path(self.path, commits[-1].version))
         self._view.reset()
         self.version = -1
         self.metadata = None
@@ -354,6 +360,7 @@ class DeltaLog:
             doubtful = True
             try:
                 found = decode_commit(self.store.get(path), version=0, source=path)
+                self.store.sync(path)
                 return found.info.write_id == write_id
             except (ObjectNotFoundError, StorageError):
                 # Absent now is not "never": a put under way may still land in this slot.

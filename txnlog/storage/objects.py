@@ -29,6 +29,7 @@ from txnlog.errors import (
     StorePermissionError,
     UnsupportedStoreError,
 )
+from txnlog.storage.local_disk import LocalDisk
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ _CLOCK_ANSWER_MS_MAX = 10_000
 _CLOCK_ANSWERS_MAX = 3
 _GETS_AT_ONCE = 16
 _PROBE_PUTS_MAX = 3
+FSYNC = "fsync"
 
 _used_in_this_process = False
 _forked_after_use = False
@@ -65,12 +67,16 @@ class ObjectStore:
     StorePermissionError, or ForkedProcessError in a child of `os.fork()`.
     """
 
-    def __init__(self, store: Any, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, store: Any, url: str, *, clock: Clock | None = None, fsync: bool = False
+    ) -> None:
         self._store = store
         self.url = url
         self.clock = clock or SystemClock()
         self._clock_offset: tuple[int, int] | None = None
-        self._local_root = store.prefix if isinstance(store, LocalStore) else None
+        self._disk = (
+            LocalDisk(str(store.prefix), fsync=fsync) if isinstance(store, LocalStore) else None
+        )
 
     @classmethod
     def from_url(
@@ -83,16 +89,21 @@ class ObjectStore:
     ) -> ObjectStore:
         """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
 
-        "memory://" gives a new, empty store at each call. Raises ConfigError for a url that is
-        not one of these, and for a local folder that is not there unless `create`.
+        "memory://" gives a new, empty store at each call. `options` are the library's own for the
+        store; and `fsync`: "true" makes whatever a local folder has acknowledged survive power
+        loss (object stores do without).
+        Raises ConfigError for a url that is not one of these, and for a local folder that is not
+        there unless `create`.
         """
         _check_fork()
+        settings: Any = {key: value for key, value in (options or {}).items() if key != FSYNC}
+        fsync = _flag(FSYNC, (options or {}).get(FSYNC, "false"))
         parsed = urlparse(url)
         if parsed.scheme in ("", "file"):
             path = parsed.path if parsed.scheme else url
             if parsed.scheme and parsed.netloc not in ("", "localhost"):
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
-            return cls._local(os.path.abspath(path), create, clock)
+            return cls._local(os.path.abspath(path), create, clock, fsync)
         if _holds_secrets(parsed):
             # Not shown: whatever shows this error would show the secret.
             raise ConfigError(
@@ -108,18 +119,17 @@ class ObjectStore:
                 url=url,
             )
         try:
-            settings: Any = dict(options or {})
             store = from_url(url, config=settings)
         except (obstore_exceptions.BaseError, ValueError) as error:
             raise ConfigError(
-                f"{url!r} cannot be opened with the storage.* options {sorted(options or {})}: "
+                f"{url!r} cannot be opened with the storage.* options {sorted(settings)}: "
                 f"{_first_line(error)}",
                 url=url,
             ) from None
         return cls(store, url.rstrip("/"), clock=clock)
 
     @classmethod
-    def _local(cls, folder: str, create: bool, clock: Clock | None) -> ObjectStore:
+    def _local(cls, folder: str, create: bool, clock: Clock | None, fsync: bool) -> ObjectStore:
         if not create and not os.path.isdir(folder):
             raise ConfigError(f"There is no folder {folder}. Check the path.", url=folder)
         try:
@@ -130,7 +140,7 @@ class ObjectStore:
                 "path and its permissions.",
                 url=folder,
             ) from error
-        return cls(store, f"file://{folder}", clock=clock)
+        return cls(store, f"file://{folder}", clock=clock, fsync=fsync)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -142,26 +152,53 @@ class ObjectStore:
 
     def get(self, path: str) -> bytes:
         """The whole object. Raises ObjectNotFoundError."""
+        disk = self._disk
+        if disk is not None:
+            return self._call("get", path, lambda: disk.get(path))
         return bytes(self._call("get", path, lambda: obstore.get(self._store, path).bytes()))
 
     def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
         """The objects in the order asked, fetched some at a time."""
-        if len(paths) < 8 or self._local_root is not None:
+        if len(paths) < 8 or self._disk is not None:
             return [self.get(path) for path in paths]
         with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
             return list(pool.map(self.get, paths))
 
     def put(self, path: str, data: Any) -> None:
         """Write or overwrite, atomically. `data`: bytes or any buffer."""
-        self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
+        disk = self._disk
+        if disk is not None:
+            self._call("put", path, lambda: disk.put(path, data))
+        else:
+            self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
+
+    def put_new(self, path: str, data: Any) -> None:
+        """Write an object under a name that nobody looks for before a commit says it is there.
+
+        The cheapest put: on a local disk the file need not appear whole.
+        """
+        disk = self._disk
+        if disk is not None:
+            self._call("put", path, lambda: disk.put_new(path, data))
+        else:
+            self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create the object. False: one is there already. StorageError: it may have landed."""
+        disk = self._disk
+        if disk is not None:
+            return self._call("put", path, lambda: disk.put_if_absent(path, data))
         try:
             self._call("put", path, lambda: obstore.put(self._store, path, data, mode="create"))
         except _ExistsError:
             return False
         return True
+
+    def sync(self, path: str) -> None:
+        """Before an object that another put may be writing just now is believed to stay."""
+        disk = self._disk
+        if disk is not None and disk.fsync:
+            self._call("sync", path, lambda: disk.sync(path))
 
     def head(self, path: str) -> ObjectMeta:
         """Size and time of an object. Raises ObjectNotFoundError."""
@@ -194,7 +231,13 @@ class ObjectStore:
                 continue
 
     def open_writer(self, path: str) -> BinaryIO:
-        """A binary file to stream into; the object appears, whole, at close()."""
+        """A binary file to stream into, of a name that nobody looks for before it is closed.
+
+        On a local disk the file is there, not whole, before close(); elsewhere it is not.
+        """
+        disk = self._disk
+        if disk is not None:
+            return self._call("put", path, lambda: disk.open_writer(path))
         # Parts under way are memory, and a task has several writers open.
         writer: Any = self._call(
             "put", path, lambda: obstore.open_writer(self._store, path, max_concurrency=2)
@@ -208,9 +251,7 @@ class ObjectStore:
 
     def local_path(self, path: str) -> str | None:
         """Where the object lies on this machine's disk, None for other stores."""
-        if self._local_root is None:
-            return None
-        return os.path.join(str(self._local_root), path)
+        return None if self._disk is None else self._disk.path(path)
 
     # -- the store's own clock and manners -------------------------------------------------------
 
@@ -311,6 +352,15 @@ def _check_fork() -> None:
             "whose threads are not here: calls would hang. Start it with "
             'multiprocessing.get_context("spawn") instead.'
         )
+
+
+def _flag(name: str, value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ConfigError(
+            f"Option storage.{name} is {value!r}: it takes true or false.", option=f"storage.{name}"
+        )
+    return lowered == "true"
 
 
 def _holds_secrets(url: ParseResult) -> bool:

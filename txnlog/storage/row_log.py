@@ -172,8 +172,7 @@ class RowLog(Generic[Row]):
             if not path:
                 path, data = new_row_file(now_ms)
                 size_bytes = len(data)
-                # The name is new: what is there already can only be this file.
-                self.store.put_if_absent(f"{self.path}/{path}", data)
+                self.store.put_new(f"{self.path}/{path}", data)
             actions.append(row_add(path, row.to_values(), size_bytes=size_bytes, now_ms=now_ms))
         actions += [Remove(row.path, now_ms, data_change=True) for row in commit.removes]
         return actions

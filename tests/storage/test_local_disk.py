@@ -1,0 +1,234 @@
+"""LocalDisk: what a commit rests on, when two write, when a write fails, when power fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError, StorageError
+from txnlog.protocol.metadata import Owner
+from txnlog.storage import local_disk
+from txnlog.storage.delta_log import DeltaLog
+from txnlog.storage.local_disk import LocalDisk
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.topic_log import TopicView
+
+PUTS = ["put", "put_new", "put_if_absent"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> LocalDisk:
+    return LocalDisk(str(tmp_path / "root"))
+
+
+def files(disk: LocalDisk) -> list[str]:
+    found = (os.path.join(at, name) for at, _, names in os.walk(disk.root) for name in names)
+    return sorted(os.path.relpath(path, disk.root) for path in found)
+
+
+@pytest.mark.parametrize("verb", PUTS)
+def test_put_makes_folders_and_leaves_one_file(disk: LocalDisk, verb: str) -> None:
+    """A temporary name that stays is litter no listing shows."""
+    getattr(disk, verb)("a/b/c", memoryview(b"data"))
+    assert disk.get("a/b/c") == b"data"
+    assert files(disk) == ["a/b/c"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [*((verb, "write") for verb in PUTS), ("put", "rename"), ("put_if_absent", "link")],
+)
+def test_put_that_fails_leaves_nothing_under_the_name(
+    disk: LocalDisk, verb: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk must not leave half a commit where readers look (R66)."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(local_disk.os, call, full)
+    with pytest.raises(OSError, match="No space"):
+        getattr(disk, verb)("a/b", b"data")
+    assert files(disk) == []
+
+
+def test_put_writes_all_of_what_the_system_takes_in_parts(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write may take less than it was given; so may a read."""
+    real_write, real_read = os.write, os.read
+    monkeypatch.setattr(local_disk.os, "write", lambda file, data: real_write(file, data[:7]))
+    monkeypatch.setattr(local_disk.os, "read", lambda file, size: real_read(file, min(size, 5)))
+    data = bytes(range(256))
+    disk.put("a", data)
+    assert disk.get("a") == data
+
+
+def test_put_if_absent_of_many_threads_has_one_winner(disk: LocalDisk) -> None:
+    """The exclusion of the whole system is this call (R62)."""
+    with ThreadPoolExecutor(8) as pool:
+        for slot in range(50):
+            writers = [b"%d-%d" % (slot, n) * 500 for n in range(8)]
+            won = list(
+                pool.map(lambda data, slot=slot: disk.put_if_absent(f"{slot}", data), writers)
+            )
+            assert won.count(True) == 1
+            assert disk.get(f"{slot}") == writers[won.index(True)]
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", ".."])
+def test_path_that_leaves_the_root_is_refused(disk: LocalDisk, path: str) -> None:
+    """A path may come from a log that somebody else wrote (R64)."""
+    for call in (lambda: disk.get(path), lambda: disk.put(path, b""), lambda: disk.path(path)):
+        with pytest.raises(ValueError, match="leaves its root"):
+            call()
+
+
+def test_get_of_a_folder_is_not_found(disk: LocalDisk) -> None:
+    """An object store has no folders."""
+    disk.put("a/b", b"")
+    with pytest.raises(FileNotFoundError):
+        disk.get("a")
+
+
+# --- fsync ----------------------------------------------------------------------------------------
+
+
+class PowerCut:
+    """Knows which files and names have been synced: the rest would be gone after a power cut."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: dict[str, bytes] = {}
+        self.named: dict[str, set[str]] = {}
+        self._real = os.fsync
+        monkeypatch.setattr(local_disk.os, "fsync", self._fsync)
+
+    def _fsync(self, file: int) -> None:
+        self._real(file)
+        path = os.readlink(f"/proc/self/fd/{file}")
+        if os.path.isdir(path):
+            self.named[path] = set(os.listdir(path))
+        else:
+            with open(path, "rb") as data:
+                # Kept by inode: what is synced under one name stays synced under another.
+                self.synced[str(os.fstat(file).st_ino)] = data.read()
+
+    def survives(self, path: str, root: str) -> bool:
+        with open(path, "rb") as file:
+            whole = self.synced.get(str(os.fstat(file.fileno()).st_ino)) == file.read()
+        names = path
+        while whole and names != root:
+            folder, name = os.path.split(names)
+            whole = name in self.named.get(folder, ())
+            names = folder
+        return whole
+
+
+@pytest.fixture
+def power(monkeypatch: pytest.MonkeyPatch) -> PowerCut:
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs /proc to see what is synced")
+    return PowerCut(monkeypatch)
+
+
+@pytest.mark.parametrize("verb", [*PUTS, "open_writer"])
+def test_fsync_every_kind_of_put_survives_a_power_cut(
+    tmp_path: Path, power: PowerCut, verb: str
+) -> None:
+    """File, its name, and the names of new folders above it."""
+    disk = LocalDisk(str(tmp_path), fsync=True)
+    for path in ("t/one", "t/two", "t/deep/three"):
+        if verb == "open_writer":
+            with disk.open_writer(path) as writer:
+                writer.write(b"data")
+        else:
+            getattr(disk, verb)(path, b"data")
+        assert power.survives(str(tmp_path / path), str(tmp_path))
+
+
+def test_fsync_every_file_of_a_transaction_survives_a_power_cut(
+    tmp_path: Path, power: PowerCut
+) -> None:
+    """What commit() acknowledged is there afterwards: rows, markers, and every record."""
+    from benchmarks.transactions import _records, _stage
+
+    root = str(tmp_path / "root")
+    cluster = Cluster.open(root, {"fsync": "true"}, create=True)
+    topic = cluster.create_topic("t", partitions=4)
+    row = cluster.coordinator.init_producer_id("id", Owner(run_id="r"))
+    cluster.coordinator.commit(row, _stage(cluster, topic, _records()))
+    paths = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
+    assert len(paths) > 20
+    lost = [path for path in paths if not power.survives(path, str(tmp_path))]
+    assert lost == []
+
+
+def test_fsync_off_calls_no_fsync(tmp_path: Path, power: PowerCut) -> None:
+    """The default pays nothing."""
+    cluster = Cluster.open(str(tmp_path / "root"), create=True)
+    cluster.create_topic("t", partitions=1)
+    assert (power.synced, power.named) == ({}, {})
+
+
+def test_fsync_reader_does_not_believe_a_commit_that_a_power_cut_may_take(
+    tmp_path: Path, power: PowerCut
+) -> None:
+    """The writer has linked its commit and not yet synced the folder when a reader acts on it."""
+    root = str(tmp_path / "root")
+    options = {"fsync": "true"}
+    Cluster.open(root, options, create=True).create_topic("t", partitions=1)
+    reader = Cluster.open(root, options)
+    log = reader.topic("t").log
+    slow = LocalDisk(root)
+    path = f"t/_delta_log/{log.version + 1:020}.json"
+    whole = slow.get(f"t/_delta_log/{log.version:020}.json").replace(b'"version"', b'"versio_"')
+    os.makedirs(os.path.dirname(slow.path(path)), exist_ok=True)
+    slow.put_if_absent(path, whole)
+    named = str(tmp_path / "root/t/_delta_log")
+    assert os.path.basename(path) not in power.named.get(named, ())
+    reader.topic("t")
+    assert os.path.basename(path) in power.named[named]
+
+
+def test_fsync_that_fails_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is there to be read back, but it may not stay: no success is claimed for it."""
+    store = ObjectStore.from_url(str(tmp_path), {"fsync": "true"})
+    log = DeltaLog(store, "t", TopicView("t"))
+    log.refresh()
+    real = os.fsync
+    broken: list[bool] = []
+
+    def fsync(file: int) -> None:
+        if broken and os.path.isdir(os.readlink(f"/proc/self/fd/{file}")):
+            raise OSError(errno.EIO, "Input/output error")
+        real(file)
+
+    monkeypatch.setattr(local_disk.os, "fsync", fsync)
+    broken.append(True)
+    with pytest.raises(StorageError, match="Input/output"):
+        store.put_if_absent("t/_delta_log/x", b"{}")
+
+
+@pytest.mark.parametrize("value", ["yes", "1", ""])
+def test_fsync_option_takes_true_or_false(tmp_path: Path, value: str) -> None:
+    """A durability that was asked for and is silently off is the worst of all."""
+    with pytest.raises(ConfigError, match=r"storage\.fsync"):
+        ObjectStore.from_url(str(tmp_path), {"fsync": value})
+
+
+def test_fsync_option_reaches_every_store(tmp_path: Path) -> None:
+    """Object stores keep what they acknowledge: there the option changes nothing."""
+    check: Callable[[str], ObjectStore] = lambda url: ObjectStore.from_url(  # noqa: E731
+        url, {"fsync": "true", **({"aws_region": "x"} if url.startswith("s3") else {})}
+    )
+    assert check("memory://").url == "memory://"
+    assert check("s3://bucket/x").url == "s3://bucket/x"
