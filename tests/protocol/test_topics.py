@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from txnlog.errors import InvalidTopicError
-from txnlog.protocol.batches import ABORTED, COMMITTED, NONE, ONGOING, BatchHeader
+from txnlog.errors import CorruptLogError, InvalidTopicError
+from txnlog.protocol.batches import (
+    ABORTED,
+    COMMITTED,
+    HEADER_COLUMNS,
+    NONE,
+    ONGOING,
+    BatchHeader,
+    headers_from_columns,
+)
 from txnlog.protocol.topics import TopicCommit, TopicState, check_topic_name, end_app_id
 
 
@@ -160,3 +171,74 @@ def test_internal_names_are_for_txnlog_only() -> None:
     with pytest.raises(InvalidTopicError, match="internal"):
         check_topic_name("__transaction_state-0")
     assert check_topic_name("__consumer_offsets", internal=True) == "__consumer_offsets"
+
+
+@given(st.data())
+def test_headers_loaded_at_once_give_the_state_that_adding_them_gives(data: st.DataObject) -> None:
+    """A cold start from a checkpoint must know what a warm process knows (R11)."""
+    headers = []
+    ends: dict[object, int] = {}
+    for number in range(data.draw(st.integers(0, 25))):
+        partition, producer_id = data.draw(st.integers(0, 2)), data.draw(st.integers(-1, 2))
+        count = data.draw(st.integers(1, 3))
+        newest = ends.get(producer_id, 0)
+        epoch = ends[producer_id] = newest + data.draw(st.sampled_from([0, 0, 0, 1]))
+        base, sequence = ends.get(("offset", partition), 0), -1
+        if producer_id >= 0 and data.draw(st.booleans()):
+            key = (producer_id, partition, epoch)
+            sequence = ends.get(key, 0)
+            ends[key] = sequence + count
+        ends["offset", partition] = base + count
+        status = data.draw(st.sampled_from([NONE, ONGOING, COMMITTED, ABORTED]))
+        headers.append(
+            BatchHeader(
+                f"f{number}", partition, base, base + count - 1, producer_id, epoch, sequence,
+                status, number, "{}",
+            )
+        )  # fmt: skip
+    warm, cold = TopicState(), TopicState()
+    for state in (warm, cold):
+        state.set_topic("id", {"partitions": "2"})
+        state.set_txn(end_app_id(1), 20)
+    for header_ in headers:
+        warm.add(header_)
+    if headers:
+        shuffled = data.draw(st.permutations(headers))
+        rows = [header_.to_values() for header_ in shuffled]
+        cold.load(
+            headers_from_columns(
+                {name: pa.array([row[name] for row in rows]) for name in HEADER_COLUMNS},
+                paths=[header_.path for header_ in shuffled],
+                sizes_bytes=[header_.size_bytes for header_ in shuffled],
+                stats=[header_.stats for header_ in shuffled],
+                source="checkpoint",
+            )
+        )
+    assert vars(cold) == vars(warm)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("txn_status", "maybe", "maybe"),
+        ("txn_status", None, "status"),
+        ("base_offset", "x", "x"),
+        ("last_offset", "-1", "offsets"),
+        ("partition", None, "partition|null|NULL"),
+    ],
+)
+def test_headers_from_columns_that_make_no_sense_are_corrupt(
+    column: str, value: str | None, why: str
+) -> None:
+    """A damaged checkpoint must not become another set of visible records (R66)."""
+    values = {name: [value_] for name, value_ in header("f", 5).to_values().items()}
+    values[column] = [value]  # type: ignore[list-item]
+    with pytest.raises(CorruptLogError, match=why) as caught:
+        headers_from_columns(
+            {name: pa.array(column_, pa.string()) for name, column_ in values.items()},
+            paths=["f"],
+            sizes_bytes=[1],
+            stats=["{}"],
+            source="the.checkpoint.parquet",
+        )
+    assert "the.checkpoint.parquet" in str(caught.value)

@@ -6,10 +6,14 @@ nor empty: -1 stands for "no producer", `none` for "no transaction".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from txnlog.errors import CorruptLogError
 
@@ -18,6 +22,8 @@ ONGOING = "ongoing"
 COMMITTED = "committed"
 ABORTED = "aborted"
 STATUSES = frozenset({NONE, ONGOING, COMMITTED, ABORTED})
+
+Int64s = npt.NDArray[np.int64]
 
 HEADER_COLUMNS: Mapping[str, str] = {
     "partition": "integer",
@@ -28,6 +34,7 @@ HEADER_COLUMNS: Mapping[str, str] = {
     "base_sequence": "long",
     "txn_status": "string",
 }
+_STATUS = "txn_status"
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +112,65 @@ def header_from_values(
     if header.status not in STATUSES or header.last_offset < header.base_offset:
         raise _corrupt(source, path, f"status {header.status!r}, offsets {header.base_offset}")
     return header
+
+
+class HeaderColumns(NamedTuple):
+    """Headers of many batches, column by column, in partition and offset order.
+
+    `headers` are the same as objects; the columns are int64 arrays of their length.
+    """
+
+    headers: list[BatchHeader]
+    partition: Int64s
+    base_offset: Int64s
+    last_offset: Int64s
+    producer_id: Int64s
+    producer_epoch: Int64s
+    base_sequence: Int64s
+
+
+def headers_from_columns(
+    values: Mapping[str, Any],
+    *,
+    paths: Sequence[str],
+    sizes_bytes: Sequence[int],
+    stats: Sequence[str | None],
+    source: str,
+) -> HeaderColumns:
+    """Read the headers of a checkpoint back, `values` as Arrow string arrays per column.
+
+    Raises CorruptLogError naming `source`.
+    """
+    try:
+        columns = [
+            values[name].cast(pa.int64()).to_numpy() for name in HEADER_COLUMNS if name != _STATUS
+        ]
+        statuses = values[_STATUS].dictionary_encode()
+        known = STATUSES.issuperset(statuses.dictionary.to_pylist()) and not statuses.null_count
+    except (KeyError, ValueError) as error:
+        raise _corrupt(source, "", f"{type(error).__name__}: {error}") from error
+    partition, base_offset, last_offset = columns[:3]
+    wrong = np.flatnonzero(last_offset < base_offset)
+    if not known or len(wrong):
+        path = paths[int(wrong[0])] if len(wrong) else ""
+        raise _corrupt(source, path, f"statuses {statuses.dictionary.to_pylist()}, or its offsets")
+    order = np.lexsort((base_offset, partition))
+    columns = [column[order] for column in columns]
+    names = np.array(statuses.dictionary.to_pylist(), dtype=object)
+    rows = zip(
+        _reordered(paths, order),
+        *(column.tolist() for column in columns),
+        names[statuses.indices.to_numpy()[order]].tolist(),
+        _reordered(sizes_bytes, order),
+        _reordered(stats, order),
+        strict=True,
+    )
+    headers = [BatchHeader(*row) for row in rows]
+    return HeaderColumns(headers, *columns)
+
+
+def _reordered(items: Sequence[Any], order: npt.NDArray[np.int64]) -> list[Any]:
+    return [items[at] for at in order.tolist()]
 
 
 def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:

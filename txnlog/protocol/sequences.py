@@ -6,13 +6,14 @@ Mirrors ProducerStateEntry and ProducerAppendInfo of org.apache.kafka.storage.in
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from txnlog.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
 )
-from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.batches import BatchHeader, HeaderColumns
 
 BATCHES_REMEMBERED = 5
 
@@ -52,6 +53,39 @@ def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | 
         return state
     merged = sorted({*state.recent, entry}, key=lambda known: known.base_sequence)
     return ProducerState(state.producer_epoch, tuple(merged[-BATCHES_REMEMBERED:]))
+
+
+def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
+    """(producer id, partition) -> the state after `observe` of each of many headers."""
+    written = np.flatnonzero((columns.producer_id >= 0) & (columns.base_sequence >= 0))
+    keys = (columns.producer_id, columns.partition, columns.producer_epoch, columns.base_sequence)
+    order = written[np.lexsort([key[written] for key in reversed(keys)])]
+    ids, partitions, epochs, firsts = (key[order] for key in keys)
+    offsets = columns.base_offset[order]
+    lasts = firsts + columns.last_offset[order] - offsets
+    changes = (np.diff(ids) != 0) | (np.diff(partitions) != 0)
+    ends = np.append(np.flatnonzero(changes) + 1, len(order)) if len(order) else order
+    states = {}
+    start = 0
+    for end in ends.tolist():
+        recent = slice(max(start, end - BATCHES_REMEMBERED), end)
+        newest = int(epochs[end - 1])
+        states[int(ids[start]), int(partitions[start])] = ProducerState(
+            newest,
+            tuple(
+                Appended(first, last, offset)
+                for epoch, first, last, offset in zip(
+                    epochs[recent].tolist(),
+                    firsts[recent].tolist(),
+                    lasts[recent].tolist(),
+                    offsets[recent].tolist(),
+                    strict=True,
+                )
+                if epoch == newest
+            ),
+        )
+        start = end
+    return states
 
 
 def check_sequence(

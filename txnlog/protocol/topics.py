@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+import numpy as np
+
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol import sequences
-from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader
+from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader, HeaderColumns
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 INTERNAL_PREFIX = "__"
@@ -142,6 +144,22 @@ class TopicState:
             seen = sequences.observe(self.sequences.get(key), batch)
             if seen is not None:
                 self.sequences[key] = seen
+
+    def load(self, columns: HeaderColumns) -> None:
+        """Add all headers of a checkpoint at once; the state has none yet (R11)."""
+        assert not self.by_path
+        numbers = columns.partition
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(numbers)], strict=True):
+            number = int(numbers[start])
+            self._grow(number + 1)
+            state = self.partitions[number]
+            state.batches = columns.headers[start:end]
+            state.ongoing = {b.path: b for b in state.batches if b.status == ONGOING}
+            last_offset = int(columns.last_offset[start:end].max())
+            state.end_offset = max(state.end_offset, last_offset + 1)
+        self.by_path = {batch.path: batch for batch in columns.headers}
+        self.sequences = sequences.observe_all(columns)
 
     def remove(self, path: str) -> None:
         batch = self.by_path.pop(path, None)

@@ -7,7 +7,8 @@ cut off or changed is found out (R66).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -53,6 +54,23 @@ class Add(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     stats: str | None = None
 
 
+class Adds(msgspec.Struct, frozen=True):
+    """The live files of a checkpoint, column by column; `values` are Arrow string arrays."""
+
+    paths: list[str]
+    sizes: list[int]
+    modification_times: list[int]
+    stats: list[str | None]
+    values: Mapping[str, Any]
+
+    def __iter__(self) -> Iterator[Add]:
+        names = list(self.values)
+        rows = zip(*(column.to_pylist() for column in self.values.values()), strict=True)
+        files = zip(self.paths, self.sizes, self.modification_times, self.stats, strict=True)
+        for (path, size, at, stats), row in zip(files, rows, strict=True):
+            yield Add(path, dict(zip(names, row, strict=True)), size, at, False, stats)
+
+
 class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A file that is no longer live; it stays on disk until vacuum."""
 
@@ -95,7 +113,7 @@ class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     txn: Txn | None = None
 
 
-Action = Protocol | Metadata | Add | Remove | Txn
+Action = Protocol | Metadata | Add | Adds | Remove | Txn
 
 _FIELD = {Protocol: "protocol", Metadata: "metaData", Add: "add", Remove: "remove", Txn: "txn"}
 _ENCODER = msgspec.json.Encoder()
@@ -103,7 +121,7 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One commit as read: its info and its actions in order."""
+    """One commit as read: its info and its actions in order (`Adds` only for a checkpoint)."""
 
     version: int
     info: CommitInfo

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 import msgspec
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, TxnLogError
-from txnlog.storage.actions import Action, Add, Commit, CommitInfo, Metadata, Protocol, Remove, Txn
+from txnlog.storage.actions import Action, Adds, Commit, CommitInfo, Metadata, Protocol, Txn
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.storage.seals import Span, check_span, make_seal, read_seal, split_footer
 
@@ -97,14 +97,18 @@ def _hint(store: ObjectStore, table: str) -> int | None:
 
 
 def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
-    """The newest checkpoint in the shape of one commit. Raises CorruptLogError naming the file."""
+    """The newest checkpoint in the shape of one commit, without the files it says are removed.
+
+    Raises CorruptLogError naming the file.
+    """
     version = files.newest_checkpoint
     assert version is not None
     path = checkpoint_path(files.table, version)
     data = store.get(path)
     try:
         _check_seal(data)
-        table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        file = pq.ParquetFile(pa.BufferReader(data))
+        table = file.read(_WANTED, use_threads=False)
         actions = _actions(table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise CorruptLogError(
@@ -115,6 +119,14 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
     if not any(isinstance(action, Metadata) for action in actions):
         raise CorruptLogError(f"{store.url}/{path}: this checkpoint has no metaData.", file=path)
     return Commit(version, CommitInfo(), tuple(actions))
+
+
+_WANTED = [
+    "protocol",
+    "metaData",
+    "txn",
+    *(f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "stats")),
+]
 
 
 def _seal(parquet: bytes) -> bytes:
@@ -136,7 +148,10 @@ def _check_seal(data: bytes) -> None:
 
 
 def _actions(table: pa.Table) -> list[Action]:
-    """Rows to actions, column by column; only protocol and metaData go through Python dicts."""
+    """Rows to actions, column by column; only protocol and metaData go through Python dicts.
+
+    Tombstones are vacuum's: a view that starts from here has never seen the files.
+    """
     actions: list[Action] = []
     for row in _present(table, "protocol").to_pylist():
         actions.append(msgspec.convert(row, Protocol))
@@ -151,45 +166,32 @@ def _actions(table: pa.Table) -> list[Action]:
             txns.field("appId").to_pylist(), txns.field("version").to_pylist(), updated, strict=True
         ):
             actions.append(Txn(app_id, number, at))
-    actions += _adds(_present(table, "add"))
-    removes = _present(table, "remove")
-    for path, at in zip(
-        removes.field("path").to_pylist(), _column(removes, "deletionTimestamp"), strict=True
-    ):
-        actions.append(Remove(path, at, data_change=False))
+    adds = _present(table, "add")
+    if len(adds):
+        actions.append(
+            Adds(
+                adds.field("path").to_pylist(),
+                _column(adds, "size"),
+                _column(adds, "modificationTime"),
+                _column(adds, "stats"),
+                _partition_values(adds.field("partitionValues")),
+            )
+        )
     return actions
 
 
-def _adds(adds: pa.StructArray) -> list[Action]:
-    if not len(adds):
-        return []
-    values = _partition_values(adds.field("partitionValues"))
-    names = list(values)
-    rows = zip(*values.values(), strict=True) if names else iter([()] * len(adds))
-    return [
-        Add(path, dict(zip(names, row, strict=True)), size, at, data_change=False, stats=stats)
-        for path, size, at, stats, row in zip(
-            adds.field("path").to_pylist(),
-            adds.field("size").to_pylist(),
-            adds.field("modificationTime").to_pylist(),
-            _column(adds, "stats"),
-            rows,
-            strict=True,
-        )
-    ]
-
-
-def _partition_values(maps: pa.MapArray) -> dict[str, list[str | None]]:
+def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
     """Partition column -> its value per row, by flattening the map column."""
-    offsets = maps.offsets
-    keys = maps.keys.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py())
-    items = maps.items.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py())
-    found: dict[str, list[str | None]] = {}
-    for name in pc.unique(keys).to_pylist():
-        column = items.filter(pc.equal(keys, name))
-        if len(column) != len(maps):
+    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    encoded = maps.keys.slice(first, last - first).dictionary_encode()
+    items = maps.items.slice(first, last - first)
+    names = encoded.indices.to_numpy()
+    found = {}
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        places = np.flatnonzero(names == number)
+        if len(places) != len(maps):
             raise ValueError(f"partition column {name!r} is missing in some rows")
-        found[name] = column.to_pylist()
+        found[name] = items.take(pa.array(places))
     return found
 
 
@@ -206,7 +208,10 @@ def _present(table: pa.Table, name: str) -> pa.StructArray:
 def _column(rows: pa.StructArray, name: str) -> list[Any]:
     if rows.type.get_field_index(name) < 0:
         return [None] * len(rows)
-    return list(rows.field(name).to_pylist())
+    column = rows.field(name)
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        return list(column.to_numpy().tolist())
+    return list(column.to_pylist())
 
 
 # -- making one -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from txnlog.protocol.metadata import ROW_COLUMNS, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import MARKER_PREFIX, marker_app_id
 from txnlog.protocol.transitions import Done, Transition
-from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
+from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
@@ -57,6 +57,8 @@ class RowView(Generic[Row]):
         for action in commit.actions:
             if isinstance(action, Add):
                 adds.append(self._read(action, commit.version))
+            elif isinstance(action, Adds):
+                adds += [self._read(add, commit.version) for add in action]
             elif isinstance(action, Remove):
                 gone = self._id_of.pop(action.path, None)
                 self.sizes.pop(action.path, None)

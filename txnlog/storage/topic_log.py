@@ -13,10 +13,15 @@ from txnlog.errors import (
     TopicAuthorizationError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.protocol.batches import HEADER_COLUMNS, BatchHeader, header_from_values
+from txnlog.protocol.batches import (
+    HEADER_COLUMNS,
+    BatchHeader,
+    header_from_values,
+    headers_from_columns,
+)
 from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
-from txnlog.storage.actions import Action, Add, Commit, Metadata, Remove, Txn
-from txnlog.storage.checkpoints import commit_path
+from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
+from txnlog.storage.checkpoints import checkpoint_path, commit_path
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import config_of, create_actions, metadata_action
@@ -55,6 +60,16 @@ class TopicView(TopicState):
         for action in commit.actions:
             if isinstance(action, Add):
                 adds.append(self._header(action, commit.version))
+            elif isinstance(action, Adds):
+                self.load(
+                    headers_from_columns(
+                        action.values,
+                        paths=action.paths,
+                        sizes_bytes=action.sizes,
+                        stats=action.stats,
+                        source=checkpoint_path(self._source, commit.version),
+                    )
+                )
             elif isinstance(action, Txn):
                 self.set_txn(action.app_id, action.version)
             elif isinstance(action, Remove):

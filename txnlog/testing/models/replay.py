@@ -97,6 +97,7 @@ class ReplayStore(ObjectStore):
         parquet: dict[Content, bytes],
     ) -> None:
         self.url = "memory://"
+        self._disk = None
         self.clock = self._time = _Clock(start_ms)
         # Write ids are random: here the author of a write, the round and its number in it.
         self._author = f"{name}{round_number}"
