@@ -17,8 +17,10 @@ from deltalake import DeltaTable
 
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.topics import TopicCommit, marker_app_id
 from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import write_batch_file
 from txnlog.storage.records import RECORD_SCHEMA
 from txnlog.storage.topic_log import TopicLog
@@ -192,3 +194,50 @@ def test_readers_group_row_same_offsets(spark: SparkSession, cluster: Cluster) -
         assert_df_equality(frame, rust, ignore_nullable=True)
         assert [row["group_id"] for row in frame.collect()] == ["g"]
         create_checkpoint(cluster.store, "__consumer_offsets", trust_ms=TRUST_MS)
+
+
+def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Path) -> None:
+    """Commits are put together before delta-rs sees them: nothing may be lost or come back."""
+    root = tmp_path / "root"
+    cluster = Cluster.open(
+        str(root), create=True, shards=1, settings=LogSettings(checkpoint_mode="off")
+    )
+    topic = cluster.create_topic("t", partitions=2)
+    kept = root / "t/_delta_log"
+    for turn in range(3):
+        row = cluster.coordinator.init_producer_id(f"id-{turn}", Owner(run_id=f"r{turn}"))
+        for number in range(3):
+            row = cluster.coordinator.add_partitions(
+                row, [TopicPartitions(topic="t", topic_id=topic.topic_id, partitions=(0, 1))]
+            )
+            cluster.coordinator.append(row, [stage(cluster, topic, 0, [b"eager"])], {0: 0})
+            end = cluster.coordinator.abort if number == 1 else cluster.coordinator.commit
+            row = end(row)
+            row = cluster.coordinator.commit(row, [stage(cluster, topic, 1, [b"a", b"b"])])
+        oldest = min(topic.view.by_path)
+        topic.transact(lambda state, path=oldest: TopicCommit(operation="X", removes=(path,)))
+        by_commits = read_by_delta_rs(root / "t")
+        create_checkpoint(cluster.store, "t", trust_ms=TRUST_MS)
+        hidden = [path.rename(tmp_path / path.name) for path in kept.glob("*.json")]
+        assert read_by_delta_rs(root / "t") == by_commits
+        for path in hidden:
+            path.rename(kept / path.name)
+        cluster = Cluster.open(str(root), settings=LogSettings(checkpoint_mode="off"))
+        topic = cluster.topic("t")
+
+
+def read_by_delta_rs(table: Path) -> tuple[object, ...]:
+    """(version, live files with headers and statistics, txn versions, metadata, our own view)."""
+    found = DeltaTable(table)
+    log = TopicLog(ObjectStore.from_url(str(table.parent)), table.name)
+    log.refresh()
+    ids = [*map(marker_app_id, log.view.markers), "txnlog/end/0"]
+    adds = pa.table(found.get_add_actions(flatten=True)).sort_by("path").to_pylist()
+    metadata = found.metadata()
+    return (
+        found.version(),
+        adds,
+        {app_id: found.transaction_version(app_id) for app_id in ids},
+        (metadata.id, metadata.partition_columns, metadata.configuration),
+        log.view.by_path,
+    )

@@ -1,9 +1,7 @@
 """Checkpoints of a log, and the removal of log files they replace.
 
-delta-rs computes checkpoints: the newest one and the commits after it are copied to a scratch
-folder, opened there anew, and only the finished Parquet file goes back. So the same code serves
-every store, and a file is put whole or not at all. Whoever commits a version that is a multiple
-of the interval makes the checkpoint, away from the commit's own path.
+Whoever commits a version that is a multiple of the interval makes the checkpoint, away from the
+commit's own path.
 """
 
 from __future__ import annotations
@@ -11,11 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
-from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -23,9 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, TxnLogError
-from txnlog.storage.actions import Action, Adds, Commit, CommitInfo, Metadata, Protocol, Txn
+from txnlog.storage.actions import (
+    Action,
+    Adds,
+    Commit,
+    CommitInfo,
+    Metadata,
+    Protocol,
+    Txn,
+    decode_commit,
+)
+from txnlog.storage.checkpoint_computation import compute_checkpoint
 from txnlog.storage.objects import ObjectMeta, ObjectStore
-from txnlog.storage.seals import Span, check_span, make_seal, read_seal, split_footer
+from txnlog.storage.seals import check_span, read_seal
 
 if TYPE_CHECKING:
     from txnlog.storage.delta_log import DeltaLog
@@ -127,13 +132,6 @@ _WANTED = [
     "txn",
     *(f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "stats")),
 ]
-
-
-def _seal(parquet: bytes) -> bytes:
-    """The same Parquet file with a checksum of all its bytes, in one span."""
-    footer_at = split_footer(parquet)
-    body, footer = parquet[:footer_at], parquet[footer_at:]
-    return body + make_seal([Span(footer_at, crc32(body))], footer) + footer
 
 
 def _check_seal(data: bytes) -> None:
@@ -309,65 +307,30 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
 
     Everything is read anew, and given up if that took longer than what is read may be believed.
     """
-    from deltalake import DeltaTable
-
     started_ms = store.clock.boot_ms()
     files = list_log(store, table)
     newest = files.newest_checkpoint
     wanted = [v for v in files.commits if v > (newest if newest is not None else -1)]
     if not wanted:
         return newest if newest is not None else -1
-    first = 0 if newest is None else newest + 1
-    versions = range(first, wanted[-1] + 1)
-    paths = [commit_path(table, version) for version in versions]
-    if newest is not None:
-        paths.append(checkpoint_path(table, newest))
-    blobs = store.get_many(paths)
-    parent = _scratch_parent(sum(map(len, blobs)))
-    with tempfile.TemporaryDirectory(prefix="txnlog-checkpoint-", dir=parent) as scratch:
-        folder = os.path.join(scratch, "_delta_log")
-        os.mkdir(folder)
-        for path, data in zip(paths, blobs, strict=True):
-            with open(os.path.join(folder, path.rsplit("/", 1)[-1]), "wb") as copy:
-                copy.write(data)
-        if newest is not None:
-            with open(os.path.join(folder, "_last_checkpoint"), "w") as hint:
-                hint.write(f'{{"version":{newest},"size":0}}')
-        opened = DeltaTable(scratch)
-        opened.create_checkpoint()
-        version = opened.version()
-        name = checkpoint_path(table, version).rsplit("/", 1)[-1]
-        with open(os.path.join(folder, name), "rb") as made:
-            parquet = made.read()
-        with open(os.path.join(folder, "_last_checkpoint"), "rb") as made:
-            hint_json = made.read()
+    version = wanted[-1]
+    paths = [commit_path(table, v) for v in range(0 if newest is None else newest + 1, version + 1)]
+    commits = [
+        decode_commit(data, version=-1, source=path)
+        for path, data in zip(paths, store.get_many(paths), strict=True)
+    ]
+    before = None if newest is None else store.get(checkpoint_path(table, newest))
+    parquet, hint = compute_checkpoint(before, commits)
     if store.clock.boot_ms() - started_ms > trust_ms:
         raise CorruptLogError(
             f"{store.url}/{table}: making a checkpoint took so long that what it read may be "
             "stale; it is thrown away.",
             file=table,
         )
-    store.put(checkpoint_path(table, version), _seal(parquet))
+    store.put(checkpoint_path(table, version), parquet)
+    hint_json = msgspec.json.encode({**hint, "version": version})
     store.put(f"{table}/_delta_log/_last_checkpoint", hint_json)
     return version
-
-
-def _scratch_parent(size_bytes: int) -> str | None:
-    """Memory where there is room for it, else None: the system's temporary folder.
-
-    A disk pays for files that live for a moment long after: ext4 does not give out the inodes of
-    files deleted in the last minute, and looks at each of them for every file that is created.
-    """
-    try:
-        free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
-    except OSError:
-        return None
-    roomy = free_bytes > 4 * size_bytes + _SPARE_BYTES
-    return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK | os.X_OK) else None
-
-
-_SHARED_MEMORY = "/dev/shm"
-_SPARE_BYTES = 32 << 20
 
 
 def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
