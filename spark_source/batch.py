@@ -14,16 +14,16 @@ from spark_source.positions import (
     check_in_log,
     check_ranges,
     ends_of,
-    resolve,
     resolve_committed,
     wanted_partitions,
 )
 from spark_source.reading import read_partition
 from spark_source.schema import check_schema
-from spark_source.settings import COMMITTED, SourceSettings, source_settings
+from spark_source.settings import COMMITTED, SourceSettings, Times, source_settings
 from spark_source.topics import SourceTopics
 from txnlog.errors import ConfigError
 from txnlog.options import warn_about
+from txnlog.storage.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,18 +53,19 @@ class TxnLogBatchReader(DataSourceReader):
         topics = SourceTopics(settings)
         logs = topics.logs()
         topics.check_there(logs)
+        topics.warn_if_empty(logs)
         snapshots = topics.snapshots(logs)
         wanted = wanted_partitions(settings.subscription, snapshots)
-        starts, losses = check_in_log(self._starts(topics, wanted, snapshots), snapshots)
-        topics.report(losses)
+        starts, losses = check_in_log(self._starts(topics, wanted, snapshots, logs), snapshots)
+        topics.report(losses, settings.starting, "startingOffsets")
         if isinstance(settings.ending, str):
             ends = ends_of(starts, snapshots)
         else:
-            ends = resolve("endingOffsets", settings.ending, wanted, snapshots)
-            _check_order(starts, ends)
+            ends = topics.resolve("endingOffsets", settings.ending, wanted, snapshots, logs)
+            _check_order(starts, ends, settings)
         topic_ids = {topic: snapshot.topic_id for topic, snapshot in snapshots.items()}
         starts, ends, losses = check_ranges(starts, ends, topic_ids, snapshots)
-        topics.report(losses)
+        topics.report(losses, settings.ending, "endingOffsets")
         return topics.plan(starts, ends, logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -72,25 +73,32 @@ class TxnLogBatchReader(DataSourceReader):
         return read_partition(self._settings, partition)
 
     def _starts(
-        self, topics: SourceTopics, wanted: Wanted, snapshots: Snapshots
+        self,
+        topics: SourceTopics,
+        wanted: Wanted,
+        snapshots: Snapshots,
+        logs: Mapping[str, TopicLog],
     ) -> MutablePositions:
         settings = self._settings
         if settings.starting == COMMITTED and settings.group_id:
             # Only a look: a batch commits no offsets, so it does not start in the group.
             committed = topics.cluster.groups.fetch(settings.group_id, None)
             return resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
-        return resolve("startingOffsets", settings.starting, wanted, snapshots)
+        return topics.resolve("startingOffsets", settings.starting, wanted, snapshots, logs)
 
 
-def _check_order(starts: MutablePositions, ends: MutablePositions) -> None:
+def _check_order(
+    starts: MutablePositions, ends: MutablePositions, settings: SourceSettings
+) -> None:
+    ending = settings.ending.option if isinstance(settings.ending, Times) else "endingOffsets"
     for topic, partitions in ends.items():
         for partition, end in partitions.items():
             start = starts[topic][partition]
             if end < start:
                 raise ConfigError(
-                    f"Partition {partition} of topic {topic} starts at offset {start}, beyond its "
-                    f"endingOffsets {end}.",
-                    option="endingOffsets",
+                    f"Partition {partition} of topic {topic} starts at offset {start}, beyond the "
+                    f"offset {end} that option {ending} gives. Start earlier or end later.",
+                    option=ending,
                     topic=topic,
                     partition=partition,
                 )

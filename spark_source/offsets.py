@@ -115,30 +115,54 @@ def parse_positions(option: str, value: str) -> dict[str, dict[int, int]]:
     The reserved key of a logged offset may be there and is passed over, so that one can be copied
     from a checkpoint or a progress report. Raises: ConfigError that names option and topic (R60).
     """
-    parsed = _json_object(option, value, '{"topic":{"0":23,"1":-2}}, earliest or latest')
-    positions: dict[str, dict[int, int]] = {}
-    for topic, partitions in parsed.items():
+    return _parse_numbers(
+        option,
+        value,
+        '{"topic":{"0":23,"1":-2}}, earliest or latest',
+        EARLIEST_OFFSET,
+        "offsets are 0 or more, -1 for latest, -2 for earliest",
+    )
+
+
+def parse_timestamps(option: str, value: str) -> dict[str, dict[int, int]]:
+    """Milliseconds since 1970 of startingOffsetsByTimestamp or its ending twin.
+
+    Raises: ConfigError that names option and topic (R60).
+    """
+    return _parse_numbers(
+        option,
+        value,
+        '{"topic":{"0":1700000000000,"1":1700000000000}}',
+        0,
+        "timestamps are milliseconds since 1970, 0 or more",
+    )
+
+
+def _parse_numbers(
+    option: str, value: str, example: str, least: int, meaning: str
+) -> dict[str, dict[int, int]]:
+    numbers: dict[str, dict[int, int]] = {}
+    for topic, partitions in _json_object(option, value, example).items():
         if topic == RESERVED_KEY:
             continue
         if not isinstance(partitions, dict):
             raise ConfigError(
-                f'Option {option}: topic {topic} needs offsets per partition, as in {{"0":23}}.',
+                f"Option {option}: topic {topic} needs a number per partition, as in {example}.",
                 option=option,
                 topic=topic,
             )
-        positions[topic] = {}
-        for partition, offset in partitions.items():
-            known = partition.isdecimal() and type(offset) is int and offset >= EARLIEST_OFFSET
+        numbers[topic] = {}
+        for partition, number in partitions.items():
+            known = partition.isdecimal() and type(number) is int and number >= least
             if not known:
                 raise ConfigError(
-                    f"Option {option}: topic {topic} has {json.dumps({partition: offset})}; "
-                    "partitions are numbers, offsets are 0 or more, -1 for latest, -2 for "
-                    "earliest.",
+                    f"Option {option}: topic {topic} has {json.dumps({partition: number})}; "
+                    f"partitions are numbers, {meaning}.",
                     option=option,
                     topic=topic,
                 )
-            positions[topic][int(partition)] = offset
-    return positions
+            numbers[topic][int(partition)] = number
+    return numbers
 
 
 def _json_object(option: str, value: str, example: str) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """From offsets to tasks: which files hold a range, and which ranges one Spark task reads.
 
-Only headers are looked at. A range is never cut into two tasks, so the order of a partition holds;
-small ranges share a task, since a task costs Spark more than it takes to read them.
+Only headers are looked at. By default a range is never cut into two tasks, so the order of a
+partition holds, and small ranges share a task, since a task costs Spark more than reading them.
+minPartitions and maxRecordsPerPartition cut ranges, as in Spark's Kafka connector
+(KafkaOffsetRangeCalculator), and then every piece is a task of its own.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
@@ -20,6 +25,10 @@ from txnlog.protocol.batches import BatchHeader
 TASK_BYTES = 2 << 20
 RECORD_BYTES = 40
 FILE_BYTES = 32 << 10
+
+# A cut moves by up to this part of a piece to fall between two files: inside a file, both tasks
+# decode the row group it falls into.
+SNAP_SHARE = 8
 
 
 class TopicBatches(Protocol):
@@ -49,6 +58,15 @@ class PartitionRange:
     start: int
     end: int
     files: tuple[FileSlice, ...]
+
+    @property
+    def records(self) -> int:
+        """Offsets of the range that its files hold; some may have been erased since."""
+        return sum(self.records_of(file) for file in self.files)
+
+    def records_of(self, file: FileSlice) -> int:
+        """Offsets of the range that one of its files holds."""
+        return min(self.end, file.last_offset + 1) - max(self.start, file.base_offset)
 
     @property
     def weight(self) -> int:
@@ -96,7 +114,90 @@ def plan_ranges(
                 yield PartitionRange(topic, partition, start, end, files)
 
 
-def plan_tasks(ranges: Iterable[PartitionRange]) -> list[SourcePartition]:
+def plan_tasks(
+    ranges: Iterable[PartitionRange],
+    *,
+    min_tasks: int | None = None,
+    records_max: int | None = None,
+) -> list[SourcePartition]:
+    """Tasks for ranges: grouped when no limit is given, else cut to hold both limits.
+
+    There are at least `min_tasks` tasks if there are as many records, none with more than
+    `records_max` records.
+    """
+    if min_tasks is None and records_max is None:
+        return _grouped(ranges)
+    whole = list(ranges)
+    counts = _pieces(whole, min_tasks or 1, records_max)
+    return [
+        SourcePartition([piece])
+        for found, count in zip(whole, counts, strict=True)
+        for piece in cut(found, count, records_max)
+    ]
+
+
+def cut(found: PartitionRange, count: int, records_max: int | None = None) -> list[PartitionRange]:
+    """Cut a range into `count` pieces of about as many records, none of more than `records_max`.
+
+    Pieces begin between two files where that is near. `count` must be 1 or more, at most the
+    range's records, and enough for `records_max`.
+    """
+    # Positions count the records before a file, so that what is not in a file counts for nothing.
+    before = [0, *accumulate(found.records_of(file) for file in found.files)]
+    total = before[-1]
+    most = total if records_max is None else records_max
+    slack = total // count // SNAP_SHARE
+    cuts = [0]
+    for number in range(1, count):
+        ideal = number * total // count
+        low = max(ideal - slack, total - (count - number) * most)
+        high = min(ideal + slack, cuts[-1] + most)
+        cuts.append(_nearest(before, ideal, low, high))
+    pieces = []
+    for start, end in zip(cuts, [*cuts[1:], total], strict=True):
+        first = bisect_right(before, start) - 1
+        last = bisect_left(before, end)
+        pieces.append(
+            PartitionRange(
+                found.topic,
+                found.partition,
+                _offset_at(found, first, start - before[first]),
+                _offset_at(found, last - 1, end - before[last - 1]),
+                found.files[first:last],
+            )
+        )
+    return pieces
+
+
+def _pieces(ranges: Sequence[PartitionRange], min_tasks: int, records_max: int | None) -> list[int]:
+    """Into how many pieces to cut each range; the one with the biggest pieces gets the next one."""
+    sizes = [found.records for found in ranges]
+    counts = [1 if records_max is None else -(-size // records_max) for size in sizes]
+    missing = min(min_tasks, sum(sizes)) - sum(counts)
+    if missing <= 0:
+        return counts
+    biggest = [(-sizes[at] / counts[at], at) for at in range(len(sizes))]
+    heapify(biggest)
+    for _ in range(missing):
+        at = biggest[0][1]
+        counts[at] += 1
+        heapreplace(biggest, (-sizes[at] / counts[at], at))
+    return counts
+
+
+def _nearest(before: Sequence[int], ideal: int, low: int, high: int) -> int:
+    """The start of a file near `ideal` if there is one in [low, high], else the number nearest."""
+    at = bisect_left(before, ideal)
+    near = [found for found in before[max(0, at - 1) : at + 1] if low <= found <= high]
+    return min(near, key=lambda found: abs(found - ideal), default=min(max(ideal, low), high))
+
+
+def _offset_at(found: PartitionRange, file: int, records: int) -> int:
+    """The offset so many records after the first that the range has in a file."""
+    return max(found.start, found.files[file].base_offset) + records
+
+
+def _grouped(ranges: Iterable[PartitionRange]) -> list[SourcePartition]:
     """Group ranges into tasks of up to TASK_BYTES; a bigger range has a task of its own."""
     tasks: list[SourcePartition] = []
     group: list[PartitionRange] = []

@@ -72,9 +72,10 @@ def wanted_partitions(subscription: Subscription, snapshots: Snapshots) -> dict[
     Raises: UnknownTopicOrPartitionError when assign names a partition its topic does not have.
     """
     wanted: dict[str, list[int]] = {}
-    for topic, assigned in subscription.partitions.items():
-        if topic not in snapshots:
+    for topic in sorted(snapshots):
+        if not subscription.matches(topic):
             continue
+        assigned = subscription.partitions.get(topic)
         count = len(snapshots[topic].log_start)
         partitions = list(range(count) if assigned is None else assigned)
         if partitions and partitions[-1] >= count:
@@ -96,7 +97,7 @@ def resolve(
     Raises: ConfigError when the JSON does not name exactly the wanted partitions (R60).
     """
     if not isinstance(value, str):
-        _check_named(option, value, wanted)
+        check_named(option, value, wanted, "-1 stands for latest, -2 for earliest")
     resolved: MutablePositions = {}
     for topic, partition in _each(wanted):
         offset = _offset_of(value, topic, partition)
@@ -245,6 +246,15 @@ def ends_of(
     }
 
 
+def records_between(starts: Positions, ends: Positions) -> int:
+    """Offsets from the starts to the ends, all partitions together."""
+    return sum(
+        end - starts[topic][partition]
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+    )
+
+
 def limit_ends(starts: Positions, ends: Positions, limit: int) -> MutablePositions:
     """Ends at most `limit` records after the starts, shared in proportion to what waits.
 
@@ -279,8 +289,14 @@ def limit_ends(starts: Positions, ends: Positions, limit: int) -> MutablePositio
     }
 
 
-def data_loss(losses: Collection[str]) -> DataLossError:
-    """The error for records a query wants that are gone."""
+def data_loss(losses: Collection[str], option: str | None = None) -> DataLossError:
+    """The error for records a query wants that are gone, or that `option` names in vain."""
+    if option is not None:
+        return DataLossError(
+            f"Option {option} names offsets that are not in the log: {'; '.join(losses)}. Correct "
+            "it, or set option failOnDataLoss=false to take the nearest offsets there are.",
+            option=option,
+        )
     return DataLossError(
         f"Records are gone that this query has not read: {'; '.join(losses)}. They were removed by "
         "retention, or the topic was. To go on without them set option failOnDataLoss=false: "
@@ -288,12 +304,13 @@ def data_loss(losses: Collection[str]) -> DataLossError:
     )
 
 
-def _check_named(option: str, named: Positions, wanted: Wanted) -> None:
+def check_named(option: str, named: Positions, wanted: Wanted, hint: str) -> None:
+    """Raise ConfigError unless JSON names exactly the wanted partitions (R60)."""
     for topic, partitions in named.items():
         if topic not in wanted:
             raise ConfigError(
                 f"Option {option} names topic {topic}, which the query does not read; it reads "
-                f"{', '.join(sorted(wanted))}.",
+                f"{', '.join(sorted(wanted)) or 'none'}.",
                 option=option,
                 topic=topic,
             )
@@ -309,7 +326,7 @@ def _check_named(option: str, named: Positions, wanted: Wanted) -> None:
         if partition not in named.get(topic, {}):
             raise ConfigError(
                 f"Option {option} does not name partition {partition} of topic {topic}. Name every "
-                "partition; -1 stands for latest, -2 for earliest.",
+                f"partition; {hint}.",
                 option=option,
                 topic=topic,
             )
@@ -356,7 +373,7 @@ def _beyond(topic: str, partition: int, offset: int, high: int) -> str:
 def _gone(
     topic: str, partition: int, offset: int, wanted: Wanted, subscription: Subscription
 ) -> str:
-    if topic in subscription.partitions and topic not in wanted:
+    if subscription.matches(topic) and topic not in wanted:
         return (
             f"topic {topic} was deleted; its partition {partition} was read up to offset {offset}"
         )

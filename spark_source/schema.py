@@ -59,7 +59,7 @@ def source_schema(options: Mapping[str, str]) -> StructType:
 
     Raises: ConfigError when the options suit neither.
     """
-    only_batch = any(name.lower() == "endingoffsets" for name in options)
+    only_batch = any(name.lower().startswith("ending") for name in options)
     first: tuple[Operation, Operation] = ("read", "readStream")
     operation, other = first if only_batch else first[::-1]
     try:

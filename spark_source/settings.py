@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_source.offsets import (
     EARLIEST,
@@ -14,36 +15,65 @@ from spark_source.offsets import (
     parse_assign,
     parse_positions,
     parse_subscribe,
+    parse_timestamps,
 )
 from txnlog.errors import ConfigError
 from txnlog.option_table import Operation
 from txnlog.options import Options, parse_options
 
 COMMITTED = "committed"
+ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What to read: `option` is subscribe or assign; `partitions` holds None for all of a topic."""
+    """What to read: `option` is subscribe, subscribePattern or assign.
+
+    `partitions` holds None for all of a topic, and nothing for a pattern, whose topics are those
+    that there are.
+    """
 
     option: str
-    partitions: Mapping[str, tuple[int, ...] | None]
+    partitions: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
+    pattern: str | None = None
+
+    def matches(self, topic: str) -> bool:
+        """Whether the option names the topic, there or not."""
+        if self.pattern is None:
+            return topic in self.partitions
+        return re.fullmatch(self.pattern, topic) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Where to start or end by time: ms since 1970, one for all or one for each partition.
+
+    `on_no_match` is error or latest: what to do where no record is so late.
+    """
+
+    option: str
+    timestamps_ms: int | Positions
+    on_no_match: str = LATEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """What a reader needs to know. `starting` and `ending` are a word or positions."""
+    """What a reader needs to know. `starting` and `ending` are a word, positions or times."""
 
     options: Options
     subscription: Subscription
-    starting: str | Positions
-    ending: str | Positions
+    starting: str | Positions | Times
+    ending: str | Positions | Times
     read_committed: bool
     group_id: str | None
     auto_offset_reset: str | None
     fail_on_data_loss: bool
     include_headers: bool
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
 
 
 def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSettings:
@@ -53,8 +83,8 @@ def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSetti
     """
     options = parse_options(raw, operation)
     batch = operation == "read"
-    starting = _offsets_option(options, "startingOffsets", EARLIEST if batch else LATEST)
-    ending = _offsets_option(options, "endingOffsets", LATEST) if batch else LATEST
+    starting = _limit(options, "starting", EARLIEST if batch else LATEST)
+    ending = _limit(options, "ending", LATEST) if batch else LATEST
     if batch:
         _check_batch("startingOffsets", starting, LATEST, LATEST_OFFSET)
         _check_batch("endingOffsets", ending, EARLIEST, EARLIEST_OFFSET)
@@ -78,24 +108,47 @@ def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSetti
         fail_on_data_loss=options.flag("failOnDataLoss"),
         include_headers=options.flag("includeHeaders"),
         max_offsets_per_trigger=None if batch else options.number("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=None if batch else _min_offsets(options),
+        max_trigger_delay_ms=0 if batch else options.number("maxTriggerDelay") or 0,
+        min_partitions=options.number("minPartitions"),
+        max_records_per_partition=options.number("maxRecordsPerPartition"),
     )
 
 
 def _subscription(options: Options) -> Subscription:
-    subscribe, assign = options.text("subscribe"), options.text("assign")
-    if (subscribe is None) == (assign is None):
+    names = ("subscribe", "subscribePattern", "assign")
+    given = [name for name in names if options.is_set(name)]
+    if len(given) != 1:
+        found = f" Given are {' and '.join(given)}." if given else ""
         raise ConfigError(
             "Say what to read with exactly one of the options subscribe (topics, separated by "
-            'commas) and assign ({"topic":[0,1]}).',
+            'commas), subscribePattern (a regular expression) and assign ({"topic":[0,1]}).'
+            f"{found}",
             option="subscribe",
         )
-    if subscribe is not None:
-        topics = parse_subscribe(subscribe)
-        return Subscription(option="subscribe", partitions=dict.fromkeys(topics))
-    return Subscription(option="assign", partitions={**parse_assign(assign or "")})
+    value = options.text(given[0]) or ""
+    if given[0] == "subscribePattern":
+        return Subscription(option=given[0], pattern=value)
+    if given[0] == "assign":
+        return Subscription(option=given[0], partitions={**parse_assign(value)})
+    return Subscription(option=given[0], partitions=dict.fromkeys(parse_subscribe(value)))
 
 
-def _offsets_option(options: Options, name: str, default: str) -> str | Positions:
+def _limit(options: Options, which: str, default: str) -> str | Positions | Times:
+    """What the three options of `starting` or `ending` say; as in Kafka, the first wins unread."""
+    by_time = f"{which}OffsetsByTimestamp"
+    on_no_match = LATEST
+    if which == "starting":
+        on_no_match = options.text("startingOffsetsByTimestampStrategy") or ERROR
+    timestamp_ms = options.number(f"{which}Timestamp")
+    if timestamp_ms is not None:
+        return Times(
+            option=f"{which}Timestamp", timestamps_ms=timestamp_ms, on_no_match=on_no_match
+        )
+    if (times := options.text(by_time)) is not None:
+        parsed = parse_timestamps(by_time, times)
+        return Times(option=by_time, timestamps_ms=parsed, on_no_match=on_no_match)
+    name = f"{which}Offsets"
     value = options.text(name)
     if value is None:
         return default
@@ -105,8 +158,21 @@ def _offsets_option(options: Options, name: str, default: str) -> str | Position
     return parse_positions(name, value)
 
 
-def _check_batch(name: str, value: str | Positions, word: str, offset: int) -> None:
+def _min_offsets(options: Options) -> int | None:
+    least, most = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"Option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the least "
+            "cannot be more than the most.",
+            option="minOffsetsPerTrigger",
+        )
+    return least
+
+
+def _check_batch(name: str, value: str | Positions | Times, word: str, offset: int) -> None:
     """Kafka's rule: a batch neither starts at latest nor ends at earliest."""
+    if isinstance(value, Times):
+        return
     if isinstance(value, str):
         wrong = value == word
     else:

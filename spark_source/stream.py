@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -22,7 +23,7 @@ from spark_source.positions import (
     continue_from,
     ends_of,
     limit_ends,
-    resolve,
+    records_between,
     resolve_committed,
     wanted_partitions,
 )
@@ -30,7 +31,7 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, source_settings
 from spark_source.topics import SourceTopics
-from txnlog.errors import CheckpointError
+from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.options import warn_about
 from txnlog.storage.topic_log import TopicLog
 from txnlog.sweeper import sweep_if_due
@@ -40,11 +41,50 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def stream_reader(options: Mapping[str, str], schema: StructType) -> TxnLogStreamReader:
-    """The reader for `spark.readStream`; no I/O. Raises ConfigError."""
+def stream_reader(
+    options: Mapping[str, str], schema: StructType
+) -> TxnLogStreamReader | RefusedStreamReader:
+    """The reader for `spark.readStream`; no I/O. Options it cannot read raise at its first use."""
+    try:
+        return open_reader(options, schema)
+    except TxnLogError as error:
+        return RefusedStreamReader(error)
+
+
+def open_reader(options: Mapping[str, str], schema: StructType) -> TxnLogStreamReader:
+    """The reader itself. Raises ConfigError, InvalidTopicError."""
     settings = source_settings(options, "readStream")
     check_schema(schema, include_headers=settings.include_headers)
     return TxnLogStreamReader(settings)
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands in for a reader whose options are wrong.
+
+    What is raised while Spark makes a reader ends, in Spark's message, with an error of Spark's own
+    (its clean-up names a reader that is not there); what a reader raises ends with our sentence.
+    """
+
+    def __init__(self, error: TxnLogError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,6 +97,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Positions | None = None
         self._just_refreshed: dict[str, TopicLog] | None = None
         self._generation: int | None = None
+        self._gave_batch_at_ms: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Nothing: Spark asks again when it replays batch 0, and by then `latest` has moved on.
@@ -66,8 +107,16 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        records_max = self._settings.max_offsets_per_trigger
-        return ReadAllAvailable() if records_max is None else ReadMaxRows(records_max)
+        """What Spark hands back at every trigger, unless the trigger wants all there is.
+
+        Python's API takes one limit; beside an upper one the lower one is in the settings.
+        """
+        settings = self._settings
+        if settings.max_offsets_per_trigger is not None:
+            return ReadMaxRows(settings.max_offsets_per_trigger)
+        if settings.min_offsets_per_trigger is not None:
+            return ReadMinRows(settings.min_offsets_per_trigger)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run: what is in the topics now (R61)."""
@@ -91,6 +140,8 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         generation = self._join(logged)
         self._latest = ends_of(positions, snapshots)
         ends = ends_of(positions, snapshots, self._available_now)
+        if self._is_too_little(records_between(positions, ends), limit) and logged is not None:
+            return start
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends(positions, ends, limit.max_rows)
         if logged is not None and not moved and ends == logged.positions:
@@ -131,6 +182,22 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of one task, in Arrow batches. Runs on executors."""
         return read_partition(self._settings, partition)
 
+    def _is_too_little(self, records: int, limit: ReadLimit) -> bool:
+        """Whether minOffsetsPerTrigger holds the batch back; else its maxTriggerDelay starts anew.
+
+        As in Spark's Kafka connector, the first batch of a run is never held back.
+        """
+        least = self._settings.min_offsets_per_trigger
+        if least is None or self._available_now is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        now_ms = self._topics.cluster.store.clock.boot_ms()
+        before_ms = self._gave_batch_at_ms
+        is_due = before_ms is None or now_ms - before_ms >= self._settings.max_trigger_delay_ms
+        if records < least and not is_due:
+            return True
+        self._gave_batch_at_ms = now_ms
+        return False
+
     def _logged(self, offset: dict[str, Any]) -> SourceOffset:
         logged = SourceOffset.from_json(offset)
         cluster = self._topics.cluster
@@ -166,6 +233,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settings = self._settings
         snapshots = self._look()
         self._topics.check_there(snapshots)
+        self._topics.warn_if_empty(snapshots)
         wanted = wanted_partitions(settings.subscription, snapshots)
         if settings.starting == COMMITTED and settings.group_id is not None:
             generation = self._join(None)
@@ -175,9 +243,11 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._topics.check_there(snapshots)
             positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         else:
-            positions = resolve("startingOffsets", settings.starting, wanted, snapshots)
+            positions = self._topics.resolve(
+                "startingOffsets", settings.starting, wanted, snapshots, self._just_refreshed or {}
+            )
         positions, losses = check_in_log(positions, snapshots)
-        self._topics.report(losses)
+        self._topics.report(losses, settings.starting, "startingOffsets")
         return positions, snapshots
 
     def _continue(

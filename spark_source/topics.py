@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from spark_source.offsets import Positions
+from spark_source.offsets import LATEST_OFFSET, Positions
 from spark_source.planning import SourcePartition, plan_ranges, plan_tasks
-from spark_source.positions import TopicSnapshot, data_loss
-from spark_source.settings import SourceSettings
+from spark_source.positions import (
+    MutablePositions,
+    Snapshots,
+    TopicSnapshot,
+    Wanted,
+    check_named,
+    data_loss,
+    resolve,
+)
+from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
-from txnlog.errors import UnknownTopicOrPartitionError
-from txnlog.options import warn_once
+from txnlog.errors import ConfigError, UnknownTopicOrPartitionError
+from txnlog.options import redacted_url, warn_once
 from txnlog.storage.topic_log import TopicLog
+from txnlog.timestamps import offsets_for_times
 
 
 class SourceTopics:
@@ -30,8 +39,12 @@ class SourceTopics:
     def logs(self) -> dict[str, TopicLog]:
         """The subscribed topics that are there, each refreshed to its head."""
         cluster = self.cluster
+        subscription = self._settings.subscription
+        if subscription.pattern is not None:
+            # Listing refreshes what matches.
+            return {t: cluster.topic_log(t) for t in cluster.list_topics(subscription.matches)}
         found: dict[str, TopicLog] = {}
-        for topic in self._settings.subscription.partitions:
+        for topic in subscription.partitions:
             with suppress(UnknownTopicOrPartitionError):
                 found[topic] = cluster.topic(topic)
         return found
@@ -46,6 +59,16 @@ class SourceTopics:
                     topic=topic,
                 )
 
+    def warn_if_empty(self, found: Collection[str]) -> None:
+        """Say once that a pattern matches nothing yet: it may be misspelt."""
+        pattern = self._settings.subscription.pattern
+        if pattern is not None and not found:
+            warn_once(
+                f"Option subscribePattern={pattern} matches no topic at "
+                f"{redacted_url(self.cluster.root)}; there are: "
+                f"{', '.join(self.cluster.list_topics()) or 'none'}."
+            )
+
     def snapshots(self, logs: Mapping[str, TopicLog]) -> dict[str, TopicSnapshot]:
         """What the logs say now of each partition's offsets."""
         return {
@@ -58,6 +81,42 @@ class SourceTopics:
             for topic, log in logs.items()
         }
 
+    def resolve(
+        self,
+        option: str,
+        value: str | Positions | Times,
+        wanted: Wanted,
+        snapshots: Snapshots,
+        logs: Mapping[str, TopicLog],
+    ) -> MutablePositions:
+        """Positions for what the options say; times are looked up in the files they lead to.
+
+        Raises: ConfigError when JSON does not name exactly the wanted partitions, or when no record
+        is so late and that is to be an error (R60).
+        """
+        if isinstance(value, Times):
+            value = self._look_up(value, wanted, logs)
+        return resolve(option, value, wanted, snapshots)
+
+    def _look_up(
+        self, times: Times, wanted: Wanted, logs: Mapping[str, TopicLog]
+    ) -> MutablePositions:
+        named = times.timestamps_ms
+        if not isinstance(named, int):
+            check_named(times.option, named, wanted, "timestamps are milliseconds since 1970")
+        positions: MutablePositions = {}
+        for topic, partitions in wanted.items():
+            at_ms = {p: named if isinstance(named, int) else named[topic][p] for p in partitions}
+            found = offsets_for_times(
+                logs[topic], at_ms, read_committed=self._settings.read_committed
+            )
+            for partition, offset in found.items():
+                if offset is None and times.on_no_match == ERROR:
+                    raise _no_match(times.option, topic, partition, at_ms[partition])
+                offset = LATEST_OFFSET if offset is None else offset
+                positions.setdefault(topic, {})[partition] = offset
+        return positions
+
     def plan(
         self, starts: Positions, ends: Positions, logs: Mapping[str, TopicLog]
     ) -> list[SourcePartition]:
@@ -69,15 +128,36 @@ class SourceTopics:
             {topic: log.path for topic, log in logs.items()},
             read_committed=self._settings.read_committed,
         )
-        return plan_tasks(ranges)
+        settings = self._settings
+        return plan_tasks(
+            ranges,
+            min_tasks=settings.min_partitions,
+            records_max=settings.max_records_per_partition,
+        )
 
-    def report(self, losses: list[str]) -> None:
-        """Fail for lost records, or with failOnDataLoss=false say so once. Raises DataLossError."""
+    def report(
+        self, losses: list[str], limit: str | Positions | Times = "", name: str = ""
+    ) -> None:
+        """Fail for lost records, or with failOnDataLoss=false say so once. Raises DataLossError.
+
+        The blame is on option `name` when its value, `limit`, is offsets that the user wrote.
+        """
         if not losses:
             return
         if self._settings.fail_on_data_loss:
-            raise data_loss(losses)
+            raise data_loss(losses, None if isinstance(limit, str | Times) else name)
         warn_once(
             f"Records are gone that this query has not read; it goes on without them: "
             f"{'; '.join(losses)}."
         )
+
+
+def _no_match(option: str, topic: str, partition: int, timestamp_ms: int) -> ConfigError:
+    return ConfigError(
+        f"Option {option}: partition {partition} of topic {topic} has no record with timestamp "
+        f"{timestamp_ms} or later. Give an earlier one, or set "
+        "startingOffsetsByTimestampStrategy=latest to start at the end of such a partition.",
+        option=option,
+        topic=topic,
+        partition=partition,
+    )

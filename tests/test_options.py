@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import pickle
+from pathlib import Path
 
 import pytest
 
 from txnlog import options as options_module
 from txnlog.errors import ConfigError
-from txnlog.option_table import ALL, BY_NAME, NEXT_RELEASE, OPTIONS, READS
+from txnlog.option_docs import with_tables
+from txnlog.option_table import ALL, BY_NAME, OPTIONS, READS
 from txnlog.options import parse_options, redacted_url, warn_about
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 ROOT = {"path": "/data/root"}
 
 
@@ -72,11 +75,69 @@ def test_broker_options_are_taken_with_one_warning(caplog: pytest.LogCaptureFixt
     assert "hunter2" not in caplog.text
 
 
-@pytest.mark.parametrize("name", NEXT_RELEASE)
-def test_options_of_the_next_release_are_refused_by_name(name: str) -> None:
-    """Taking minPartitions or a time stamp without doing it would be a silent lie (R60)."""
-    with pytest.raises(ConfigError, match=f"{name} comes with the next release"):
-        parse_options({**ROOT, name.upper(): "1"}, "readStream")
+# Of Kafka's client settings, those a job may well have; most of them are in no way ours.
+KAFKA_SETTINGS = """
+bootstrap.servers client.id client.rack connections.max.idle.ms default.api.timeout.ms
+delivery.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.instance.id
+heartbeat.interval.ms linger.ms batch.size buffer.memory max.block.ms max.request.size
+max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms
+request.timeout.ms retries retry.backoff.ms sasl.jaas.config sasl.mechanism security.protocol
+session.timeout.ms ssl.keystore.password ssl.truststore.location acks enable.idempotence
+compression.type partitioner.class transactional.id transaction.timeout.ms check.crcs
+allow.auto.create.topics group.id
+"""
+
+
+@pytest.mark.parametrize("operation", sorted(ALL))
+def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
+    """A job must not fail because a broker setting looks like one of ours."""
+    raw = {f"kafka.{name}": "1" for name in KAFKA_SETTINGS.split()}
+    parsed = parse_options({**ROOT, **raw}, operation)  # type: ignore[arg-type]
+    assert "kafka.bootstrap.servers" in parsed.ignored
+
+
+@pytest.mark.parametrize("name", ["value.deserializer", "enable.auto.commit", "key.serializer"])
+def test_what_kafkas_connector_refuses_is_refused(name: str) -> None:
+    """Bytes come as they are: a deserializer without effect would change what a job reads (R60)."""
+    with pytest.raises(ConfigError, match=rf"kafka\.{name} is not supported.*Leave the option out"):
+        parse_options({**ROOT, f"kafka.{name}": "x"}, "readStream")
+
+
+def test_group_id_prefix_is_taken_without_effect() -> None:
+    """As in Kafka's connector when group.id is set: no group is made up here."""
+    for operation in READS:
+        parsed = parse_options({**ROOT, "groupIdPrefix": "team"}, operation)  # type: ignore[arg-type]
+        assert parsed.ignored == ("groupIdPrefix",)
+    with pytest.raises(
+        ConfigError, match="groupIdPrefix is for read and readStream, not for write"
+    ):
+        parse_options({**ROOT, "groupIdPrefix": "team"}, "write")
+
+
+@pytest.mark.parametrize(
+    ("value", "delay_ms"),
+    [
+        ("15m", 900_000),
+        ("10s", 10_000),
+        ("1min", 60_000),
+        ("250", 250),
+        ("250ms", 250),
+        ("2h", 7_200_000),
+        ("1d", 86_400_000),
+        ("1500us", 1),
+        (" 3S ", 3_000),
+        ("0", 0),
+    ],
+)
+def test_duration_is_read_as_spark_reads_it(value: str, delay_ms: int) -> None:
+    """10 for 10 s taken as 10 ms would switch minOffsetsPerTrigger off; Spark takes ms, too."""
+    parsed = parse_options({**ROOT, "maxTriggerDelay": value}, "readStream")
+    assert parsed.number("maxTriggerDelay") == delay_ms
+
+
+def test_duration_is_15_minutes_by_default() -> None:
+    """Kafka's default."""
+    assert parse_options(ROOT, "readStream").number("maxTriggerDelay") == 15 * 60_000
 
 
 @pytest.mark.parametrize(
@@ -103,19 +164,23 @@ def test_unknown_option_without_a_near_name_lists_what_there_is() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_ending_of_a_stream_is_refused(name: str) -> None:
+    """It would look as if the stream stopped there (R60)."""
+    with pytest.raises(ConfigError, match=f"{name} is for read, not for readStream"):
+        parse_options({**ROOT, name: "1"}, "readStream")
+
+
 def test_option_of_another_operation_is_refused_and_says_whose_it_is() -> None:
-    """endingOffsets on a stream would look as if it stopped there (R60)."""
-    with pytest.raises(ConfigError, match="endingOffsets is for read, not for readStream"):
-        parse_options({**ROOT, "endingOffsets": "latest"}, "readStream")
+    """A topic option on a read would look like a subscription (R60)."""
     with pytest.raises(ConfigError, match="topic is for write and writeStream"):
         parse_options({**ROOT, "topic": "t"}, "read")
 
 
-def test_trigger_option_of_a_batch_is_ignored_as_in_kafka() -> None:
+def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
     """Spark's Kafka connector warns and goes on; a shared dictionary of options must not fail."""
-    assert parse_options({**ROOT, "maxOffsetsPerTrigger": "5"}, "read").ignored == (
-        "maxOffsetsPerTrigger",
-    )
+    names = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
+    assert parse_options({**ROOT, **dict.fromkeys(names, "5")}, "read").ignored == names
 
 
 @pytest.mark.parametrize(
@@ -127,6 +192,20 @@ def test_trigger_option_of_a_batch_is_ignored_as_in_kafka() -> None:
         ("isolation.level", "serializable"),
         ("group.id", "  "),
         ("auto.offset.reset", "yesterday"),
+        ("maxTriggerDelay", "soon"),
+        ("maxTriggerDelay", "1.5m"),
+        ("maxTriggerDelay", "-1s"),
+        ("maxTriggerDelay", "5 parsecs"),
+        ("minOffsetsPerTrigger", "0"),
+        ("minPartitions", "-4"),
+        ("minPartitions", "1.5"),
+        ("maxRecordsPerPartition", "0"),
+        ("startingTimestamp", "2024-01-01"),
+        ("startingTimestamp", "-1"),
+        ("subscribePattern", "orders("),
+        ("subscribePattern", ""),
+        ("startingOffsetsByTimestamp", " "),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
     ],
 )
 def test_malformed_value_names_the_option(name: str, value: str) -> None:
@@ -206,9 +285,20 @@ def test_table_rows_are_whole() -> None:
     """A row for no operation, or a name twice, would never be found."""
     assert len(BY_NAME) == len(OPTIONS)
     for option in OPTIONS:
-        assert option.applies_to <= ALL
-        assert option.applies_to
+        taken = option.applies_to | option.ignored_in
+        assert taken
+        assert taken <= ALL
         assert not option.applies_to & option.ignored_in
-        assert option.doc
-    assert not {name.lower() for name in NEXT_RELEASE} & set(BY_NAME)
+        assert option.doc.endswith(".")
     assert READS < ALL
+
+
+def test_options_page_is_as_the_table_is() -> None:
+    """Docs that lag behind the code send users into errors."""
+    page = PAGE.read_text()
+    assert page == with_tables(page), "python -m txnlog.option_docs docs/options.md"
+    missing = [option.name for option in OPTIONS if f"| `{option.name}` |" not in page]
+    assert not missing
+    stale = page.replace("| `subscribe` |", "| `subscrib` |")
+    assert stale != page
+    assert with_tables(stale) == page

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from txnlog.coordinator import TransactionCoordinator
 from txnlog.errors import ConfigError, UnknownTopicOrPartitionError
 from txnlog.groups import GroupCoordinator
+from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
@@ -16,6 +18,8 @@ from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.topic_log import TopicLog
+
+R = TypeVar("R")
 
 NUM_PARTITIONS_DEFAULT = 4
 
@@ -122,11 +126,11 @@ class Cluster:
             self._topics[name] = log
         return log
 
-    def list_topics(self) -> list[str]:
-        """Names of the live topics, sorted."""
+    def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
+        """Names of the live topics, sorted; only those that match are looked into."""
         found = []
         for name in sorted(self.store.list_folders()):
-            if name.startswith(INTERNAL_PREFIX) or not TOPIC_NAME.match(name):
+            if name.startswith(INTERNAL_PREFIX) or not TOPIC_NAME.match(name) or not matches(name):
                 continue
             log = self.topic_log(name)
             log.refresh()
@@ -175,6 +179,10 @@ class Cluster:
 
     def next_producer_id(self) -> int:
         return self._meta.next_producer_id()
+
+    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
+        """See ClusterLog.change_lease."""
+        return self._meta.change_lease(name, decide)
 
 
 _CACHE: dict[tuple[object, ...], Cluster] = {}

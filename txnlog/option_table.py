@@ -1,4 +1,7 @@
-"""The table of options of the Spark source and sink: names, defaults, parsers, meaning."""
+"""The table of options of the Spark source and sink: names, defaults, parsers, meaning.
+
+Parsing, error messages and docs/options.md (txnlog.option_docs) are all made from it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from txnlog.errors import ConfigError
+from txnlog.option_values import (
+    boolean,
+    choice,
+    duration_ms,
+    not_negative,
+    pattern,
+    positive,
+    publication,
+    text,
+    timestamp_ms,
+)
 
 Operation = Literal["read", "readStream", "write", "writeStream"]
 Value = str | int | bool | None
@@ -15,90 +28,28 @@ READS: Final = frozenset({"read", "readStream"})
 WRITES: Final = frozenset({"write", "writeStream"})
 ALL: Final = READS | WRITES
 
-NEXT_RELEASE: Final = (
-    "subscribePattern",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "groupIdPrefix",
-)
+STREAM: Final = frozenset({"readStream"})
+BATCH: Final = frozenset({"read"})
 
-
-def text(name: str, value: str) -> str:
-    """Any text but the empty one. Raises ConfigError."""
-    if not value.strip():
-        raise ConfigError(f"Option {name} is empty. Give it a value or leave it out.", option=name)
-    return value
-
-
-def boolean(name: str, value: str) -> bool:
-    """true or false, in any case. Raises ConfigError."""
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise ConfigError(f"Option {name} is {value!r}: it takes true or false.", option=name)
-    return lowered == "true"
-
-
-def positive(name: str, value: str) -> int:
-    """A whole number of at least 1. Raises ConfigError."""
-    number = _whole(name, value)
-    if number < 1:
-        raise ConfigError(f"Option {name} is {number}: it must be 1 or more.", option=name)
-    return number
-
-
-def not_negative(name: str, value: str) -> int:
-    """A whole number of at least 0. Raises ConfigError."""
-    number = _whole(name, value)
-    if number < 0:
-        raise ConfigError(f"Option {name} is {number}: it must be 0 or more.", option=name)
-    return number
-
-
-def choice(*allowed: str) -> Callable[[str, str], str]:
-    """A parser for one of a few words, in any case."""
-
-    def parse(name: str, value: str) -> str:
-        lowered = value.strip().lower()
-        if lowered not in allowed:
-            raise ConfigError(
-                f"Option {name} is {value!r}: it takes {' or '.join(allowed)}.", option=name
-            )
-        return lowered
-
-    return parse
-
-
-def publication(name: str, value: str) -> str:
-    """`deferred`; `eager` is a producer's, not a sink's. Raises ConfigError."""
-    parsed = choice("deferred", "eager")(name, value)
-    if parsed == "eager":
-        raise ConfigError(
-            f"Option {name}=eager is not for the Spark sink: what a repeated task attempt wrote "
-            "would be published, too. Leave the option out; the sink publishes at the commit.",
-            option=name,
-        )
-    return parsed
-
-
-def _whole(name: str, value: str) -> int:
-    try:
-        return int(value.strip())
-    except ValueError:
-        raise ConfigError(
-            f"Option {name} is {value!r}: it takes a whole number.", option=name
-        ) from None
+# What Spark's Kafka connector refuses, too: taking these in silence would change what a job reads.
+NOT_SUPPORTED: Final[Mapping[str, str]] = {
+    "key.deserializer": "Keys come as binary; cast or decode the column key.",
+    "value.deserializer": "Values come as binary; cast or decode the column value.",
+    "key.serializer": "Keys are written as they are; encode the column key.",
+    "value.serializer": "Values are written as they are; encode the column value.",
+    "interceptor.classes": "Records are never changed on their way.",
+    "enable.auto.commit": "The sink commits the offsets of its batch when both have a group.id.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One row of the table; `kafka` says that the name is also taken with the prefix `kafka.`."""
+    """One row of the table.
+
+    `applies_to` holds the operations it has a meaning for, `ignored_in` those that take it without
+    effect. `kafka` says that the name is also taken with the prefix `kafka.`; `default_text` is
+    the default as a user would write it, where that is not how it is held.
+    """
 
     name: str
     parse: Callable[[str, str], Value]
@@ -106,46 +57,135 @@ class Option:
     applies_to: frozenset[str]
     ignored_in: frozenset[str] = frozenset()
     default: Value = None
+    default_text: str | None = None
     kafka: bool = False
 
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option(name="subscribe", parse=text, applies_to=READS, doc="topics, separated by commas"),
-    Option(name="assign", parse=text, applies_to=READS, doc='partitions: {"topic":[0,1]}'),
+    Option(
+        name="subscribe",
+        parse=text,
+        applies_to=READS,
+        doc="Topics, separated by commas. Exactly one of `subscribe`, `subscribePattern` and "
+        "`assign` is needed.",
+    ),
+    Option(
+        name="subscribePattern",
+        parse=pattern,
+        applies_to=READS,
+        doc="Regular expression (Python's `re`) that a topic's whole name must match. Topics that "
+        "appear later join at their earliest offset; one that goes is data loss.",
+    ),
+    Option(
+        name="assign",
+        parse=text,
+        applies_to=READS,
+        doc='Partitions: `{"topic":[0,1]}`.',
+    ),
     Option(
         name="startingOffsets",
         parse=text,
         applies_to=READS,
-        doc="latest (a stream's default), earliest (a batch's), committed, or "
-        '{"topic":{"0":23,"1":-2}} with -2 earliest, -1 latest',
+        default_text="latest (stream), earliest (batch)",
+        doc="Where a query without checkpoint starts: `earliest`, `latest` (streams only), "
+        '`committed` (the offsets of `group.id`), or `{"topic":{"0":23,"1":-2}}`, which names '
+        "every partition; -2 stands for earliest, -1 for latest.",
+    ),
+    Option(
+        name="startingTimestamp",
+        parse=timestamp_ms,
+        applies_to=READS,
+        doc="Start at the first record of each partition whose timestamp is this or later, in ms "
+        "since 1970. Wins over `startingOffsetsByTimestamp` and `startingOffsets`.",
+    ),
+    Option(
+        name="startingOffsetsByTimestamp",
+        parse=text,
+        applies_to=READS,
+        doc='The same with a timestamp for each partition: `{"topic":{"0":1700000000000}}`. Wins '
+        "over `startingOffsets`.",
+    ),
+    Option(
+        name="startingOffsetsByTimestampStrategy",
+        parse=choice("error", "latest"),
+        applies_to=READS,
+        default="error",
+        doc="What to do with a partition that has no record so late: fail, or start at its end.",
     ),
     Option(
         name="endingOffsets",
         parse=text,
-        applies_to=frozenset({"read"}),
-        doc='latest (default), or {"topic":{"0":50,"1":-1}}; for batch reads',
+        applies_to=BATCH,
+        default_text="latest",
+        doc='`latest`, or `{"topic":{"0":50,"1":-1}}`; the end is exclusive.',
+    ),
+    Option(
+        name="endingTimestamp",
+        parse=timestamp_ms,
+        applies_to=BATCH,
+        doc="End before the first record of each partition whose timestamp is this or later; at "
+        "its end where there is none. Wins over `endingOffsetsByTimestamp` and `endingOffsets`.",
+    ),
+    Option(
+        name="endingOffsetsByTimestamp",
+        parse=text,
+        applies_to=BATCH,
+        doc="The same with a timestamp for each partition. Wins over `endingOffsets`.",
     ),
     Option(
         name="maxOffsetsPerTrigger",
         parse=positive,
-        applies_to=frozenset({"readStream"}),
-        ignored_in=frozenset({"read"}),
-        doc="records of a micro-batch at most, shared among the partitions in proportion",
+        applies_to=STREAM,
+        ignored_in=BATCH,
+        doc="Records of a micro-batch at most, shared among the partitions in proportion to what "
+        "waits in them.",
+    ),
+    Option(
+        name="minOffsetsPerTrigger",
+        parse=positive,
+        applies_to=STREAM,
+        ignored_in=BATCH,
+        doc="Wait until so many records are there, but no longer than `maxTriggerDelay`. At most "
+        "`maxOffsetsPerTrigger`. `Trigger.AvailableNow` does not wait.",
+    ),
+    Option(
+        name="maxTriggerDelay",
+        parse=duration_ms,
+        applies_to=STREAM,
+        ignored_in=BATCH,
+        default=900_000,
+        default_text="15m",
+        doc="The longest that `minOffsetsPerTrigger` may hold records back, as in `10s`, `15m` or "
+        "`1h`; a number without unit means ms.",
+    ),
+    Option(
+        name="minPartitions",
+        parse=positive,
+        applies_to=READS,
+        doc="Spark tasks of a batch at least, as far as there are records: ranges of partitions "
+        "are split, the largest first. See *Tasks* below.",
+    ),
+    Option(
+        name="maxRecordsPerPartition",
+        parse=positive,
+        applies_to=READS,
+        doc="Records of a Spark task at most: longer ranges are split evenly. See *Tasks* below.",
     ),
     Option(
         name="failOnDataLoss",
         parse=boolean,
         applies_to=READS,
         default=True,
-        doc="false: go on from the log start, with a warning, where records are gone",
+        doc="`false`: where records are gone, warn and go on from the log start.",
     ),
     Option(
         name="includeHeaders",
         parse=boolean,
         applies_to=ALL,
         default=False,
-        doc="source: give the column headers (default false); sink: false leaves the column out "
-        "(by default it is written where it is there)",
+        default_text="false (source), true (sink)",
+        doc="Source: give the column `headers`. Sink: `false` leaves that column out; by default "
+        "it is written where it is there.",
     ),
     Option(
         name="isolation.level",
@@ -153,35 +193,46 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=READS,
         default="read_committed",
         kafka=True,
-        doc="read_uncommitted shows open and aborted transactions, too",
+        doc="`read_uncommitted` shows open and aborted transactions, too. Kafka's own default is "
+        "`read_uncommitted`.",
     ),
     Option(
         name="group.id",
         parse=text,
         applies_to=frozenset({"read", "readStream", "writeStream"}),
         kafka=True,
-        doc="consumer group whose offsets are read (source) and committed (sink)",
+        doc="Consumer group. A stream that reads and writes under one group commits the offsets of "
+        "its batch in the transaction of its output.",
     ),
     Option(
         name="auto.offset.reset",
         parse=choice("earliest", "latest", "none"),
         applies_to=READS,
         kafka=True,
-        doc="startingOffsets=committed: where to start in a partition the group never read; by "
-        "default latest, and earliest in a partition added to a topic the group reads",
+        default_text="latest; earliest in a partition added to a topic the group reads",
+        doc="With `startingOffsets=committed`: where to start in a partition the group never read; "
+        "`none` fails.",
+    ),
+    Option(
+        name="groupIdPrefix",
+        parse=text,
+        applies_to=frozenset(),
+        ignored_in=READS,
+        doc="Without effect, as in Kafka's connector when `group.id` is set: no group is made up.",
     ),
     Option(
         name="topic",
         parse=text,
         applies_to=WRITES,
-        doc="topic of all rows; wins over the column topic",
+        doc="Topic of all rows; wins over the column `topic`.",
     ),
     Option(
         name="transactional.id",
         parse=text,
         applies_to=WRITES,
         kafka=True,
-        doc="by default the id of the streaming query",
+        default_text="the id of the streaming query",
+        doc="Name of the transactions. Two queries that run at the same time need one each.",
     ),
     Option(
         name="transaction.timeout.ms",
@@ -189,52 +240,52 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=WRITES,
         default=60_000,
         kafka=True,
-        doc="time-out of an open transaction",
+        doc="Time-out of an open transaction.",
     ),
     Option(
         name="transaction.publish",
         parse=publication,
         applies_to=WRITES,
         default="deferred",
-        doc="the sink takes deferred only",
+        doc="The sink takes `deferred` only: data becomes readable with the commit.",
     ),
     Option(
         name="num.partitions",
         parse=positive,
         applies_to=WRITES,
         default=4,
-        doc="partitions of a topic the sink creates",
+        doc="Partitions of a topic the sink creates.",
     ),
     Option(
         name="auto.create.topics.enable",
         parse=boolean,
         applies_to=WRITES,
         default=True,
-        doc="create a topic that is missing",
+        doc="Create a topic that is missing.",
     ),
     Option(
         name="txnAppId",
         parse=text,
         applies_to=frozenset({"write"}),
-        doc="with txnVersion: a batch write of the same pair happens once",
+        doc="With `txnVersion`: a batch write of the same pair happens once.",
     ),
     Option(
         name="txnVersion",
         parse=not_negative,
         applies_to=frozenset({"write"}),
-        doc="grows with each batch write of a txnAppId",
+        doc="Grows with each batch write of a `txnAppId`.",
     ),
     Option(
         name="checkpointLocation",
         parse=text,
         applies_to=frozenset({"writeStream"}),
-        doc="Spark's own; the sink reads the batch's source offsets there",
+        doc="Spark's own; the sink reads the batch's source offsets there.",
     ),
     Option(
         name="queryName",
         parse=text,
         applies_to=frozenset({"writeStream"}),
-        doc="Spark's own",
+        doc="Spark's own.",
     ),
 )
 

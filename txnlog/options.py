@@ -19,9 +19,8 @@ from typing import Final
 from txnlog.errors import ConfigError
 from txnlog.option_table import (
     BY_NAME,
-    NEXT_RELEASE,
+    NOT_SUPPORTED,
     OPTIONS,
-    READS,
     Operation,
     Option,
     Value,
@@ -36,7 +35,6 @@ BROKER_NAMES: Final = frozenset({"acks", "replication.factor"})
 
 logger = logging.getLogger("txnlog")
 _warned: set[tuple[int, str]] = set()
-_REFUSED: Final[Mapping[str, str]] = {name.lower(): name for name in NEXT_RELEASE}
 
 
 class StoreSettings(dict[str, str]):
@@ -102,7 +100,7 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     """Read the options a user gave to Spark. Does no I/O.
 
     Raises: ConfigError that names the option: unknown (with the nearest name), for another
-    operation, coming with the next release, malformed, given twice with different values.
+    operation, malformed, given twice with different values.
     """
     root = _root(raw)
     values: dict[str, Value] = {}
@@ -171,12 +169,6 @@ def _find(key: str, operation: Operation) -> Option | None:
         return _find_kafka(key, lowered[len(KAFKA_PREFIX) :], operation)
     if lowered in BROKER_NAMES or lowered.startswith(BROKER_PREFIXES):
         return None
-    if lowered in _REFUSED and operation in READS:
-        raise ConfigError(
-            f"Option {_REFUSED[lowered]} comes with the next release of txnlog; this one does not "
-            "have it. Leave it out.",
-            option=_REFUSED[lowered],
-        )
     option = BY_NAME.get(lowered)
     if option is None:
         raise _unknown(key, operation)
@@ -184,8 +176,8 @@ def _find(key: str, operation: Operation) -> Option | None:
         return None
     if operation not in option.applies_to:
         raise ConfigError(
-            f"Option {option.name} is for {_listed(option.applies_to)}, not for {operation} of "
-            "format txnlog. Leave it out.",
+            f"Option {option.name} is for {_listed(option.applies_to | option.ignored_in)}, not "
+            f"for {operation} of format txnlog. Leave it out.",
             option=option.name,
         )
     return option
@@ -195,6 +187,12 @@ def _find_kafka(key: str, name: str, operation: Operation) -> Option | None:
     option = BY_NAME.get(name)
     if option is not None and option.kafka:
         return option if operation in option.applies_to else None
+    if name in NOT_SUPPORTED:
+        raise ConfigError(
+            f"Option {key} is not supported, as in Spark's Kafka connector. {NOT_SUPPORTED[name]} "
+            "Leave the option out.",
+            option=key,
+        )
     ours = {row.name for row in OPTIONS if row.kafka}
     near = difflib.get_close_matches(name, ours, n=1, cutoff=0.85)
     if option is not None or near:
@@ -204,7 +202,11 @@ def _find_kafka(key: str, name: str, operation: Operation) -> Option | None:
 
 
 def _unknown(key: str, operation: Operation) -> ConfigError:
-    here = {row.name.lower(): row.name for row in OPTIONS if operation in row.applies_to}
+    here = {
+        row.name.lower(): row.name
+        for row in OPTIONS
+        if operation in row.applies_to | row.ignored_in
+    }
     here.update({name: name for name in ROOT_NAMES})
     near = difflib.get_close_matches(key.lower(), here, n=1, cutoff=0.6)
     advice = (

@@ -38,15 +38,15 @@ class Topics:
         keys: Sequence[bytes | None] | None = None,
         headers: Sequence[list[Header] | None] | None = None,
         status: str = NONE,
+        times_us: Sequence[int] | None = None,
     ) -> BatchHeader:
         """One batch at the partition's end; `values` are its records. Returns its header."""
         log = self.cluster.topic(topic)
         count = len(values)
+        times_us = times_us or range(START_US, START_US + count)
         records = pa.table(
             {
-                "timestamp": pa.array(range(START_US, START_US + count), pa.int64()).cast(
-                    pa.timestamp("us", tz="UTC")
-                ),
+                "timestamp": pa.array(times_us, pa.int64()).cast(pa.timestamp("us", tz="UTC")),
                 "key": pa.array(keys or [None] * count, pa.binary()),
                 "value": pa.array(values, pa.binary()),
                 "headers": pa.array(headers or [None] * count, RECORD_SCHEMA.field("headers").type),
@@ -55,7 +55,7 @@ class Topics:
         )
         name = f"part-{partition}-{uuid.uuid4()}.parquet"
         file = write_batch_file(self.cluster.store, f"{log.path}/{name}", records)
-        stats = encode_stats(count, START_US, START_US + count - 1)
+        stats = encode_stats(count, min(times_us), max(times_us))
 
         def place(state: TopicState) -> TopicCommit:
             base = state.high_watermark(partition)

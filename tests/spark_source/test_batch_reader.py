@@ -64,7 +64,7 @@ def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:
         ({"endingOffsets": '{"t":{"0":1}}'}, "endingOffsets does not name partition 1 of topic t"),
         (
             {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},
-            "Partition 0 of topic t starts at offset 2, beyond its endingOffsets 1",
+            "Partition 0 of topic t starts at offset 2, beyond the offset 1 that option endingOffs",
         ),
     ],
 )
@@ -77,7 +77,8 @@ def test_batch_offsets_that_cannot_be_name_the_option(letters, options, message:
 def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:
     """An end that is not there yet is no shorter read."""
     ending = '{"t":{"0":9,"1":0}}'
-    with pytest.raises(DataLossError, match="offset 9 of partition 0 of topic t is beyond its end"):
+    message = "Option endingOffsets names .*offset 9 of partition 0 of topic t is beyond its end"
+    with pytest.raises(DataLossError, match=message):
         values(reader_of(letters, endingOffsets=ending))
     reader = reader_of(letters, endingOffsets=ending, failOnDataLoss="false")
     assert values(reader) == [b"a", b"b", b"c"]
@@ -114,7 +115,9 @@ def test_schema_follows_the_options_of_batch_and_stream(letters) -> None:
     assert source_schema({**options, "endingOffsets": "latest", "includeHeaders": "true"}) == (
         spark_schema(include_headers=True)
     )
-    with pytest.raises(ConfigError, match="subscribePattern comes with the next release"):
-        source_schema({**options, "subscribePattern": "t.*"})
+    timed = {**options, "endingTimestamp": "1", "includeHeaders": "true"}
+    assert source_schema(timed) == spark_schema(include_headers=True)
     with pytest.raises(ConfigError, match="endingOffsets of a batch"):
         source_schema({**options, "endingOffsets": "earliest"})
+    with pytest.raises(ConfigError, match="endingTimestamp is 'noon'"):
+        source_schema({**options, "endingTimestamp": "noon"})

@@ -166,7 +166,7 @@ def test_stream_processing_time_sees_new_records_and_new_partitions(
     [
         ({"subscribe": "nope"}, "There is no topic 'nope'"),
         ({"startingOffset": "earliest"}, "Did you mean startingOffsets"),
-        ({"minPartitions": "4"}, "minPartitions comes with the next release"),
+        ({"minPartitions": "none"}, "Option minPartitions is 'none': it takes a whole number"),
         ({"startingOffsets": "{"}, "Option startingOffsets is not JSON"),
     ],
 )

@@ -6,12 +6,12 @@ import json
 import logging
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from spark_source.schema import spark_schema
-from spark_source.stream import TxnLogStreamReader, stream_reader
+from spark_source.stream import open_reader, stream_reader
+from tests.spark_source.stream_steps import ALL, next_end, positions, reader_of, values
 from txnlog.errors import (
     CheckpointError,
     ConfigError,
@@ -20,46 +20,34 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 
-ALL = ReadAllAvailable()
-
-
-def reader_of(topics, **options: str) -> TxnLogStreamReader:
-    names = {name.replace("_", "."): value for name, value in options.items()}
-    given = {"path": topics.root, "subscribe": "t", **names}
-    if "assign" in given:
-        del given["subscribe"]
-    return stream_reader(given, spark_schema(include_headers=False))
-
-
-def logged(offset: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from Spark's offset log."""
-    copy: dict[str, Any] = json.loads(json.dumps(offset))
-    return copy
-
-
-def next_end(reader: TxnLogStreamReader, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
-    return logged(reader.latestOffset(logged(start), limit))
-
-
-def values(reader: TxnLogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
-    batches: list[pa.RecordBatch] = []
-    for partition in reader.partitions(logged(start), logged(end)):
-        batches += reader.read(partition)
-    return [value for batch in batches for value in batch.column("value").to_pylist()]
-
-
-def positions(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
-    return {topic: offset[topic] for topic in offset if topic != "@"}
-
 
 def test_reader_made_does_no_io(topics) -> None:
     """Spark makes one in every worker and task, also where the root cannot be reached."""
-    reader = stream_reader(
+    reader = open_reader(
         {"path": "/nowhere/at/all", "subscribe": "t"}, spark_schema(include_headers=False)
     )
     assert reader.initialOffset() == {}
     assert reader.getDefaultReadLimit() == ALL
     assert reader_of(topics, maxOffsetsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda reader: reader.getDefaultReadLimit(),
+        lambda reader: reader.prepareForTriggerAvailableNow(),
+        lambda reader: reader.initialOffset(),
+        lambda reader: reader.latestOffset({}, ALL),
+        lambda reader: reader.partitions({}, {}),
+        lambda reader: reader.read(None),
+    ],
+)
+def test_reader_of_wrong_options_refuses_whatever_spark_asks_first(topics, ask) -> None:
+    """Raised while Spark makes the reader, the message would end with an error of Spark's (R60)."""
+    options = {"path": topics.root, "subscribe": "t", "endingOffsets": "latest"}
+    reader = stream_reader(options, spark_schema(include_headers=False))
+    with pytest.raises(ConfigError, match="endingOffsets is for read"):
+        ask(reader)
 
 
 def test_first_batch_logs_its_start_and_a_replay_reads_the_same(topics) -> None:
@@ -169,7 +157,8 @@ def test_starting_offsets_json_is_used_and_checked(topics) -> None:
     assert values(reader, {}, next_end(reader, {})) == [b"b", b"c"]
     with pytest.raises(ConfigError, match="startingOffsets does not name partition 1 of topic t"):
         reader_of(topics, startingOffsets='{"t":{"0":1}}').latestOffset({}, ALL)
-    with pytest.raises(DataLossError, match="offset 9 of partition 0 of topic t is beyond its end"):
+    message = "Option startingOffsets names .*offset 9 of partition 0 of topic t is beyond its end"
+    with pytest.raises(DataLossError, match=message):
         reader_of(topics, startingOffsets='{"t":{"0":9,"1":0}}').latestOffset({}, ALL)
 
 
@@ -349,11 +338,19 @@ def test_committed_without_group_names_the_option(topics) -> None:
         reader_of(topics, startingOffsets="committed")
 
 
-def test_subscribe_and_assign_exactly_one(topics) -> None:
-    """(R60)"""
-    for options in ({}, {"subscribe": "t", "assign": '{"t":[0]}'}):
-        with pytest.raises(ConfigError, match="exactly one of the options subscribe"):
-            stream_reader({"path": topics.root, **options}, spark_schema(include_headers=False))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"subscribe": "t", "assign": '{"t":[0]}'},
+        {"subscribe": "t", "subscribePattern": "t"},
+        {"subscribePattern": "t", "assign": '{"t":[0]}'},
+    ],
+)
+def test_what_to_read_is_said_exactly_once(topics, options) -> None:
+    """One of two would win without a word (R60)."""
+    with pytest.raises(ConfigError, match="exactly one of the options subscribe"):
+        open_reader({"path": topics.root, **options}, spark_schema(include_headers=False))
 
 
 def test_empty_topic_and_empty_partitions_read_nothing(topics) -> None:

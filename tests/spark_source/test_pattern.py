@@ -1,0 +1,146 @@
+"""Option subscribePattern: which topics match, which come and go."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_source.batch import batch_reader
+from spark_source.schema import spark_schema
+from tests.spark_source.stream_steps import next_end, positions, reader_of, values
+from txnlog import options as options_module
+from txnlog.errors import ConfigError, DataLossError
+from txnlog.storage.objects import ObjectStore
+
+
+def pattern_of(topics, pattern: str = r"orders\..*", **options: str):
+    return reader_of(topics, subscribePattern=pattern, startingOffsets="earliest", **options)
+
+
+def test_pattern_matches_whole_names_and_no_internal_topic(topics) -> None:
+    """A part of a name is no match, as in Kafka; `.*` does not read our own tables."""
+    for topic in ("orders.eu", "orders.us", "old-orders.eu", "orders.eu2"):
+        topics.create(topic)
+        topics.append(topic, 0, [topic.encode()])
+    reader = pattern_of(topics, r"orders\.(eu|us)")
+    end = next_end(reader, {})
+    assert positions(end) == {"orders.eu": {"0": 1}, "orders.us": {"0": 1}}
+    assert values(reader, {}, end) == [b"orders.eu", b"orders.us"]
+    everything = positions(next_end(pattern_of(topics, ".*"), {}))
+    assert sorted(everything) == ["old-orders.eu", "orders.eu", "orders.eu2", "orders.us"]
+
+
+def test_pattern_topic_that_appears_joins_at_earliest(topics) -> None:
+    """As in Kafka's connector, wherever the query itself started: none of it was read."""
+    topics.create("orders.eu")
+    topics.append("orders.eu", 0, [b"old"])
+    reader = reader_of(topics, subscribePattern=r"orders\..*")
+    end = next_end(reader, {})
+    topics.create("orders.us", 2)
+    topics.append("orders.us", 1, [b"new"])
+    second = next_end(reader, end)
+    assert second["@"]["start"] == {"orders.us": {"0": 0, "1": 0}}
+    assert positions(second) == {"orders.eu": {"0": 1}, "orders.us": {"0": 0, "1": 1}}
+    assert values(reader, end, second) == [b"new"]
+    assert next_end(reader, second) == second
+
+
+def test_pattern_topic_that_goes_is_data_loss(topics, caplog) -> None:
+    """failOnDataLoss decides, as for a topic that is named (R60)."""
+    topics.create("orders.eu")
+    topics.create("orders.us")
+    end = next_end(pattern_of(topics), {})
+    topics.cluster.delete_topic("orders.us")
+    with pytest.raises(DataLossError, match="topic orders.us was deleted; its partition 0"):
+        next_end(pattern_of(topics), end)
+    lenient = pattern_of(topics, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        second = next_end(lenient, end)
+    assert "topic orders.us was deleted" in caplog.text
+    assert positions(second) == {"orders.eu": {"0": 0}}
+
+
+def test_pattern_changed_on_a_checkpoint_says_that_it_does_not_name_the_topic(topics) -> None:
+    """Another pattern leaves topics behind: that is not the topic's fault (R60)."""
+    topics.create("orders.eu")
+    end = next_end(pattern_of(topics), {})
+    with pytest.raises(DataLossError, match="subscribePattern does not name it any more"):
+        next_end(pattern_of(topics, "invoices"), end)
+
+
+def test_pattern_without_a_topic_yet_waits_and_says_what_there_is(topics, caplog) -> None:
+    """Kafka's waits, too; a misspelt pattern must show somewhere (R60)."""
+    topics.create("invoices")
+    options_module._warned.clear()
+    reader = pattern_of(topics)
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        end = next_end(reader, {})
+        assert next_end(reader, end) == end
+    assert caplog.text.count("matches no topic") == 1
+    assert "there are: invoices" in caplog.text
+    assert positions(end) == {}
+    topics.create("orders.eu")
+    topics.append("orders.eu", 0, [b"first"])
+    assert values(reader, end, next_end(reader, end)) == [b"first"]
+
+
+def test_pattern_available_now_leaves_new_topics_for_the_next_run(topics) -> None:
+    """A run that topics keep joining would never end (R61)."""
+    topics.create("orders.eu")
+    reader = pattern_of(topics)
+    reader.prepareForTriggerAvailableNow()
+    topics.create("orders.us")
+    topics.append("orders.us", 0, [b"late"])
+    end = next_end(reader, {})
+    assert positions(end) == {"orders.eu": {"0": 0}, "orders.us": {"0": 0}}
+    assert next_end(reader, end) == end
+    again = pattern_of(topics)
+    again.prepareForTriggerAvailableNow()
+    assert values(again, end, next_end(again, end)) == [b"late"]
+
+
+def test_pattern_costs_one_listing_a_batch_and_looks_into_matching_topics_only(
+    topics, monkeypatch
+) -> None:
+    """A root of a thousand topics must not be tailed at every trigger for one of them."""
+    for topic in ("orders.eu", "other"):
+        topics.create(topic)
+    topics.append("orders.eu", 0, [b"a"])
+    reader = pattern_of(topics)
+    listed: list[str] = []
+    list_folders = ObjectStore.list_folders
+    monkeypatch.setattr(
+        ObjectStore,
+        "list_folders",
+        lambda store, prefix="": listed.append(prefix) or list_folders(store, prefix),
+    )
+    end = next_end(reader, {})
+    assert values(reader, {}, end) == [b"a"]
+    assert listed == [""]
+    assert "other" not in reader._topics.cluster._topics
+    named = reader_of(topics, subscribe="orders.eu")
+    next_end(named, {})
+    assert listed == [""]
+
+
+def test_pattern_with_offsets_names_exactly_what_matches(topics) -> None:
+    """(R60)"""
+    topics.create("orders.eu")
+    topics.create("orders.us")
+    reader = reader_of(
+        topics, subscribePattern=r"orders\..*", startingOffsets='{"orders.eu":{"0":0}}'
+    )
+    with pytest.raises(ConfigError, match="startingOffsets does not name partition 0 of topic ord"):
+        next_end(reader, {})
+
+
+def test_pattern_of_a_batch_reads_what_matches_or_nothing(topics) -> None:
+    """An empty DataFrame, as Kafka's connector gives."""
+    topics.create("orders.eu")
+    topics.append("orders.eu", 0, [b"a"])
+    for pattern, count in (("orders.*", 1), ("invoices", 0)):
+        reader = batch_reader(
+            {"path": topics.root, "subscribePattern": pattern}, spark_schema(include_headers=False)
+        )
+        assert len(reader.partitions()) == count
