@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "obstore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,17 +22,14 @@ class Figure:
     holds: bool
     against: str = ""
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """The form of results.json, with the machine and the versions it was measured with."""
         return {
-            "name": self.name,
+            **asdict(self),
             "value": round(self.value, 4),
-            "unit": self.unit,
-            "goal": self.goal,
-            "holds": self.holds,
-            "against": self.against,
             "machine": environment(),
             "python": platform.python_version(),
+            "versions": {package: version(package) for package in PACKAGES},
         }
 
 
@@ -40,6 +41,18 @@ def at_most(name: str, value: float, unit: str, goal: float, against: str = "") 
         unit=unit,
         goal=f"<= {goal:g}",
         holds=value <= goal,
+        against=against,
+    )
+
+
+def at_least(name: str, value: float, unit: str, goal: float, against: str = "") -> Figure:
+    """A figure whose goal is a lower bound."""
+    return Figure(
+        name=name,
+        value=value,
+        unit=unit,
+        goal=f">= {goal:g}",
+        holds=value >= goal,
         against=against,
     )
 

@@ -1,0 +1,48 @@
+"""How much each benchmark does: FULL for figures, QUICK to see that every one of them runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """`rounds` is how often each peer runs after one warm-up round that does not count."""
+
+    rounds: int
+    transactions: int
+    tails: int
+    live_batches: int
+    staged_bytes: int
+    records: int
+    micro_batches: int
+    small_micro_batches: int
+    small_warm_up: int
+
+    @property
+    def records_per_micro_batch(self) -> int:
+        return self.records // self.micro_batches
+
+
+FULL = Scale(
+    rounds=3,
+    transactions=10_000,
+    tails=500,
+    live_batches=10_000,
+    staged_bytes=2_000_000_000,
+    records=2_000_000,
+    micro_batches=10,
+    small_micro_batches=40,
+    small_warm_up=10,
+)
+QUICK = Scale(
+    rounds=1,
+    transactions=300,
+    tails=10,
+    live_batches=200,
+    staged_bytes=2_000_000,
+    records=2_000,
+    micro_batches=2,
+    small_micro_batches=2,
+    small_warm_up=1,
+)

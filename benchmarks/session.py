@@ -1,0 +1,123 @@
+"""What the Spark benchmarks share: the session, the input, runs of a query, and taking turns."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.do_nothing import DoNothing
+from benchmarks.figures import Figure, at_least
+from benchmarks.scale import Scale
+from benchmarks.timed_sink import TimedTxnLog
+from jobs.spark_session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+TOPIC_PARTITIONS = 4
+INPUT_FILES_PER_MICRO_BATCH = 2
+KEYS = 100_000
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def bench_session() -> Iterator[SparkSession]:
+    """A session with conf/, which sets Unix domain sockets and the checkpoint file manager."""
+    with tempfile.TemporaryDirectory(prefix="txnlog-") as folder:
+        os.environ["SPARK_LOCAL_DIRS"] = f"{folder}/local"
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            "spark.sql.streaming.numRecentProgressUpdates": "1000",
+            # Spark shares what a micro-batch reads of files out over the cores, as equal tasks.
+            "spark.sql.files.maxPartitionBytes": "1g",
+        }
+        session = build_session("txnlog benchmarks", settings=settings)
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+def register_peers(spark: SparkSession) -> None:
+    """Make the formats of the benchmarks known to the session."""
+    spark.dataSource.register(DoNothing)
+    spark.dataSource.register(TimedTxnLog)
+
+
+def write_input(spark: SparkSession, folder: Path, scale: Scale) -> str:
+    """Parquet files of keyed records, values of 100 bytes of hex; as many files as tasks."""
+    path = str(folder / "input")
+    files = scale.micro_batches * INPUT_FILES_PER_MICRO_BATCH
+    spark.range(0, scale.records, 1, files).selectExpr(
+        f"cast(concat('key-', id % {KEYS}) as binary) as key",
+        "cast(left(concat(sha2(cast(id as string), 256), sha2(cast(-id as string), 256)), 100)"
+        " as binary) as value",
+    ).write.parquet(path)
+    return path
+
+
+def input_stream(spark: SparkSession, path: str, *, micro_batches: int, scale: Scale) -> DataFrame:
+    """The input as a stream that is read in so many micro-batches."""
+    files = scale.micro_batches * INPUT_FILES_PER_MICRO_BATCH
+    return (
+        spark.readStream.schema("key binary, value binary")
+        .option("maxFilesPerTrigger", files // micro_batches)
+        .parquet(path)
+    )
+
+
+def run_query(writer: DataStreamWriter, folder: Path) -> list[dict[str, Any]]:
+    """Run a query to its end with a checkpoint of its own; the progress of each micro-batch."""
+    checkpoint = folder / f"checkpoint-{next(_numbers)}"
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+        return [found for found in query.recentProgress if "addBatch" in found["durationMs"]]
+    finally:
+        query.stop()
+
+
+def triggers_ms(progress: list[dict[str, Any]]) -> list[int]:
+    """How long each micro-batch took as a whole."""
+    return [found["durationMs"]["triggerExecution"] for found in progress]
+
+
+def take_turns(
+    peers: Mapping[str, Callable[[], list[float]]], rounds: int
+) -> dict[str, list[float]]:
+    """What each peer measured in all its rounds; every other round goes in reverse order.
+
+    A round before the first one warms the session up and does not count.
+    """
+    found: dict[str, list[float]] = {name: [] for name in peers}
+    for number in range(rounds + 1):
+        order = list(peers) if number % 2 else list(peers)[::-1]
+        for name in order:
+            measured = peers[name]()
+            what = f"round {number} of {rounds}" if number else "warm-up"
+            print(f"  {what}: {name}, {statistics.median(measured):,.1f}", flush=True)
+            if number:
+                found[name] += measured
+    return found
+
+
+def speed_up(
+    name: str, goal: float, records_per_ms: Mapping[str, list[float]], peer: str, against: str
+) -> Figure:
+    """How many times the records of `peer` txnlog gets through, by the medians of their rounds."""
+    ours, theirs = (
+        statistics.median(records_per_ms["txnlog"]),
+        statistics.median(records_per_ms[peer]),
+    )
+    return at_least(
+        name, ours / theirs, "x", goal, f"{against}: {ours:,.0f} to {theirs:,.0f} records/ms"
+    )

@@ -1,0 +1,109 @@
+"""Every benchmark at a tiny scale: that its figures come out, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks import latency, sink, source
+from benchmarks.__main__ import GROUPS, merged
+from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.scale import QUICK
+from benchmarks.session import take_turns
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROJECT = Path(__file__).resolve().parents[2]
+FIELDS = {
+    "group", "name", "value", "unit", "goal", "holds", "against", "machine", "python", "versions",
+}  # fmt: skip
+
+
+def test_a_figure_on_its_goal_holds() -> None:
+    """A bound that is read the wrong way round would call every failure a success."""
+    assert at_most("f", 2, "ms", 2).holds
+    assert not at_most("f", 2.1, "ms", 2).holds
+    assert at_least("f", 2, "x", 2).holds
+    assert not at_least("f", 1.9, "x", 2).holds
+    assert (at_most("f", 1, "ms", 2).goal, at_least("f", 1, "x", 0.5).goal) == ("<= 2", ">= 0.5")
+
+
+def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
+    """Whoever always runs first pays for the session's warming up, and looks slow."""
+    order: list[str] = []
+
+    def peer(name: str) -> list[float]:
+        order.append(name)
+        return [float(len(order))]
+
+    found = take_turns({name: lambda name=name: peer(name) for name in "ab"}, rounds=3)
+    assert "".join(order) == "ba" + "ab" + "ba" + "ab"
+    assert found == {"a": [3, 6, 7], "b": [4, 5, 8]}
+
+
+def test_results_of_other_groups_stay(tmp_path: Path) -> None:
+    """`--only` must not throw away what took minutes; what no group measures any more must go."""
+    path = tmp_path / "results.json"
+    assert merged(path, "sink", [{"group": "sink", "name": "new"}]) == [
+        {"group": "sink", "name": "new"}
+    ]
+    old = [{"group": group, "name": group} for group in reversed(GROUPS)]
+    path.write_text(json.dumps([*old, {"name": "of no group"}, {"group": "gone", "name": "x"}]))
+    found = merged(path, "sink", [{"group": "sink", "name": "new"}])
+    assert [entry["group"] for entry in found] == list(GROUPS)
+    assert [entry["name"] for entry in found if entry["group"] == "sink"] == ["new"]
+
+
+@pytest.mark.slow
+def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
+    """Who reads results.json months later must know what was measured, where and with what."""
+    output = tmp_path / "results.json"
+    arguments = ["--quick", "--only", "transactions,opening,staging", "--output", str(output)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = json.loads(output.read_text())
+    assert {entry["group"] for entry in entries} >= {"transactions", "opening"}
+    assert all(set(entry) == FIELDS for entry in entries)
+    assert all(entry["name"] in done.stdout for entry in entries)
+
+
+def test_command_refuses_a_group_that_is_not_there() -> None:
+    """A typo must not look like a run in which every goal holds."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--only", "sinks"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "sinks" in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "figures"),
+    [
+        pytest.param(sink, 2, id="sink"),
+        pytest.param(source, 2, id="source"),
+        pytest.param(latency, 6, id="latency"),
+    ],
+)
+def test_spark_figures_come_out(spark: SparkSession, module: object, figures: int) -> None:
+    """A benchmark that no test runs is broken on the day it is needed."""
+    found: list[Figure] = module.measure(spark, QUICK)  # type: ignore[attr-defined]
+    assert len({figure.name for figure in found}) == figures
+    assert all(figure.value > 0 and figure.unit and figure.goal for figure in found)
