@@ -17,12 +17,12 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test bench soak lint clean python java
+.PHONY: help venv demo test bench soak ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=<path> chooses the Python (now: $(PYTHON)); ARGS='...' goes to the program that runs,"
 	@echo "  for example: make test ARGS='-m \"not spark\" -x'"
@@ -32,14 +32,17 @@ venv: java $(VENV)/.jars ## set up .venv and the Delta jar, nothing else
 demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills and a lost checkpoint
 	@$(PY) jobs/flights.py $(ARGS)
 
-test: java $(VENV)/.jars ## all tests but the soak tests
+test: java $(VENV)/.jars ## all tests but those of soak and ways-in
 	@$(PY) -m pytest $(ARGS)
 
-bench: $(VENV)/.packages ## the figures of the README
+bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
 
 soak: java $(VENV)/.jars ## minutes of random histories, each with its seed
 	@$(PY) -m pytest -m "" --hypothesis-profile=soak $(ARGS)
+
+ways-in: java $(VENV)/.jars ## each way of docs/deploying.md: wheel, archive, zip, cluster, Connect
+	@$(PY) -m pytest -m "" tests/ways_in $(ARGS)
 
 lint: $(VENV)/.lint ## ruff and mypy
 	@$(PY) -m ruff check .

@@ -1,0 +1,25 @@
+"""The wheel in a venv of its own, and plain Python: what `pip install txnlog` gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ways_in import job, launch
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def test_wheel_in_a_fresh_venv_streams_and_reads(
+    home: Path, installed: Path, tmp_path: Path
+) -> None:
+    """What only an editable install or the checkout's own folder brings is missed by every user."""
+    environment = {"PYSPARK_PYTHON": str(installed)}
+    outcome = launch.plain_python(installed, home, tmp_path, environment=environment)
+    report = outcome.succeeded()
+    assert report["numbers"] == list(range(job.COUNT))
+    assert report["sql"] == job.COUNT // 2
+    (worker,) = report["workers"]
+    assert worker["module"].startswith(str(installed.parents[1])), worker
+    assert worker["sockets"] == "True"
