@@ -43,7 +43,7 @@ __all__ = ["Limits", "Stager"]
 # Incoming batches are joined while a lane would get fewer rows of them than this: slices of a few
 # rows cost more than the rows.
 ROWS_PER_SLICE_MIN = 256
-ROWS_PER_CHUNK_MIN = 1024
+ROWS_PER_CHUNK_MIN = 8192
 JOINED_BYTES_MAX = 16 << 20
 PUTS_AT_ONCE = 8
 
