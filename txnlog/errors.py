@@ -48,6 +48,10 @@ class ConfigError(TxnLogError, ValueError):
     """An option or setting is missing, malformed, or contradicts another one."""
 
 
+class ClientStateError(TxnLogError, RuntimeError):
+    """A call of a client out of order, or after close; says which call would be right (R39)."""
+
+
 class InvalidTopicError(TxnLogError):
     """A topic name Kafka would refuse, or an internal topic written by a user."""
 
@@ -177,6 +181,13 @@ class CommitStateUnknownError(StorageError):
     code = 7
 
 
+class OutcomeLostError(CommitStateUnknownError):
+    """Whether a transaction was committed cannot be found out any more; look into the topics."""
+
+    retriable = False
+    fatal = True
+
+
 class StagedFileTooOldError(TxnLogError):
     """A staged file is so old that vacuum may have taken it; stage the data again."""
 
@@ -254,6 +265,30 @@ class TransactionAbortableError(TxnLogError):
     abortable = True
 
 
+class TransactionAbortedError(TxnLogError):
+    """In a delivery callback: the record was thrown away, since its transaction was aborted."""
+
+
+# -- clients -------------------------------------------------------------------------------------
+
+
+class OperationTimedOutError(TxnLogError):
+    """A call did not end within its time; calling it again goes on where it stopped."""
+
+    code = 7
+    retriable = True
+
+
+class BufferExhaustedError(OperationTimedOutError, BufferError):
+    """buffer.memory stayed full for max.block.ms; the record was not taken."""
+
+
+class TransactionalIdNotFoundError(TxnLogError):
+    """No state row of that transactional.id: it was never used, or has expired."""
+
+    code = 105
+
+
 # -- groups --------------------------------------------------------------------------------------
 
 
@@ -262,6 +297,46 @@ class IllegalGenerationError(TxnLogError):
 
     code = 22
     abortable = True
+
+
+class InconsistentGroupProtocolError(TxnLogError):
+    """The members of a group know no assignor in common."""
+
+    code = 23
+    fatal = True
+
+
+class UnknownMemberIdError(TxnLogError):
+    """The consumer left its group, or was taken for dead; it joins anew at its next poll."""
+
+    code = 25
+    abortable = True
+
+
+class RebalanceInProgressError(TxnLogError):
+    """The consumer has let go of its partitions and waits for new ones: poll, then go on."""
+
+    code = 27
+    retriable = True
+
+
+class GroupIdNotFoundError(TxnLogError):
+    """No such group: nothing was ever committed in it, and it has no members."""
+
+    code = 69
+
+
+class NonEmptyGroupError(TxnLogError):
+    """The group has members; what was asked for needs a group that has none."""
+
+    code = 68
+
+
+class FencedInstanceIdError(TxnLogError):
+    """A newer consumer with the same group.instance.id took this one's place."""
+
+    code = 82
+    fatal = True
 
 
 class UnstableOffsetCommitError(TxnLogError):

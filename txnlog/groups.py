@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txnlog.clock import backoff_ms
 from txnlog.protocol.groups import (
     Entangled,
+    Group,
     GroupOffsets,
     OffsetsCommit,
     PendingOffsets,
@@ -15,6 +16,7 @@ from txnlog.protocol.groups import (
     prepare_clear,
     prepare_fetch,
     prepare_generation,
+    prepare_offset_commit,
     prepare_pending,
     prepare_reset,
     unstable,
@@ -47,31 +49,86 @@ class GroupCoordinator:
         )
         return written.groups[0].generation
 
-    def fetch(self, group_id: str, generation: int | None = None) -> dict[str, dict[int, int]]:
+    def fetch(
+        self,
+        group_id: str,
+        generation: int | None = None,
+        *,
+        partitions: Mapping[str, Collection[int]] | None = None,
+        patience_ms: int = 0,
+        fence: bool = True,
+    ) -> dict[str, dict[int, int]]:
         """Committed positions (topic -> partition -> next offset), with nothing pending on them.
 
-        Entries met on the way are settled (R46). Raises IllegalGenerationError when the group has
-        moved on, UnstableOffsetCommitError when a two-phase transaction must be waited for.
+        Entries met on the way are settled (R46): those on `partitions` only, if given, and not
+        before their holders had `patience_ms` to end by themselves; with `fence=False` never.
+        Raises IllegalGenerationError when the group has moved on, UnstableOffsetCommitError when
+        an open transaction must be waited for.
         """
         log = self._cluster.offsets_log()
-        entries: tuple[PendingOffsets, ...] = ()
-        for attempt in range(ATTEMPTS_MAX):
+        clock = self._cluster.store.clock
+        patient_until_ms = clock.boot_ms() + patience_ms
+        attempt = rounds = 0
+        while True:
             log.refresh()
             found = prepare_fetch(
-                log.view.rows.get(group_id), group_id=group_id, generation=generation
+                log.view.rows.get(group_id),
+                group_id=group_id,
+                generation=generation,
+                partitions=partitions,
             )
             if not isinstance(found, Entangled):
                 return found
-            entries = found.entries
-            for entry in entries:
-                self.settle(group_id, entry, by=f"a reader of group {group_id!r}")
-            self._cluster.store.clock.sleep_ms(backoff_ms(attempt))
-        raise unstable(group_id, entries)
+            is_patient = clock.boot_ms() < patient_until_ms
+            if not is_patient:
+                rounds += 1
+                if rounds > (ATTEMPTS_MAX if fence else 1):
+                    raise unstable(group_id, found.entries)
+            for entry in found.entries:
+                by = f"a reader of group {group_id!r}"
+                self.settle(group_id, entry, by=by, fence=fence and not is_patient)
+            clock.sleep_ms(max(1.0, backoff_ms(attempt)) if is_patient else backoff_ms(attempt))
+            attempt += 1
+
+    def describe(self, group_id: str) -> Group | None:
+        """The newest row of a group."""
+        log = self._cluster.offsets_log()
+        log.refresh()
+        return log.view.rows.get(group_id)
+
+    def commit(
+        self,
+        group_id: str,
+        generation: int,
+        positions: Positions,
+        *,
+        member_id: str = "",
+        metadata: Mapping[str, Mapping[int, str]] | None = None,
+    ) -> None:
+        """A consumer's commit outside of transactions (R48).
+
+        Raises IllegalGenerationError, UnknownMemberIdError.
+        """
+        self._cluster.offsets_log().change(
+            lambda view, version: prepare_offset_commit(
+                view.rows.get(group_id),
+                group_id=group_id,
+                generation=generation,
+                member_id=member_id,
+                offsets=positions,
+                metadata=metadata or {},
+                version=version,
+                now_ms=self._now_ms(),
+            )
+        )
 
     def add_pending(self, row: TransactionMetadata, requests: Sequence[GroupOffsets]) -> None:
         """Step 0: an entry in each group's row, in one commit, before PREPARE names the groups.
 
-        Raises IllegalGenerationError, OffsetConflictError, ProducerFencedError.
+        The offsets of an Ongoing transaction may come piece by piece; in any other state these are
+        all of them, and replace what a try that failed has left.
+        Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
+        ProducerFencedError.
         """
         log = self._cluster.offsets_log()
         entries: tuple[PendingOffsets, ...] = ()
@@ -86,6 +143,7 @@ class GroupCoordinator:
                     txn_epoch=row.producer_epoch,
                     version=version,
                     now_ms=self._now_ms(),
+                    merge=row.state is TransactionState.ONGOING,
                 )
             )
             if not isinstance(written, Entangled):
@@ -117,11 +175,12 @@ class GroupCoordinator:
             self._cluster.store.clock.sleep_ms(backoff_ms(attempt))
         raise unstable(group_id, ())
 
-    def settle(self, group_id: str, entry: PendingOffsets, *, by: str) -> None:
+    def settle(self, group_id: str, entry: PendingOffsets, *, by: str, fence: bool = True) -> None:
         """Resolve a pending entry of another transaction, in the one way that is allowed.
 
         Its holder is finished if decided; waited for if two-phase (UnstableOffsetCommitError);
         else its epoch is raised, so that it can decide nothing, and only then the entry dropped.
+        With `fence=False` a holder that may yet decide is left alone, and so is its entry.
         """
         coordinator = self._cluster.coordinator
         row = coordinator.describe(entry.transactional_id)
@@ -130,6 +189,8 @@ class GroupCoordinator:
                 coordinator.finish(row)
                 return None
             two_phase = row.state is TransactionState.ONGOING and row.pending.prepared_by_client
+            if row.producer_epoch <= entry.txn_epoch and not fence:
+                return None
             if two_phase and row.txn_epoch == entry.txn_epoch:
                 raise unstable(group_id, (entry,))
             if row.producer_epoch <= entry.txn_epoch:

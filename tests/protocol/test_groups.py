@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from txnlog.errors import (
     CorruptLogError,
     IllegalGenerationError,
     OffsetConflictError,
     ProducerFencedError,
+    UnknownMemberIdError,
 )
+from txnlog.protocol.group_metadata import Member
 from txnlog.protocol.groups import (
     Entangled,
     Group,
@@ -21,6 +24,7 @@ from txnlog.protocol.groups import (
     prepare_clear,
     prepare_fetch,
     prepare_generation,
+    prepare_offset_commit,
     prepare_offsets_marker,
     prepare_pending,
     prepare_reset,
@@ -63,12 +67,15 @@ class Table:
         epoch: int = 0,
         generation: int = 1,
         partition: int = 0,
+        merge: bool = False,
+        member_id: str = "",
     ) -> object:
         request = GroupOffsets(
             group_id="g",
             generation=generation,
-            start={"in": {partition: start}},
+            start={} if merge else {"in": {partition: start}},
             end={"in": {partition: end}},
+            member_id=member_id,
         )
         decision = prepare_pending(
             self.groups,
@@ -77,6 +84,28 @@ class Table:
             transactional_id=f"id{producer_id}",
             producer_id=producer_id,
             txn_epoch=epoch,
+            version=self.version + 1,
+            now_ms=0,
+            merge=merge,
+        )
+        return self.write(decision)
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        partition: int = 0,
+        generation: int = 1,
+        member_id: str = "",
+        metadata: str = "",
+    ) -> object:
+        decision = prepare_offset_commit(
+            self.groups.get("g"),
+            group_id="g",
+            generation=generation,
+            member_id=member_id,
+            offsets={"in": {partition: offset}},
+            metadata={"in": {partition: metadata}},
             version=self.version + 1,
             now_ms=0,
         )
@@ -238,6 +267,107 @@ def test_start_below_a_position_of_the_same_generation_is_refused(table: Table) 
     assert isinstance(table.pending(0, 5, producer_id=8, generation=2), OffsetsCommit)
 
 
+def test_offsets_sent_piece_by_piece_are_all_committed(table: Table) -> None:
+    """A second send_offsets_to_transaction must not forget what the first one sent (R45)."""
+    table.pending(0, 5, merge=True)
+    table.pending(0, 7, partition=1, merge=True)
+    table.pending(0, 6, merge=True)
+    entries = [(e.version, e.offsets) for e in table.group.pending]
+    assert entries == [(3, {"in": {1: 7}}), (4, {"in": {0: 6}})]
+    assert table.pending(0, 6, merge=True) is None
+    table.mark(COMMIT)
+    assert table.group.positions() == {"in": {0: 6, 1: 7}}
+    assert table.group.pending == ()
+
+
+def test_offsets_sent_in_pieces_each_keep_the_version_they_were_sent_at(table: Table) -> None:
+    """A commit between two pieces wins over the first and loses against the second (R47)."""
+    table.pending(0, 5, merge=True)
+    table.commit(9)
+    table.commit(3, partition=1)
+    table.pending(0, 7, partition=1, merge=True)
+    table.mark(COMMIT)
+    assert table.group.positions() == {"in": {0: 9, 1: 7}}
+
+
+def test_try_that_failed_leaves_nothing_in_the_next_one_of_its_epoch(table: Table) -> None:
+    """A deferred commit that failed after step 0: the next begins anew in the same epoch (R47)."""
+    table.pending(0, 5)
+    table.pending(0, 7, partition=1)
+    table.mark(COMMIT)
+    assert table.group.positions() == {"in": {1: 7}}
+
+
+def test_pieces_of_an_older_transaction_are_not_added_to(table: Table) -> None:
+    """What the former epoch left must never commit with this one (R47)."""
+    table.pending(0, 5, merge=True)
+    table.pending(0, 7, partition=1, epoch=1, merge=True)
+    assert [(e.txn_epoch, e.offsets) for e in table.group.pending] == [(1, {"in": {1: 7}})]
+
+
+def test_consumer_commit_wins_over_what_was_pending_before_it(table: Table) -> None:
+    """The transaction's older position would bring records back (R47)."""
+    table.pending(0, 5)
+    table.commit(8)
+    assert table.position() == 8
+    table.mark(COMMIT)
+    assert table.position() == 8
+    table.pending(8, 9, epoch=1)
+    table.mark(COMMIT, epoch=1)
+    assert table.position() == 9
+
+
+def test_consumer_commit_that_is_there_is_not_written_again(table: Table) -> None:
+    """A lost reply, or an idle consumer that commits every 5 s (R28)."""
+    table.commit(5, metadata="note")
+    assert table.commit(5, metadata="note") is None
+    assert table.group.offsets["in"][0].metadata == "note"
+    assert isinstance(table.commit(5, metadata="other"), OffsetsCommit)
+    table.pending(5, 7)
+    assert isinstance(table.commit(5, metadata="other"), OffsetsCommit)
+    table.mark(COMMIT)
+    assert table.position() == 5
+
+
+def test_stale_generation_or_member_commits_nothing(table: Table) -> None:
+    """Two consumers of one group both commit the same input (R48)."""
+    with pytest.raises(IllegalGenerationError):
+        Table().commit(5)
+    with pytest.raises(UnknownMemberIdError, match="no member 'x'"):
+        table.commit(5, member_id="x")
+    with pytest.raises(UnknownMemberIdError):
+        table.pending(0, 5, member_id="x", merge=True)
+    table.groups["g"] = replace(table.group, members={"x": Member(topics=("in",))})
+    table.commit(5, member_id="x")
+    assert table.group.members["x"].heartbeat == 1
+    assert isinstance(table.pending(0, 6, member_id="x", merge=True), OffsetsCommit)
+    table.bump()
+    for refused in (table.commit, lambda n, **k: table.pending(0, n, merge=True, **k)):
+        with pytest.raises(IllegalGenerationError):
+            refused(7, member_id="x")
+    assert table.position() == 5
+
+
+def test_fetch_for_some_partitions_minds_only_entries_on_them(table: Table) -> None:
+    """A member that starts must not fence the transactions of all the others (R46)."""
+    table.pending(0, 5)
+    only: dict[str, tuple[int, ...]] = {"in": (1,)}
+    assert prepare_fetch(table.group, group_id="g", generation=1, partitions=only) == {}
+    found = prepare_fetch(table.group, group_id="g", generation=1, partitions={"in": (0, 1)})
+    assert isinstance(found, Entangled)
+
+
+def test_generation_of_an_outsider_takes_the_assignment_away(table: Table) -> None:
+    """Members would go on reading beside a Spark query, or before a reset (R48)."""
+    held = replace(table.group, assignment={"x": {"in": (0,)}})
+    for decision in (
+        prepare_generation(held, group_id="g", now_ms=0),
+        prepare_reset(held, group_id="g", positions={}, version=9, now_ms=0),
+    ):
+        assert isinstance(decision, OffsetsCommit)
+        assert decision.groups[0].assignment == {}
+
+
 def test_clear_drops_exactly_the_entry_that_was_met(table: Table) -> None:
     """The entry was replaced since: the new one's holder is alive (R46)."""
     table.pending(0, 5)
@@ -263,9 +393,15 @@ def test_reset_waits_for_entries_and_begins_a_generation(table: Table) -> None:
 def test_group_row_survives_the_store_and_damage_is_named(table: Table) -> None:
     """A row that is read wrongly moves a group's position (R38, R66)."""
     table.pending(0, 5)
+    table.groups["g"] = replace(
+        table.group,
+        members={"x": Member(topics=("in",), heartbeat=3, joined=1, host="h")},
+        assignment={"x": {"in": (0, 1)}},
+    )
     values = {**table.group.to_values(), "from_the_future": "kept"}
     read = Group.from_values(values, path="f", source="s")
     assert read.to_values() == values
     assert read.pending == table.group.pending
+    assert (read.members, read.assignment) == (table.group.members, table.group.assignment)
     with pytest.raises(CorruptLogError, match="the-source.*'g'"):
         Group.from_values({**values, "offsets": "{"}, path="f", source="the-source")

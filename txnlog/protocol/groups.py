@@ -1,126 +1,53 @@
-"""The group row: committed offsets, generation and pending offsets of open transactions.
+"""Decisions about a group's row: its generation, committed offsets, and pending ones.
 
-Pure decisions, as in org.apache.kafka.coordinator.group.OffsetMetadataManager. A row lives in
-`__consumer_offsets`; the table's transactional markers (`txn` per producer id) are passed along,
-because an entry of a transaction that has its marker must never come back.
+Pure decisions, as in org.apache.kafka.coordinator.group.OffsetMetadataManager. The offsets table's
+transactional markers (`txn` per producer id) are passed along, because an entry of a transaction
+that has its marker must never come back. Joining and leaving are in txnlog.protocol.membership.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 from msgspec.structs import replace
 
 from txnlog.errors import (
-    CorruptLogError,
     IllegalGenerationError,
     OffsetConflictError,
     ProducerFencedError,
+    UnknownMemberIdError,
     UnstableOffsetCommitError,
+)
+from txnlog.protocol.group_metadata import (
+    GROUP_COLUMNS,
+    CommittedOffset,
+    Group,
+    PendingOffsets,
+    Positions,
 )
 from txnlog.protocol.states import TransactionResult
 
-Positions = Mapping[str, Mapping[int, int]]
+__all__ = [
+    "GROUP_COLUMNS",
+    "CommittedOffset",
+    "Entangled",
+    "Group",
+    "GroupOffsets",
+    "OffsetsCommit",
+    "PendingOffsets",
+    "Positions",
+    "prepare_clear",
+    "prepare_fetch",
+    "prepare_generation",
+    "prepare_offset_commit",
+    "prepare_offsets_marker",
+    "prepare_pending",
+    "prepare_reset",
+    "unstable",
+]
 
-
-class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """Next offset to read, under which generation and at which log version it was written."""
-
-    offset: int
-    generation: int
-    version: int
-    metadata: str = ""
-
-
-class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets an open transaction will commit; `version` is that of the commit that wrote it."""
-
-    transactional_id: str
-    producer_id: int
-    txn_epoch: int
-    version: int
-    generation: int
-    offsets: dict[str, dict[int, int]]
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `__consumer_offsets`."""
-
-    group_id: str
-    generation: int = 0
-    offsets: dict[str, dict[int, CommittedOffset]] = {}
-    pending: tuple[PendingOffsets, ...] = ()
-    members: dict[str, msgspec.Raw] = {}
-    assignment: dict[str, msgspec.Raw] = {}
-    updated_ms: int = -1
-    path: str = ""
-    extra: dict[str, str] = {}
-
-    def positions(self) -> dict[str, dict[int, int]]:
-        """topic -> partition -> next offset to read."""
-        return {
-            topic: {partition: known.offset for partition, known in partitions.items()}
-            for topic, partitions in self.offsets.items()
-        }
-
-    def to_values(self) -> dict[str, str]:
-        """The row as Delta partition values."""
-        values = dict(self.extra)
-        values.update(
-            group_id=self.group_id,
-            generation=str(self.generation),
-            offsets=_encode(self.offsets),
-            pending=_encode(self.pending),
-            members=_encode(self.members),
-            assignment=_encode(self.assignment),
-            updated_ms=str(self.updated_ms),
-        )
-        return values
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, str], *, path: str, source: str) -> Group:
-        """Read a row back. Raises CorruptLogError naming `source`."""
-        try:
-            return cls(
-                group_id=values["group_id"],
-                generation=int(values["generation"]),
-                offsets=_OFFSETS.decode(values["offsets"]),
-                pending=_PENDING.decode(values["pending"]),
-                members=_RAW.decode(values["members"]),
-                assignment=_RAW.decode(values["assignment"]),
-                updated_ms=int(values["updated_ms"]),
-                path=path,
-                extra={k: v for k, v in values.items() if k not in GROUP_COLUMNS},
-            )
-        except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
-            raise CorruptLogError(
-                f"{source}: the row of group {values.get('group_id')!r} cannot be read "
-                f"({type(error).__name__}: {error}). It was written by a newer txnlog or is "
-                "damaged; upgrade, or restore the table.",
-                file=source,
-            ) from error
-
-
-GROUP_COLUMNS: Mapping[str, str] = {
-    "group_id": "string",
-    "generation": "long",
-    "offsets": "string",
-    "pending": "string",
-    "members": "string",
-    "assignment": "string",
-    "updated_ms": "long",
-}
-
-_ENCODER = msgspec.json.Encoder()
-_OFFSETS = msgspec.json.Decoder(dict[str, dict[int, CommittedOffset]])
-_PENDING = msgspec.json.Decoder(tuple[PendingOffsets, ...])
-_RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def _encode(value: object) -> str:
-    return _ENCODER.encode(value).decode()
+Partitions = Mapping[str, Collection[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +64,8 @@ class GroupOffsets:
     """The offsets of one group that a transaction commits.
 
     `start` is where the transaction's input began (Spark batches: refused when the group has
-    moved past it under the same generation), `end` the next offsets to read.
+    moved past it under the same generation), `end` the next offsets to read. `member_id` is that
+    of a consumer with a subscription, "" for everybody else.
     """
 
     group_id: str
@@ -145,6 +73,7 @@ class GroupOffsets:
     start: Positions
     end: Positions
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    member_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +84,95 @@ class Entangled:
 
 
 def prepare_generation(group: Group | None, *, group_id: str, now_ms: int) -> OffsetsCommit:
-    """Bump the generation: whoever held the old one commits nothing any more."""
+    """Bump the generation: whoever held the old one, members too, commits nothing any more."""
     row = group if group is not None else Group(group_id=group_id)
-    bumped = replace(row, generation=row.generation + 1, updated_ms=now_ms)
+    bumped = replace(row, generation=row.generation + 1, assignment={}, updated_ms=now_ms)
     return OffsetsCommit(operation="JOIN GROUP", groups=(bumped,))
 
 
 def prepare_fetch(
-    group: Group | None, *, group_id: str, generation: int | None
+    group: Group | None,
+    *,
+    group_id: str,
+    generation: int | None,
+    partitions: Partitions | None = None,
 ) -> dict[str, dict[int, int]] | Entangled:
-    """Committed positions, believed only under the generation and with nothing pending (R46)."""
+    """Committed positions, believed only under the generation and with nothing pending (R46).
+
+    `partitions`: only entries on these matter, to a member that was assigned them.
+    """
     if group is None:
         if generation:
             raise _stale(group_id, generation, 0)
         return {}
     if generation is not None and group.generation != generation:
         raise _stale(group_id, generation, group.generation)
-    if group.pending:
-        return Entangled(group.pending)
-    return group.positions()
+    met = tuple(
+        entry
+        for entry in group.pending
+        if partitions is None or _overlaps(entry.offsets, partitions)
+    )
+    return Entangled(met) if met else group.positions()
+
+
+def prepare_offset_commit(
+    group: Group | None,
+    *,
+    group_id: str,
+    generation: int,
+    member_id: str,
+    offsets: Positions,
+    metadata: Mapping[str, Mapping[int, str]],
+    version: int,
+    now_ms: int,
+) -> OffsetsCommit | None:
+    """A consumer's own commit, outside of transactions; None when it is there already.
+
+    Wins over entries that were pending before it, even if they commit later (R47). It is a sign of
+    life as well. Raises IllegalGenerationError, UnknownMemberIdError (R48).
+    """
+    row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+    merged = {topic: dict(known) for topic, known in row.offsets.items()}
+    met = [entry.version for entry in row.pending if _overlaps(entry.offsets, offsets)]
+    newest = max(met, default=-1)
+    changed = False
+    for topic, partitions in offsets.items():
+        known = merged.setdefault(topic, {})
+        for partition, offset in partitions.items():
+            note = metadata.get(topic, {}).get(partition, "")
+            there = known.get(partition, CommittedOffset(-1, -1, -1))
+            same = (there.offset, there.generation, there.metadata) == (offset, generation, note)
+            if same and there.version >= newest:
+                continue
+            known[partition] = CommittedOffset(offset, generation, version, note)
+            changed = True
+    if not changed:
+        return None
+    members = row.members
+    if member_id:
+        alive = members[member_id]
+        members = {**members, member_id: replace(alive, heartbeat=alive.heartbeat + 1)}
+    put = replace(row, offsets=merged, members=members, updated_ms=now_ms)
+    return OffsetsCommit(operation="OFFSET COMMIT", groups=(put,))
+
+
+def check_member(group: Group | None, *, group_id: str, generation: int, member_id: str) -> Group:
+    """The group, if it still has this generation and member (R48).
+
+    Raises IllegalGenerationError, UnknownMemberIdError.
+    """
+    current = 0 if group is None else group.generation
+    if group is None or current != generation:
+        raise _stale(group_id, generation, current)
+    if member_id and member_id not in group.members:
+        raise UnknownMemberIdError(
+            f"Group {group_id!r} has no member {member_id!r}: it left, or was taken for dead after "
+            "session.timeout.ms without a heartbeat or max.poll.interval.ms without a poll. What "
+            "it has read since its last commit will be read again; it joins anew at its next poll.",
+            group_id=group_id,
+            member_id=member_id,
+        )
+    return group
 
 
 def prepare_pending(
@@ -186,11 +185,14 @@ def prepare_pending(
     txn_epoch: int,
     version: int,
     now_ms: int,
+    merge: bool = False,
 ) -> OffsetsCommit | Entangled | None:
     """Step 0: put an entry into each group's row; None when they are there already.
 
-    `version` is the log version this commit would get. Raises ProducerFencedError,
-    IllegalGenerationError, OffsetConflictError.
+    `version` is the log version this commit would get. The request replaces what an earlier try of
+    the same epoch left; with `merge` it adds to that, for a transaction that is Ongoing and gets
+    its offsets piece by piece. Raises ProducerFencedError, IllegalGenerationError,
+    UnknownMemberIdError, OffsetConflictError.
     """
     if markers.get(producer_id, -1) >= txn_epoch:
         raise ProducerFencedError(
@@ -201,26 +203,26 @@ def prepare_pending(
     rows = []
     strangers: list[PendingOffsets] = []
     for request in requests:
-        group = groups.get(request.group_id)
-        current = 0 if group is None else group.generation
-        if group is None or current != request.generation:
-            raise _stale(request.group_id, request.generation, current)
-        for entry in group.pending:
-            if entry.producer_id == producer_id and entry.txn_epoch > txn_epoch:
-                raise ProducerFencedError(
-                    f"{transactional_id!r} has an entry of epoch {entry.txn_epoch} in group "
-                    f"{request.group_id!r}, newer than this producer's epoch {txn_epoch}: a newer "
-                    "instance took over. Stop this one.",
-                    transactional_id=transactional_id,
-                )
+        group = check_member(
+            groups.get(request.group_id),
+            group_id=request.group_id,
+            generation=request.generation,
+            member_id=request.member_id,
+        )
+        _check_epochs(group, transactional_id, producer_id, txn_epoch)
         wanted = {topic: dict(partitions) for topic, partitions in request.end.items()}
         own = [e for e in group.pending if e.producer_id == producer_id]
-        if any(
-            (e.txn_epoch, e.generation, e.offsets) == (txn_epoch, request.generation, wanted)
-            for e in own
-        ):
-            continue
         others = [e for e in group.pending if e.producer_id != producer_id]
+        same = [e for e in own if e.txn_epoch == txn_epoch]
+        if merge:
+            wanted = _without(wanted, [e for e in same if e.generation == request.generation])
+            if not wanted:
+                continue
+            kept = [left for e in same if (left := _less(e, wanted)) is not None]
+        else:
+            if any((e.generation, e.offsets) == (request.generation, wanted) for e in same):
+                continue
+            kept = []
         strangers += [e for e in others if _overlaps(e.offsets, wanted)]
         _check_start(group, request)
         entry = PendingOffsets(
@@ -231,7 +233,7 @@ def prepare_pending(
             generation=request.generation,
             offsets=wanted,
         )
-        rows.append(replace(group, pending=(*others, entry), updated_ms=now_ms))
+        rows.append(replace(group, pending=(*others, *kept, entry), updated_ms=now_ms))
     if strangers:
         return Entangled(tuple(strangers))
     if not rows:
@@ -301,7 +303,7 @@ def prepare_reset(
         for partition, offset in partitions.items():
             known = CommittedOffset(offset, generation, version)
             offsets.setdefault(topic, {})[partition] = known
-    moved = replace(row, generation=generation, offsets=offsets, updated_ms=now_ms)
+    moved = replace(row, generation=generation, offsets=offsets, assignment={}, updated_ms=now_ms)
     return OffsetsCommit(operation="ALTER CONSUMER GROUP OFFSETS", groups=(moved,))
 
 
@@ -314,6 +316,44 @@ def _settle(
             there = known.get(partition)
             if there is None or there.version < entry.version:
                 known[partition] = CommittedOffset(offset, entry.generation, version)
+
+
+def _check_epochs(group: Group, transactional_id: str, producer_id: int, txn_epoch: int) -> None:
+    for entry in group.pending:
+        if entry.producer_id == producer_id and entry.txn_epoch > txn_epoch:
+            raise ProducerFencedError(
+                f"{transactional_id!r} has an entry of epoch {entry.txn_epoch} in group "
+                f"{group.group_id!r}, newer than this producer's epoch {txn_epoch}: a newer "
+                "instance took over. Stop this one.",
+                transactional_id=transactional_id,
+            )
+
+
+def _without(
+    wanted: dict[str, dict[int, int]], entries: Sequence[PendingOffsets]
+) -> dict[str, dict[int, int]]:
+    """What is wanted and not pending yet: an entry that is there keeps its version (R28, R47)."""
+    there = {
+        (topic, partition, offset)
+        for entry in entries
+        for topic, partitions in entry.offsets.items()
+        for partition, offset in partitions.items()
+    }
+    left = {
+        topic: {p: offset for p, offset in partitions.items() if (topic, p, offset) not in there}
+        for topic, partitions in wanted.items()
+    }
+    return {topic: partitions for topic, partitions in left.items() if partitions}
+
+
+def _less(entry: PendingOffsets, wanted: Positions) -> PendingOffsets | None:
+    """The entry without the partitions that are sent anew; None when nothing is left of it."""
+    left = {
+        topic: {p: offset for p, offset in partitions.items() if p not in wanted.get(topic, {})}
+        for topic, partitions in entry.offsets.items()
+    }
+    left = {topic: partitions for topic, partitions in left.items() if partitions}
+    return replace(entry, offsets=left) if left else None
 
 
 def _check_start(group: Group, request: GroupOffsets) -> None:
@@ -335,7 +375,7 @@ def _check_start(group: Group, request: GroupOffsets) -> None:
                 )
 
 
-def _overlaps(left: Positions, right: Positions) -> bool:
+def _overlaps(left: Partitions, right: Partitions) -> bool:
     return any(
         set(partitions) & set(right[topic]) for topic, partitions in left.items() if topic in right
     )
@@ -344,8 +384,9 @@ def _overlaps(left: Positions, right: Positions) -> bool:
 def _stale(group_id: str, generation: int, current: int) -> IllegalGenerationError:
     return IllegalGenerationError(
         f"Group {group_id!r} is at generation {current}, not {generation}: another consumer or "
-        "query started in it, or an operator reset it. Stop this one, or start it anew with "
-        "startingOffsets=committed and a new checkpointLocation.",
+        "query started in it, or an operator reset it. A consumer with a subscription gets its "
+        "partitions anew at its next poll; stop anything else, or start it anew (a Spark query "
+        "with startingOffsets=committed and a new checkpointLocation).",
         group_id=group_id,
         expected_generation=current,
         actual_generation=generation,

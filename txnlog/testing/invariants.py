@@ -118,11 +118,27 @@ def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
 
 
 def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
-    """Entries are one per producer, and none outlives its marker."""
+    """Entries are one per partition, none outlives its marker; a partition has one owner."""
     for group in offsets.view.rows.values():
-        holders = [entry.producer_id for entry in group.pending]
-        if len(set(holders)) < len(holders):
-            _broken(f"group {group.group_id!r}: two entries of one producer")
+        held = [
+            (topic, number)
+            for entry in group.pending
+            for topic, numbers in entry.offsets.items()
+            for number in numbers
+        ]
+        if len(set(held)) < len(held):
+            _broken(f"group {group.group_id!r}: two entries on one partition")
+        epochs = {(entry.producer_id, entry.txn_epoch) for entry in group.pending}
+        if len({producer_id for producer_id, _ in epochs}) < len(epochs):
+            _broken(f"group {group.group_id!r}: entries of two transactions of one producer")
+        assigned = [
+            (topic, number)
+            for topics in group.assignment.values()
+            for topic, numbers in topics.items()
+            for number in numbers
+        ]
+        if len(set(assigned)) < len(assigned):
+            _broken(f"group {group.group_id!r}: a partition has two owners: {group.assignment}")
         for entry in group.pending:
             if offsets.view.markers.get(entry.producer_id, -1) >= entry.txn_epoch:
                 _broken(f"group {group.group_id!r}: an entry outlived its marker: {entry}")

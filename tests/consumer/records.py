@@ -1,0 +1,190 @@
+"""Topics with real records in a shared memory store, and consumers of them on a virtual clock."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.messages import Message, TopicPartition
+from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.parquet import RECORD_SCHEMA, write_batch_file
+from txnlog.testing.faults import SharedMemory
+
+PLAIN = LogSettings(checkpoint_mode="off")
+TIME_MS = 1_700_000_000_000
+SESSION_MS = 45_000
+BEAT_MS = 3_000
+
+
+def process(shared: SharedMemory) -> Cluster:
+    """A new process: its own memory, the shared store."""
+    return Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
+
+
+def world(partitions: int = 2, topic: str = "t") -> SharedMemory:
+    """A store with a cluster and one topic."""
+    shared = SharedMemory()
+    process(shared).create_topic(topic, partitions=partitions)
+    return shared
+
+
+def staged(
+    cluster: Cluster,
+    values: Sequence[bytes | None],
+    *,
+    topic: str = "t",
+    partition: int = 0,
+    time_ms: int = TIME_MS,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[object] | None = None,
+) -> StagedBatch:
+    """A data file of these records, a millisecond apart."""
+    log = cluster.topic(topic)
+    count = len(values)
+    times_us = [(time_ms + number) * 1000 for number in range(count)]
+    records = pa.RecordBatch.from_arrays(
+        [
+            pa.array(times_us, pa.timestamp("us", tz="UTC")),
+            pa.array(keys or [None] * count, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.array(headers or [None] * count, RECORD_SCHEMA.field("headers").type),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+    path = f"part-{partition}-{uuid.uuid4()}.parquet"
+    file = write_batch_file(cluster.store, f"{topic}/{path}", records)
+    return StagedBatch(
+        topic=topic,
+        topic_id=log.topic_id,
+        partition=partition,
+        path=path,
+        size_bytes=file.size_bytes,
+        num_records=file.num_records,
+        timestamp_min_us=file.timestamp_min_us,
+        timestamp_max_us=file.timestamp_max_us,
+        staged_ms=cluster.store.now_ms(),
+    )
+
+
+def put(cluster: Cluster, *values: bytes, **where: Any) -> None:
+    """Append records of no transaction that anybody could see open."""
+    cluster.coordinator.commit_one_off([staged(cluster, values, **where)], Owner(run_id="put"))
+
+
+class Writer:
+    """A transactional producer with eager publication, reduced to what readers notice."""
+
+    def __init__(self, cluster: Cluster, name: str = "writer") -> None:
+        self.cluster = cluster
+        self.row = cluster.coordinator.init_producer_id(name, Owner(run_id=str(uuid.uuid4())))
+        self._sequences: dict[int, int] = {}
+
+    def append(self, *values: bytes, **where: Any) -> None:
+        batch = staged(self.cluster, values, **where)
+        touched = TopicPartitions(
+            topic=batch.topic, topic_id=batch.topic_id, partitions=(batch.partition,)
+        )
+        self.row = self.cluster.coordinator.add_partitions(self.row, [touched])
+        sequence = self._sequences.get(batch.partition, 0)
+        self.cluster.coordinator.append(self.row, [batch], {batch.partition: sequence})
+        self._sequences[batch.partition] = sequence + len(values)
+
+    def commit(self) -> TransactionMetadata:
+        self._sequences.clear()
+        self.row = self.cluster.coordinator.commit(self.row)
+        return self.row
+
+    def abort(self) -> None:
+        self._sequences.clear()
+        self.row = self.cluster.coordinator.abort(self.row)
+
+
+def consumer(cluster: Cluster, **config: Any) -> Consumer:
+    """A consumer without a thread, which starts at the beginning; `_` in a name stands for `.`."""
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return Consumer(
+        {"auto.offset.reset": "earliest", **settings}, cluster=cluster, background=False
+    )
+
+
+def member(shared: SharedMemory, topics: Sequence[str] = ("t",), **config: Any) -> Consumer:
+    """A consumer of group g in a process of its own, with a subscription."""
+    callbacks = {name: config.pop(name) for name in list(config) if name.startswith("on_")}
+    made = consumer(process(shared), **{"group_id": "g", **config})
+    made.subscribe(list(topics), **callbacks)
+    return made
+
+
+def read(reader: Consumer, timeout: float = 0) -> list[bytes | None]:
+    """Values of all messages that are there now."""
+    return [message.value() for message in messages(reader, timeout)]
+
+
+def messages(reader: Consumer, timeout: float = 0) -> list[Message]:
+    return reader.consume(100_000, timeout)
+
+
+def beat(*members: Consumer) -> None:
+    """One heartbeat of each, as their threads would do it."""
+    for one in members:
+        one._consumption().require_session().heart.beat()
+
+
+def turn(shared: SharedMemory, *members: Consumer, rounds: int = 4) -> None:
+    """Let the members live for a while: heartbeats, and polls that read nothing."""
+    for _ in range(rounds):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(*members)
+        for one in members:
+            one._consumption().maintain()
+
+
+def parts(one: Consumer) -> list[int]:
+    return [p.partition for p in one.assignment()]
+
+
+def group_row(shared: SharedMemory) -> Group:
+    found = process(shared).groups.describe("g")
+    assert found is not None
+    return found
+
+
+def committed(reader: Consumer, partition: int = 0, timeout: float = 0) -> int:
+    return reader.committed([TopicPartition("t", partition)], timeout)[0].offset
+
+
+def sent(reader: Consumer, *, topic: str = "t") -> GroupOffsets:
+    """What send_offsets_to_transaction makes of a consumer's positions (KIP-447)."""
+    who = reader.consumer_group_metadata()
+    held = reader.position(reader.assignment())
+    return GroupOffsets(
+        group_id=who.group_id,
+        generation=who.generation,
+        member_id=who.member_id,
+        start={},
+        end={topic: {p.partition: p.offset for p in held if p.offset >= 0}},
+    )
+
+
+class Told:
+    """What the callbacks of a consumer were told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def note(consumer: object, partitions: list[TopicPartition]) -> None:
+            self.calls.append((name, [p.partition for p in partitions]))
+
+        return note
+
+    def callbacks(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("on_assign", "on_revoke", "on_lost")}

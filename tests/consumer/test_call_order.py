@@ -1,0 +1,81 @@
+"""Calls out of order and wrong settings: what to call, or what to write, instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.consumer.records import (
+    consumer,
+    member,
+    process,
+    read,
+    world,
+)
+from txnlog.consumer import Consumer
+from txnlog.errors import (
+    ClientStateError,
+    ConfigError,
+    InvalidTopicError,
+    RebalanceInProgressError,
+)
+from txnlog.messages import TopicPartition
+
+
+def test_calls_out_of_order_say_what_to_call() -> None:
+    """A None from poll for ever would hide the mistake (R39)."""
+    shared = world(1)
+    reader = consumer(process(shared), group_id="g")
+    for call in (reader.poll, reader.consume, reader.consume_batch):
+        with pytest.raises(ClientStateError, match="subscribe or assign"):
+            call(timeout=0)
+    with pytest.raises(ClientStateError, match="subscribe or assign"):
+        reader.commit(asynchronous=False)
+    with pytest.raises(ClientStateError, match="subscribe or assign"):
+        reader.consumer_group_metadata()
+    reader.subscribe(["t"])
+    with pytest.raises(ClientStateError, match="unsubscribe"):
+        reader.assign([TopicPartition("t", 0)])
+    for stranger in (reader.seek, lambda p: reader.pause([p]), lambda p: reader.resume([p])):
+        with pytest.raises(ClientStateError, match="not assigned"):
+            stranger(TopicPartition("t", 0, 1))
+    reader.poll(0)
+    with pytest.raises(ConfigError, match="below 0"):
+        reader.commit(offsets=[TopicPartition("t", 0)])
+    reader.unsubscribe()
+    reader.assign([TopicPartition("t", 0)])
+    with pytest.raises(ClientStateError, match="unassign"):
+        reader.subscribe(["t"])
+    reader.close()
+    reader.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        reader.poll(0)
+
+
+def test_commit_while_partitions_are_given_out_anew_is_refused() -> None:
+    """The position belongs to nobody at that moment (R39, R48)."""
+    shared = world(1)
+    first = member(shared)
+    read(first)
+    second = member(shared)
+    read(second)
+    with pytest.raises(RebalanceInProgressError, match="poll"):
+        second.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+    with pytest.raises(RebalanceInProgressError):
+        second.consumer_group_metadata()
+
+
+def test_wrong_settings_are_named() -> None:
+    """A setting with a typing error would silently be the default (R60)."""
+    cluster = process(world(1))
+    with pytest.raises(ConfigError, match="session.timeout.ms"):
+        consumer(cluster, sesion_timeout_ms=3)
+    with pytest.raises(ConfigError, match="read_committed or read_uncommitted"):
+        consumer(cluster, isolation_level="serializable")
+    with pytest.raises(ConfigError, match="group.id"):
+        consumer(cluster).subscribe(["t"])
+    with pytest.raises(ConfigError, match="regular expression"):
+        consumer(cluster, group_id="g").subscribe(["^("])
+    with pytest.raises(InvalidTopicError):
+        consumer(cluster, group_id="g").subscribe(["__consumer_offsets"])
+    with pytest.raises(ConfigError, match="txnlog.root"):
+        Consumer({"group.id": "g"})

@@ -1,0 +1,272 @@
+"""Consume, transform, produce: whatever becomes of the members, each record is copied once."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from tests.consumer.records import (
+    BEAT_MS,
+    SESSION_MS,
+    beat,
+    consumer,
+    member,
+    process,
+    put,
+    staged,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.errors import ClientStateError, TxnLogError
+from txnlog.messages import TopicPartition
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import Owner, StagedBatch, TransactionMetadata
+from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
+from txnlog.testing.invariants import check_cluster
+
+PARTITIONS = 3
+
+
+@dataclass
+class Worker:
+    """A process that copies t to out, a transaction at a time, under an id of its own."""
+
+    name: str
+    reader: Consumer
+    cluster: Cluster
+    row: TransactionMetadata
+    open: tuple[list[StagedBatch], list[GroupOffsets]] | None = None
+    must_rewind: bool = False
+    lost: list[str] = field(default_factory=list)
+
+    def copy(self, count: int) -> None:
+        """Read some records and stage their copies; what was read is in the transaction."""
+        if self.open is not None:
+            return
+        if self.must_rewind and not self.rewind():
+            return
+        found = self.reader.consume(count, 0)
+        if not found:
+            return
+        values = [message.value() for message in found]
+        who = self.reader.consumer_group_metadata()
+        end: dict[str, dict[int, int]] = {"t": {}}
+        for message in found:
+            end["t"][message.partition()] = (message.offset() or 0) + 1
+        offsets = GroupOffsets(
+            group_id="g", generation=who.generation, member_id=who.member_id, start={}, end=end
+        )
+        self.open = ([staged(self.cluster, values, topic="out")], [offsets])
+
+    def commit(self) -> None:
+        if self.open is None:
+            return
+        batches, offsets = self.open
+        self.open = None
+        try:
+            self.row = self.cluster.coordinator.commit(self.row, batches, offsets=offsets)
+        except TxnLogError as error:
+            self.lost.append(type(error).__name__)
+            self.must_rewind = True
+            self.row = self.cluster.coordinator.init_producer_id(
+                self.name, Owner(run_id=str(uuid.uuid4()))
+            )
+
+    def rewind(self) -> bool:
+        """Back to what is committed, as after any abort (R49)."""
+        try:
+            held = self.reader.committed(self.reader.assignment(), 0)
+            for p in held:
+                self.reader.seek(TopicPartition(p.topic, p.partition, max(0, p.offset)))
+        except (TxnLogError, ClientStateError):
+            return False
+        self.must_rewind = False
+        return True
+
+
+def new_worker(shared: SharedMemory, name: str) -> Worker:
+    reader = member(shared, enable_auto_commit=False, client_id=name)
+    cluster = reader._consumption().cluster
+    row = cluster.coordinator.init_producer_id(name, Owner(run_id=str(uuid.uuid4())))
+    return Worker(name, reader, cluster, row)
+
+
+def check_copied_once(shared: SharedMemory, produced: int) -> None:
+    reader = consumer(process(shared))
+    reader.assign([TopicPartition("out", 0)])
+    copied = Counter(int(m.value() or b"-1") for m in reader.consume(10_000, 0))
+    assert copied == Counter(range(produced))
+    check_cluster(process(shared))
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
+    fault: Fault,
+) -> None:
+    """The heir reads where the group stands, once nothing is pending there (R36, R45, R46, R48)."""
+    for number in range(20):
+        shared = world(1)
+        process(shared).create_topic("out", partitions=1)
+        put(process(shared), b"0", b"1", b"2")
+        worker = new_worker(shared, "dying")
+        worker.copy(2)
+        store = worker.cluster.store
+        assert isinstance(store, FaultyStore)
+        store.plan = FaultsAt({number: fault})
+        with suppress(SimulatedCrash):
+            worker.commit()
+        is_dead = store.dead
+        heir = new_worker(shared, "heir")
+        heir.reader._consumption().require_session().join(("t",))
+        heir.reader._consumption().require_session().membership.take()
+        for _ in range(SESSION_MS // BEAT_MS + 2):
+            # No poll: a sweeper in it would settle everything before the heir looks.
+            shared.clock.advance_ms(BEAT_MS)
+            heir.reader._consumption().is_due()
+            beat(heir.reader)
+        heir.copy(10)
+        heir.commit()
+        heir.copy(10)
+        heir.commit()
+        check_copied_once(shared, 3)
+        if not is_dead:
+            break
+    else:
+        raise AssertionError("a commit has more calls than are tried here")
+
+
+class Copying(RuleBasedStateMachine):
+    """Workers come, go, die, sleep over their time and wake up, in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.shared = world(PARTITIONS)
+        process(self.shared).create_topic("out", partitions=1)
+        self.produced = 0
+        self.started = 0
+        self.workers: list[Worker] = []
+        for partition in range(PARTITIONS):
+            self.produce(partition, 4)
+        self.start()
+        self.start()
+        self.calm_down()
+
+    @rule()
+    def start(self) -> None:
+        if len(self.workers) == 3:
+            return
+        self.workers.append(new_worker(self.shared, f"w{self.started}"))
+        self.started += 1
+
+    def pick(self, number: int) -> Worker | None:
+        return self.workers[number % len(self.workers)] if self.workers else None
+
+    @rule(partition=st.integers(0, PARTITIONS - 1), count=st.integers(1, 4))
+    def produce(self, partition: int, count: int) -> None:
+        values = [b"%d" % (self.produced + number) for number in range(count)]
+        self.produced += count
+        put(process(self.shared), *values, partition=partition)
+
+    @rule(number=st.integers(0, 2), count=st.integers(1, 5))
+    def copy(self, number: int, count: int) -> None:
+        worker = self.pick(number)
+        if worker is not None:
+            worker.copy(count)
+
+    @rule(number=st.integers(0, 2))
+    def commit(self, number: int) -> None:
+        worker = self.pick(number)
+        if worker is not None:
+            worker.commit()
+
+    @rule(number=st.integers(0, 2), count=st.integers(1, 5))
+    def copy_and_commit(self, number: int, count: int) -> None:
+        self.produce(number, 2)
+        self.copy(number, count)
+        self.commit(number)
+
+    @rule(number=st.integers(0, 2))
+    def beat(self, number: int) -> None:
+        worker = self.pick(number)
+        if worker is not None:
+            beat(worker.reader)
+
+    @rule(number=st.integers(0, 2))
+    def close(self, number: int) -> None:
+        worker = self.pick(number)
+        if worker is not None:
+            worker.reader.close()
+            self.workers.remove(worker)
+
+    @rule(number=st.integers(0, 2), call=st.integers(0, 14))
+    def die_in_the_middle_of_a_commit(self, number: int, call: int) -> None:
+        """After the offsets are pending, or decided, or some topics are written (R36, R46)."""
+        worker = self.pick(number)
+        if worker is None:
+            return
+        worker.copy(3)
+        store = worker.cluster.store
+        assert isinstance(store, FaultyStore)
+        store.plan = FaultsAt({call: Fault.CRASH_AFTER})
+        with suppress(SimulatedCrash):
+            worker.commit()
+        self.workers.remove(worker)
+
+    @rule()
+    def calm_down(self) -> None:
+        """Everybody polls and beats until the group is stable."""
+        for _ in range(3):
+            self.shared.clock.advance_ms(BEAT_MS)
+            for worker in self.workers:
+                beat(worker.reader)
+                if worker.open is None:
+                    worker.reader._consumption().maintain()
+
+    @rule(number=st.integers(0, 2))
+    def die(self, number: int) -> None:
+        worker = self.pick(number)
+        if worker is not None:
+            self.workers.remove(worker)
+
+    @rule(beats=st.sampled_from([1, 1, 1, 8, 17]), but=st.integers(0, 3))
+    def wait(self, beats: int, but: int) -> None:
+        """Time passes; the hearts of all but one worker beat."""
+        for _ in range(beats):
+            self.shared.clock.advance_ms(BEAT_MS)
+            for number, worker in enumerate(self.workers):
+                if number != but:
+                    beat(worker.reader)
+                    worker.reader._consumption().is_due()
+
+    @rule()
+    def reset_by_nobody(self) -> None:
+        """Somebody who is no member begins a generation (a Spark query, a reader by assign)."""
+        process(self.shared).groups.start("g")
+
+    def teardown(self) -> None:
+        if not hasattr(self, "shared"):
+            return
+        finisher = new_worker(self.shared, "last")
+        for _ in range(25):
+            self.shared.clock.advance_ms(BEAT_MS)
+            finisher.copy(100)
+            beat(finisher.reader)
+            finisher.commit()
+        for _ in range(4):
+            finisher.copy(100)
+            finisher.commit()
+        for worker in self.workers:
+            # Those that are still alive wake up, and find that it was all done.
+            worker.commit()
+        check_copied_once(self.shared, self.produced)
+
+
+TestCopying: Any = Copying.TestCase

@@ -1,0 +1,164 @@
+"""Every storage call of joining, beating, committing and leaving cut off, and what is left then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.consumer.records import (
+    BEAT_MS,
+    SESSION_MS,
+    beat,
+    group_row,
+    member,
+    process,
+    put,
+    read,
+    turn,
+    world,
+)
+from txnlog.consumer import Consumer
+from txnlog.errors import TxnLogError
+from txnlog.testing.faults import (
+    Fault,
+    FaultsAt,
+    FaultyStore,
+    SharedMemory,
+    SimulatedCrash,
+    no_faults,
+)
+from txnlog.testing.invariants import check_cluster
+
+CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+ERRORS = (Fault.FAIL_BEFORE, Fault.LOSE_REPLY, Fault.LAND_LATE)
+
+
+def store_of(one: Consumer) -> FaultyStore:
+    store = one._consumption().cluster.store
+    assert isinstance(store, FaultyStore)
+    return store
+
+
+def join(one: Consumer) -> None:
+    one.poll(0)
+
+
+def live(one: Consumer) -> None:
+    one.poll(0)
+    one._consumption().clock.sleep_ms(BEAT_MS)
+    beat(one)
+    one.poll(0)
+
+
+def commit(one: Consumer) -> None:
+    read(one)
+    one.commit(asynchronous=False)
+
+
+def leave(one: Consumer) -> None:
+    one.poll(0)
+    one.close()
+
+
+ACTS: tuple[Callable[[Consumer], None], ...] = (join, live, commit, leave)
+
+
+def calls_of(act: Callable[[Consumer], None]) -> int:
+    one = newcomer(full_world())
+    plan = FaultsAt({})
+    store_of(one).plan = plan
+    act(one)
+    return plan.calls
+
+
+def full_world() -> SharedMemory:
+    shared = world(2)
+    for number in range(2):
+        put(process(shared), b"%d" % number, partition=number)
+    return shared
+
+
+def newcomer(shared: SharedMemory) -> Consumer:
+    """A consumer that has done nothing yet but open the cluster."""
+    one = member(shared, enable_auto_commit=False)
+    one._consumption()
+    return one
+
+
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
+@pytest.mark.parametrize("act", ACTS)
+def test_member_cut_off_at_any_call_leaves_a_group_that_works(
+    act: Callable[[Consumer], None], fault: Fault
+) -> None:
+    """A half-joined or half-gone member keeps partitions that nobody reads (R48, R63)."""
+    for number in range(calls_of(act)):
+        shared = full_world()
+        one = newcomer(shared)
+        store = store_of(one)
+        store.plan = FaultsAt({number: fault})
+        is_dead = False
+        try:
+            act(one)
+        except SimulatedCrash:
+            is_dead = True
+        except TxnLogError:
+            pass
+        store.plan = no_faults
+        shared.land_late()
+        check_cluster(process(shared))
+        judge(shared, one, is_dead, f"{act.__name__} with {fault} at {number}")
+
+
+def judge(shared: SharedMemory, one: Consumer, is_dead: bool, where: str) -> None:
+    """Whoever lives soon reads everything that was not committed, each partition by one."""
+    before = process(shared).groups.fetch("g") if group_exists(shared) else {}
+    other = member(shared, enable_auto_commit=False)
+    living = [other] if is_dead or one._is_closed else [one, other]
+    for _ in range((SESSION_MS + 10_000) // BEAT_MS):
+        turn(shared, *living, rounds=1)
+    held = sorted(p.partition for reader in living for p in reader.assignment())
+    assert held == [0, 1], where
+    row = group_row(shared)
+    assert set(row.members) == {reader.memberid() for reader in living}, where
+    committed = before.get("t", {})
+    for reader in living:
+        for p in reader.position(reader.assignment()):
+            at_least = committed.get(p.partition, 0)
+            assert p.offset >= at_least, where
+    check_cluster(process(shared))
+
+
+def group_exists(shared: SharedMemory) -> bool:
+    return process(shared).groups.describe("g") is not None
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_member_that_stands_still_at_any_call_harms_nobody(act: Callable[[Consumer], None]) -> None:
+    """It wakes up after the others have taken everything over and committed (R48)."""
+    for number in range(calls_of(act)):
+        shared = full_world()
+        one = newcomer(shared)
+        heirs: list[Consumer] = []
+
+        def take_over(shared: SharedMemory = shared, heirs: list[Consumer] = heirs) -> None:
+            heir = member(shared, enable_auto_commit=False)
+            heirs.append(heir)
+            for _ in range(SESSION_MS // BEAT_MS + 3):
+                turn(shared, heir, rounds=1)
+            read(heir)
+            heir.commit(asynchronous=False)
+
+        store = store_of(one)
+        store.plan = FaultsAt({}, interlude=take_over, interlude_at=number)
+        with suppress(TxnLogError):
+            act(one)
+        store.plan = no_faults
+        assert group_row(shared).positions() == {"t": {0: 1, 1: 1}}, f"{act.__name__} at {number}"
+        living = heirs if one._is_closed else [one, *heirs]
+        turn(shared, *living, rounds=6)
+        held = sorted(p.partition for reader in living for p in reader.assignment())
+        assert held == [0, 1], f"{act.__name__} at {number}"
+        assert [value for reader in living for value in read(reader)] == []
+        check_cluster(process(shared))

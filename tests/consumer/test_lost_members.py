@@ -1,0 +1,204 @@
+"""Members that die, sleep or hang: their partitions are taken over, and they are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.consumer.records import (
+    BEAT_MS,
+    SESSION_MS,
+    Told,
+    beat,
+    consumer,
+    group_row,
+    member,
+    parts,
+    process,
+    put,
+    read,
+    sent,
+    turn,
+    world,
+)
+from txnlog.consumer import Consumer
+from txnlog.errors import (
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    UnknownMemberIdError,
+)
+from txnlog.messages import TopicPartition
+from txnlog.protocol.metadata import Owner
+from txnlog.testing.faults import SharedMemory
+
+
+def zombie_and_heir(shared: SharedMemory) -> tuple[Consumer, Consumer]:
+    """Two members, of which the first one's machine stops; the other has everything by now."""
+    zombie, heir = member(shared), member(shared)
+    turn(shared, zombie, heir)
+    assert len(parts(zombie)) == len(parts(heir)) == 1
+    zombie.poll(0)
+    for _ in range(SESSION_MS // BEAT_MS + 2):
+        assert zombie.memberid() in group_row(shared).members or parts(heir) == [0, 1]
+        turn(shared, heir, rounds=1)
+    assert parts(heir) == [0, 1]
+    return zombie, heir
+
+
+def test_dead_members_partitions_are_taken_over_and_its_ghost_is_refused() -> None:
+    """Both would commit the same input (R48)."""
+    shared = world(2)
+    for number in range(2):
+        put(process(shared), b"%d" % number, partition=number)
+    zombie, heir = zombie_and_heir(shared)
+    read(heir)
+    heir.commit(asynchronous=False)
+    with pytest.raises(IllegalGenerationError):
+        zombie.commit(asynchronous=False)
+    assert zombie.poll(0) is None
+    assert parts(zombie) == []
+    turn(shared, zombie, heir)
+    assert len(parts(zombie)) == len(parts(heir)) == 1
+    assert read(zombie) == read(heir) == []
+
+
+def test_ghosts_transaction_is_refused() -> None:
+    """Its output and the heir's output of the same input would both be committed (R48)."""
+    shared = world(2)
+    put(process(shared), b"in")
+    put(process(shared), b"in", partition=1)
+    zombie, _ = zombie_and_heir(shared)
+    cluster = process(shared)
+    row = cluster.coordinator.init_producer_id("tx", Owner(run_id="r"))
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, offsets=[sent(zombie)])
+    assert group_row(shared).positions() == {"t": {0: 0, 1: 0}}
+
+
+def test_expelled_member_is_refused_before_the_next_generation_too() -> None:
+    """Its generation still stands while the others let go (R48)."""
+    shared = world(2)
+    put(process(shared), b"in")
+    first, second = member(shared), member(shared)
+    turn(shared, first, second)
+    for _ in range(SESSION_MS // BEAT_MS + 1):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(second)
+        second._consumption().is_due()
+    assert set(group_row(shared).members) == {second.memberid()}
+    assert group_row(shared).generation == 2
+    with pytest.raises(UnknownMemberIdError):
+        first.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
+    cluster = process(shared)
+    row = cluster.coordinator.init_producer_id("tx", Owner(run_id="r"))
+    with pytest.raises(UnknownMemberIdError):
+        cluster.coordinator.commit(row, offsets=[sent(first)])
+
+
+def test_consumer_that_does_not_poll_leaves_and_comes_back() -> None:
+    """A loop that hangs keeps its partitions for ever, since its heart beats (R48)."""
+    shared = world(2)
+    told = Told()
+    slow = member(shared, max_poll_interval_ms=60_000, **told.callbacks())
+    other = member(shared)
+    turn(shared, slow, other)
+    for _ in range(60_000 // BEAT_MS + 4):
+        turn(shared, other, rounds=1)
+        beat(slow)
+    assert parts(other) == [0, 1]
+    slow.poll(0)
+    assert told.calls[-1][0] == "on_lost"
+    turn(shared, slow, other)
+    assert len(parts(slow)) == 1
+
+
+def test_restarted_instance_goes_on_and_the_others_notice_nothing() -> None:
+    """A deployment restarts consumers one by one (R48)."""
+    shared = world(2)
+    told = Told()
+    first = member(shared, group_instance_id="one")
+    other = member(shared, group_instance_id="two", **told.callbacks())
+    turn(shared, first, other)
+    part, calls = parts(first), list(told.calls)
+    put(process(shared), b"0", partition=part[0])
+    assert read(first) == [b"0"]
+    first.close()
+    turn(shared, other)
+    second = member(shared, group_instance_id="one")
+    assert read(second) == []
+    assert parts(second) == part
+    turn(shared, second, other)
+    assert told.calls == calls
+
+
+def test_second_consumer_of_an_instance_fences_the_first() -> None:
+    """Two processes with one name would take the place from each other for ever (R42, R48)."""
+    shared = world(1)
+    put(process(shared), b"0", b"1")
+    first = member(shared, group_instance_id="one")
+    assert len(first.consume(1, 0)) == 1
+    second = member(shared, group_instance_id="one", enable_auto_commit=False)
+    assert read(second) == [b"0", b"1"]
+    with pytest.raises(UnknownMemberIdError):
+        first.commit(asynchronous=False)
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError, match="'one'"):
+            first.poll(0)
+    assert first.assignment() == []
+    first.close()
+    turn(shared, second)
+    assert parts(second) == [0]
+
+
+def test_heart_writes_no_more_often_than_it_must() -> None:
+    """Many idle members would fill the log of all groups (R48)."""
+    shared = world(1)
+    put(process(shared), b"0")
+    reader = member(shared, enable_auto_commit=False)
+    read(reader)
+    log = process(shared).offsets_log()
+
+    def version() -> int:
+        log.refresh()
+        return log.log.version
+
+    beat(reader)
+    before = version()
+    for _ in range(5):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(reader)
+        reader.poll(0)
+    assert version() == before + 5
+    reader.commit(asynchronous=False)
+    beat(reader)
+    assert version() == before + 6
+
+
+def test_outsiders_generation_ends_the_part_and_members_go_on_from_its_positions() -> None:
+    """An operator resets offsets, or a Spark query starts, beside running members (R48)."""
+    shared = world(1)
+    put(process(shared), b"0", b"1", b"2")
+    told = Told()
+    reader = member(shared, **told.callbacks())
+    assert len(read(reader)) == 3
+    process(shared).groups.reset("g", {"t": {0: 1}})
+    turn(shared, reader)
+    assert told.calls == [("on_assign", [0]), ("on_lost", [0]), ("on_assign", [0])]
+    assert read(reader) == [b"1", b"2"]
+
+
+def test_assign_begins_a_generation_of_its_own() -> None:
+    """Whoever chooses partitions itself must not read what a member still commits (R48)."""
+    shared = world(1)
+    put(process(shared), b"0", b"1")
+    old = consumer(process(shared), group_id="g", enable_auto_commit=False)
+    old.assign([TopicPartition("t", 0)])
+    assert read(old) == [b"0", b"1"]
+    new = consumer(process(shared), group_id="g", enable_auto_commit=False)
+    new.assign([TopicPartition("t", 0)])
+    with pytest.raises(IllegalGenerationError):
+        old.commit(asynchronous=False)
+    assert read(new) == [b"0", b"1"]
+    new.commit(asynchronous=False)
+    assert new.consumer_group_metadata().generation == 2
+    old.assign([TopicPartition("t", 0)])
+    assert read(old) == []

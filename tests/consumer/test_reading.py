@@ -1,0 +1,394 @@
+"""What a consumer is given: only what is decided, everything of it, in order, and from where."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from tests.consumer.records import (
+    TIME_MS,
+    Writer,
+    consumer,
+    messages,
+    process,
+    put,
+    read,
+    staged,
+    world,
+)
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.errors import (
+    CorruptLogError,
+    OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from txnlog.fetching import MESSAGE_SCHEMA
+from txnlog.messages import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    TIMESTAMP_CREATE_TIME,
+    TopicPartition,
+)
+from txnlog.protocol.batches import encode_stats
+from txnlog.protocol.metadata import Owner
+from txnlog.protocol.topics import START_PREFIX, TopicCommit
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
+
+
+def reader_of(cluster: Cluster, partitions: int = 1, **config: object) -> Consumer:
+    made = consumer(cluster, **config)
+    made.assign([TopicPartition("t", number) for number in range(partitions)])
+    return made
+
+
+def at(reader: Consumer, partition: int = 0) -> int:
+    return reader.position([TopicPartition("t", partition)])[0].offset
+
+
+def test_read_committed_gives_what_is_decided_and_passes_over_the_rest() -> None:
+    """Interleaved transactions, aborted and committed, must be told apart (R15, R16, R17)."""
+    shared = world(1)
+    cluster = process(shared)
+    one, two = Writer(cluster, "one"), Writer(cluster, "two")
+    one.append(b"a1")
+    two.append(b"b1")
+    one.append(b"a2")
+    reader = reader_of(process(shared))
+    assert read(reader) == []
+    one.abort()
+    assert read(reader) == []
+    assert at(reader) == 1
+    two.append(b"b2")
+    two.commit()
+    assert read(reader) == [b"b1", b"b2"]
+    assert at(reader) == 4
+    two.append(b"b3")
+    two.abort()
+    assert read(reader) == []
+    assert at(reader) == 5
+
+
+def test_read_uncommitted_shows_everything() -> None:
+    """Aborted data stays visible to those who ask for it (R18)."""
+    shared = world(1)
+    writer = Writer(process(shared))
+    writer.append(b"open")
+    reader = reader_of(process(shared), isolation_level="read_uncommitted")
+    assert read(reader) == [b"open"]
+    writer.abort()
+    writer.append(b"again")
+    assert read(reader) == [b"again"]
+    assert read(reader_of(process(shared), isolation_level="read_uncommitted")) == [
+        b"open",
+        b"again",
+    ]
+
+
+def test_watermarks_and_times_know_the_isolation_level() -> None:
+    """Lag up to the end would never reach 0, and a look-up would show what is open (R12, R15)."""
+    shared = world(1)
+    put(process(shared), b"x", b"y")
+    writer = Writer(process(shared))
+    writer.append(b"open", time_ms=TIME_MS + 1_000)
+    where = TopicPartition("t", 0)
+    committed = reader_of(process(shared))
+    uncommitted = reader_of(process(shared), isolation_level="read_uncommitted")
+    assert committed.get_watermark_offsets(where) == (0, 2)
+    assert uncommitted.get_watermark_offsets(where) == (0, 3)
+
+    def first_at(reader: Consumer, time_ms: int) -> int:
+        return reader.offsets_for_times([TopicPartition("t", 0, time_ms)])[0].offset
+
+    assert first_at(committed, TIME_MS + 1) == 1
+    assert first_at(committed, TIME_MS + 500) == OFFSET_END
+    assert first_at(uncommitted, TIME_MS + 500) == 2
+
+
+def test_message_has_all_that_was_written() -> None:
+    """A field that is lost on the way is lost for good (R15)."""
+    shared = world(1)
+    batch = staged(
+        process(shared),
+        [b"v", None, b""],
+        keys=[b"k", None, b""],
+        headers=[[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []],
+    )
+    process(shared).coordinator.commit_one_off([batch], Owner(run_id="put"))
+    found = messages(reader_of(process(shared)))
+    assert [(m.topic(), m.partition(), m.offset()) for m in found] == [
+        ("t", 0, 0),
+        ("t", 0, 1),
+        ("t", 0, 2),
+    ]
+    assert [m.key() for m in found] == [b"k", None, b""]
+    assert [m.value() for m in found] == [b"v", None, b""]
+    assert [m.headers() for m in found] == [[("h", b"1"), ("h", None)], None, None]
+    assert found[1].timestamp() == (TIMESTAMP_CREATE_TIME, TIME_MS + 1)
+    assert [m.error() for m in found] == [None] * 3
+
+
+def test_arrow_table_has_the_columns_of_the_spark_source() -> None:
+    """The same records, whichever way they are read (R15)."""
+    shared = world(2)
+    put(process(shared), b"a", b"b", keys=[b"k", None])
+    put(process(shared), b"c", partition=1)
+    table = reader_of(process(shared), partitions=2).consume_batch(timeout=0)
+    assert table.schema == MESSAGE_SCHEMA
+    rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+    assert [(r["partition"], r["offset"], r["key"], r["value"]) for r in rows] == [
+        (0, 0, b"k", b"a"),
+        (0, 1, None, b"b"),
+        (1, 0, None, b"c"),
+    ]
+    assert rows[0]["topic"] == "t"
+    assert rows[0]["timestamp"] == datetime.datetime.fromtimestamp(
+        TIME_MS / 1000, datetime.timezone.utc
+    )
+
+
+def test_batches_keep_to_their_limits_and_go_on_where_they_stopped() -> None:
+    """A limit that cuts a batch must lose nothing behind the cut (R17)."""
+    shared = world(1)
+    for number in range(5):
+        put(process(shared), *(b"%d-%d" % (number, k) for k in range(4)))
+    reader = reader_of(process(shared))
+    sizes, values = [], []
+    while table := reader.consume_batch(7, timeout=0):
+        sizes.append(table.num_rows)
+        values += table.column("value").to_pylist()
+    assert sizes == [7, 7, 6]
+    assert values == [b"%d-%d" % (n, k) for n in range(5) for k in range(4)]
+    small = reader_of(process(shared), fetch_max_bytes=1)
+    assert small.consume_batch(timeout=0).num_rows == 1
+    assert reader_of(process(shared), max_poll_records=3).consume_batch(timeout=0).num_rows == 3
+    assert len(reader_of(process(shared), max_poll_records=3).consume(timeout=0)) == 3
+
+
+def test_ways_of_reading_mix() -> None:
+    """poll, consume and consume_batch share one position (R17)."""
+    shared = world(1)
+    put(process(shared), *(b"%d" % n for n in range(10)))
+    reader = reader_of(process(shared))
+    first = reader.poll(0)
+    assert first is not None
+    assert first.value() == b"0"
+    assert reader.consume_batch(2, timeout=0).column("value").to_pylist() == [b"1", b"2"]
+    assert [m.value() for m in reader.consume(2, 0)] == [b"3", b"4"]
+    assert at(reader) == 5
+    assert reader.consume_batch(timeout=0).num_rows == 5
+    assert reader.poll(0) is None
+    assert isinstance(reader.consume_batch(timeout=0), pa.Table)
+
+
+def test_seek_and_position_speak_of_the_next_record() -> None:
+    """A position that is one off repeats or loses a record (R17)."""
+    shared = world(1)
+    put(process(shared), b"0", b"1", b"2", b"3")
+    reader = reader_of(process(shared))
+    assert at(reader) == OFFSET_INVALID
+    assert [m.value() for m in reader.consume(2, 0)] == [b"0", b"1"]
+    assert at(reader) == 2
+    for offset, expected in [
+        (1, [b"1", b"2", b"3"]),
+        (OFFSET_BEGINNING, [b"0", b"1", b"2", b"3"]),
+        (OFFSET_END, []),
+    ]:
+        reader.seek(TopicPartition("t", 0, offset))
+        assert read(reader) == expected
+
+
+def test_paused_partition_waits_and_loses_nothing() -> None:
+    """What was read ahead must come again after resume (R17)."""
+    shared = world(2)
+    put(process(shared), b"a0", b"a1", b"a2")
+    put(process(shared), b"b0", partition=1)
+    reader = reader_of(process(shared), partitions=2)
+    assert [m.value() for m in reader.consume(1, 0)] == [b"a0"]
+    reader.pause([TopicPartition("t", 0)])
+    assert read(reader) == [b"b0"]
+    put(process(shared), b"a3")
+    assert read(reader) == []
+    reader.resume([TopicPartition("t", 0)])
+    assert read(reader) == [b"a1", b"a2", b"a3"]
+
+
+def test_no_partition_waits_for_the_backlog_of_another() -> None:
+    """One busy partition must not starve the rest (R15)."""
+    shared = world(2)
+    for _ in range(20):
+        put(process(shared), *[b"busy"] * 3)
+    put(process(shared), b"rare", partition=1)
+    reader = reader_of(process(shared), partitions=2)
+    assert b"rare" in [m.value() for m in reader.consume(6, 0)]
+    shared.clock.advance_ms(1_000)
+    put(process(shared), b"rare", partition=1)
+    assert b"rare" in [m.value() for m in reader.consume(9, 0)]
+
+
+@pytest.mark.parametrize(("reset", "expected"), [("earliest", [b"0", b"1"]), ("latest", [])])
+def test_reset_says_where_to_start_without_an_offset(reset: str, expected: list[bytes]) -> None:
+    """The two defaults that users mean (R14)."""
+    shared = world(1)
+    put(process(shared), b"0", b"1")
+    reader = reader_of(process(shared), auto_offset_reset=reset)
+    assert read(reader) == expected
+    put(process(shared), b"2")
+    assert read(reader) == [b"2"]
+
+
+def delete_records(cluster: Cluster, before: int) -> None:
+    """What an admin's delete_records leaves: a new log start, and the files below it gone."""
+    log = cluster.topic("t")
+    gone = tuple(b.path for b in log.view.partitions[0].batches if b.last_offset < before)
+    log.transact(
+        lambda state: (
+            TopicCommit(operation="DELETE RECORDS", removes=gone, txns={f"{START_PREFIX}0": before})
+            if state.log_start_offset(0) < before
+            else None
+        )
+    )
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_position_below_the_log_start_follows_the_reset(reset: str) -> None:
+    """Retention took what the consumer had not read yet (R14)."""
+    shared = world(1)
+    for number in range(4):
+        put(process(shared), b"%d" % number)
+    reader = reader_of(process(shared), auto_offset_reset=reset)
+    reader.assign([TopicPartition("t", 0, 0)])
+    assert [m.value() for m in reader.consume(1, 0)] == [b"0"]
+    delete_records(process(shared), 3)
+    fresh = reader_of(process(shared), auto_offset_reset=reset)
+    fresh.assign([TopicPartition("t", 0, 1)])
+    if reset == "none":
+        with pytest.raises(OffsetOutOfRangeError, match="Offset 1 of 't' partition 0 .* 3 to 4"):
+            read(fresh)
+        fresh.seek(TopicPartition("t", 0, 3))
+        assert read(fresh) == [b"3"]
+        return
+    assert read(fresh) == ([b"3"] if reset == "earliest" else [])
+    assert at(fresh) == 4
+
+
+def test_position_above_the_end_follows_the_reset() -> None:
+    """An offset of another cluster, or a typing error, would wait for ever (R14)."""
+    shared = world(1)
+    put(process(shared), b"0")
+    reader = reader_of(process(shared))
+    reader.seek(TopicPartition("t", 0, 17))
+    assert read(reader) == [b"0"]
+
+
+def test_topic_created_again_is_read_from_its_own_start() -> None:
+    """Old positions must never point into the middle of the new topic's data (R71)."""
+    shared = world(1)
+    put(process(shared), b"old0", b"old1", b"old2")
+    reader = reader_of(process(shared))
+    assert len(reader.consume(2, 0)) == 2
+    reader.seek(TopicPartition("t", 0, 1))
+    process(shared).delete_topic("t")
+    assert read(reader) == []
+    process(shared).create_topic("t", partitions=1)
+    put(process(shared), b"new0", b"new1")
+    assert read(reader) == [b"new0", b"new1"]
+    assert at(reader) == 5
+
+
+def test_file_replaced_by_compaction_while_it_is_read() -> None:
+    """The plan names a file that compaction replaced and vacuum took (R20)."""
+    shared = world(1)
+    cluster = process(shared)
+    for number in range(3):
+        put(cluster, b"%d" % number)
+    reader = reader_of(process(shared))
+    assert [m.value() for m in reader.consume(1, 0)] == [b"0"]
+    log = cluster.topic("t")
+    merged = staged(cluster, [b"1", b"2"])
+    old = log.view.partitions[0].batches[1:]
+
+    def compact(state: object) -> TopicCommit | None:
+        if merged.path in log.view.by_path:
+            return None
+        header = replace(
+            old[0],
+            path=merged.path,
+            last_offset=2,
+            producer_id=-1,
+            size_bytes=merged.size_bytes,
+            stats=encode_stats(2, merged.timestamp_min_us, merged.timestamp_max_us),
+        )
+        return TopicCommit(operation="OPTIMIZE", adds=(header,), removes=tuple(b.path for b in old))
+
+    log.transact(compact)
+    cluster.store.delete([f"t/{batch.path}" for batch in old])
+    assert read(reader) == [b"1", b"2"]
+
+
+def test_damaged_file_stops_the_partition_before_it() -> None:
+    """Skipping a damaged file loses records without a word (R66)."""
+    shared = world(1)
+    cluster = process(shared)
+    put(cluster, b"0")
+    put(cluster, b"1")
+    path = f"t/{cluster.topic('t').view.partitions[0].batches[1].path}"
+    whole = cluster.store.get(path)
+    cluster.store.put(path, whole[: len(whole) // 2])
+    reader = reader_of(process(shared))
+    assert read(reader) == [b"0"]
+    for _ in range(2):
+        with pytest.raises(CorruptLogError, match=path):
+            read(reader)
+        assert at(reader) == 1
+    cluster.store.put(path, whole)
+    assert read(reader) == [b"1"]
+
+
+def test_store_that_fails_in_the_middle_loses_nothing() -> None:
+    """Records taken out before the error must reach the caller, those after it come later (R17)."""
+    for number in range(12):
+        shared = world(2)
+        for value in (b"0", b"1", b"2"):
+            put(process(shared), value, partition=int(value) % 2)
+        cluster = process(shared)
+        reader = reader_of(cluster, partitions=2)
+        found = failing_read(shared, cluster, reader, number)
+        assert sorted(found + read(reader)) == [b"0", b"1", b"2"], f"at call {number}"
+
+
+def failing_read(
+    shared: SharedMemory, cluster: Cluster, reader: Consumer, number: int
+) -> list[bytes]:
+    cluster.store.plan = FaultsAt({number: Fault.FAIL_BEFORE})  # type: ignore[attr-defined]
+    try:
+        return [m.value() or b"" for m in reader.consume(3, 0)]
+    except StorageError:
+        return []
+    finally:
+        cluster.store.plan = no_faults  # type: ignore[attr-defined]
+
+
+def test_unknown_topic_or_partition_is_named() -> None:
+    """A typing error must not read as an empty topic (R60)."""
+    reader = consumer(process(world(1)))
+    with pytest.raises(UnknownTopicOrPartitionError, match="'nope'"):
+        reader.assign([TopicPartition("nope", 0)])
+    with pytest.raises(UnknownTopicOrPartitionError, match="no partition 7"):
+        reader.assign([TopicPartition("t", 7)])
+    with pytest.raises(UnknownTopicOrPartitionError):
+        reader.get_watermark_offsets(TopicPartition("t", 7))
+
+
+def test_list_topics_tells_partitions_and_what_is_missing() -> None:
+    """A client plans by it (R64)."""
+    reader = consumer(process(world(3)))
+    found = reader.list_topics()
+    assert list(found.topics) == ["t"]
+    assert sorted(found.topics["t"].partitions) == [0, 1, 2]
+    assert isinstance(reader.list_topics("nope").topics["nope"].error, UnknownTopicOrPartitionError)

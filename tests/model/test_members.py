@@ -1,0 +1,62 @@
+"""Every interleaving of members that join, let go, are expelled and copy in transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.testing.models.members import (
+    COMMIT_IGNORES_GENERATION,
+    FETCH_IGNORES_PENDING,
+    TWO_OWNERS,
+    Members,
+)
+from txnlog.testing.search import assert_breaks, assert_holds
+
+
+def test_two_members_copy_every_record_once() -> None:
+    """A member that was expelled wakes up in the middle of its transaction (R45, R46, R48)."""
+    result = assert_holds(Members("AB", expulsions=2), states_min=5_000)
+    assert {"A lets go: REBALANCING", "A lets go: LOST"} <= result.labels
+    assert "A step 0 to 1: UnknownMemberIdError" in result.labels
+
+
+def test_three_members_copy_every_record_once() -> None:
+    """Two take over from a third, one after the other (R48)."""
+    assert_holds(Members("ABC", records=1, joins=1), states_min=8_000)
+
+
+def test_members_and_an_outsider_copy_every_record_once() -> None:
+    """A Spark query starts in the group at any moment of a rebalance (R48, R59)."""
+    assert_holds(Members("ABS", records=1), states_min=10_000)
+
+
+def test_instance_that_restarts_while_it_lives_copies_every_record_once() -> None:
+    """Both have the same part under the same generation (R48)."""
+    result = assert_holds(Members("AR", expulsions=0), states_min=1_000)
+    assert "R takes its part of generation 1" in result.labels
+    assert_holds(Members("ABR", records=1, joins=1), states_min=5_000)
+
+
+@pytest.mark.parametrize("rule", [TWO_OWNERS, COMMIT_IGNORES_GENERATION, FETCH_IGNORES_PENDING])
+def test_search_finds_what_a_missing_rule_of_membership_breaks(rule: str) -> None:
+    """A model that holds without a rule says nothing about it (R46, R48)."""
+    assert_breaks(Members("AB", broken=frozenset({rule})), "twice")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"actors": "ABC", "records": 2},
+        {"actors": "ABS", "records": 2, "joins": 3, "expulsions": 2},
+    ],
+    ids=str,
+)
+def test_larger_groups_copy_every_record_once(model: dict[str, object]) -> None:
+    """The same, with more of everything (R48)."""
+    assert_holds(
+        Members(**model),  # type: ignore[arg-type]
+        states_min=50_000,
+        states_max=1_000_000,
+        whole=False,
+    )

@@ -1,0 +1,133 @@
+"""Range and sticky assignment: complete, even, and no partition moves without need."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txnlog.errors import InconsistentGroupProtocolError
+from txnlog.protocol.assignors import ASSIGNORS, assign_range, assign_sticky, choose_assignor
+from txnlog.protocol.group_metadata import Assignment
+
+TOPICS = ("a", "b", "c")
+MEMBERS = ("m0", "m1", "m2", "m3", "m4")
+
+counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 7), min_size=1)
+subscriptions = st.dictionaries(
+    st.sampled_from(MEMBERS),
+    st.sets(st.sampled_from(TOPICS), min_size=1).map(tuple),
+    min_size=1,
+)
+
+
+def owners(assignment: Assignment) -> dict[tuple[str, int], list[str]]:
+    found: dict[tuple[str, int], list[str]] = {}
+    for member, topics in assignment.items():
+        for topic, partitions in topics.items():
+            for partition in partitions:
+                found.setdefault((topic, partition), []).append(member)
+    return found
+
+
+def loads(assignment: Assignment) -> dict[str, int]:
+    return {m: sum(len(p) for p in topics.values()) for m, topics in assignment.items()}
+
+
+def test_range_gives_neighbours_to_one_member_and_the_rest_to_the_first() -> None:
+    """Joins of two topics by partition rely on equal numbers meeting in one member (R48)."""
+    found = assign_range({"x": ("a", "b"), "y": ("a", "b"), "z": ("b",)}, {"a": 5, "b": 4}, {})
+    assert found == {
+        "x": {"a": (0, 1, 2), "b": (0, 1)},
+        "y": {"a": (3, 4), "b": (2,)},
+        "z": {"b": (3,)},
+    }
+
+
+def test_sticky_moves_only_what_the_newcomer_needs() -> None:
+    """Whoever keeps a partition keeps its position and its caches (R48)."""
+    first = assign_sticky({"x": ("a",), "y": ("a",)}, {"a": 6}, {})
+    second = assign_sticky({"x": ("a",), "y": ("a",), "z": ("a",)}, {"a": 6}, first)
+    for member in ("x", "y"):
+        assert set(second[member]["a"]) < set(first[member]["a"])
+    assert loads(second) == {"x": 2, "y": 2, "z": 2}
+    third = assign_sticky({"x": ("a",), "z": ("a",)}, {"a": 6}, second)
+    for member in ("x", "z"):
+        assert set(second[member]["a"]) < set(third[member]["a"])
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+@given(members=subscriptions, counts=counts, data=st.data())
+def test_every_partition_that_is_read_has_one_owner_that_reads_it(
+    name: str, members: dict[str, tuple[str, ...]], counts: dict[str, int], data: st.DataObject
+) -> None:
+    """Two owners read twice, none never; whatever the former assignment said (R48)."""
+    former = data.draw(formers())
+    found = ASSIGNORS[name](members, counts, former)
+    assert set(found) == set(members)
+    read = {topic for topics in members.values() for topic in topics}
+    wanted = {(t, p) for t in read for p in range(counts.get(t, 0))}
+    held = owners(found)
+    assert set(held) == wanted
+    for (topic, _), names in held.items():
+        assert len(names) == 1
+        assert topic in members[names[0]]
+
+
+def formers() -> st.SearchStrategy[Assignment]:
+    """Any assignment, nonsense included: of members that left, of partitions that are gone."""
+    numbers = st.sets(st.integers(0, 9), max_size=5).map(lambda s: tuple(sorted(s)))
+    topics = st.dictionaries(st.sampled_from((*TOPICS, "gone")), numbers)
+    return st.dictionaries(st.sampled_from((*MEMBERS, "left")), topics)
+
+
+@given(members=subscriptions, counts=counts, former=formers())
+def test_sticky_is_as_even_as_subscriptions_allow(
+    members: dict[str, tuple[str, ...]], counts: dict[str, int], former: Assignment
+) -> None:
+    """A member with two partitions more than one that could take some does their work (R48)."""
+    found = assign_sticky(members, counts, former)
+    count = loads(found)
+    for giver, topics in found.items():
+        for taker in members:
+            movable = any(topics.get(topic) for topic in members[taker])
+            assert not (movable and count[giver] >= count[taker] + 2)
+
+
+@given(
+    before=st.sets(st.sampled_from(MEMBERS), min_size=1),
+    after=st.sets(st.sampled_from(MEMBERS), min_size=1),
+    partitions=st.integers(0, 23),
+)
+def test_sticky_keeps_as_much_as_evenness_allows(
+    before: set[str], after: set[str], partitions: int
+) -> None:
+    """Every partition that moves is read again from its last commit (R48)."""
+    counts = {"a": partitions}
+    first = assign_sticky(dict.fromkeys(before, ("a",)), counts, {})
+    second = assign_sticky(dict.fromkeys(after, ("a",)), counts, first)
+    kept = sum(
+        len(set(first[m].get("a", ())) & set(second[m].get("a", ()))) for m in before & after
+    )
+    each, more = divmod(partitions, len(after))
+    had = sorted((len(first[m].get("a", ())) for m in before & after), reverse=True)
+    room = [each + (number < more) for number in range(len(had))]
+    assert kept == sum(map(min, had, room))
+
+
+@given(members=subscriptions, counts=counts)
+def test_sticky_changes_nothing_when_nothing_changed(
+    members: dict[str, tuple[str, ...]], counts: dict[str, int]
+) -> None:
+    """A rebalance without cause must not move anything (R48)."""
+    first = assign_sticky(members, counts, {})
+    assert assign_sticky(members, counts, first) == first
+
+
+def test_group_takes_the_assignor_that_all_know_and_most_like() -> None:
+    """Two processes that choose differently give a partition two owners (R48)."""
+    both, sticky, other = ("range", "sticky"), ("sticky", "range"), ("sticky",)
+    assert choose_assignor({"x": both, "y": both, "z": sticky}) == "range"
+    assert choose_assignor({"x": both, "y": both, "z": other}) == "sticky"
+    with pytest.raises(InconsistentGroupProtocolError, match="'x': \\('range',\\)"):
+        choose_assignor({"x": ("range",), "y": other})

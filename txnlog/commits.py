@@ -1,0 +1,146 @@
+"""What a consumer commits: on demand, later, by itself, and before it lets go of its part.
+
+A commit outside of transactions is one compare-and-swap on the group's row, under the generation
+the consumer holds. A process that dies before it has its input read again; a lost reply is settled
+by deciding again, which finds the offsets there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from txnlog.clock import Clock
+from txnlog.config import Config
+from txnlog.errors import (
+    ClientStateError,
+    ConfigError,
+    IllegalGenerationError,
+    TxnLogError,
+    UnknownMemberIdError,
+)
+from txnlog.fetching import Key, PartitionReader
+from txnlog.group_session import GroupSession
+from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
+
+logger = logging.getLogger("txnlog")
+
+API_TIMEOUT_MS = 60_000
+"""How long a call waits at most that was given no time (Kafka's default.api.timeout.ms)."""
+
+LOST = (IllegalGenerationError, UnknownMemberIdError)
+"""Errors that say: the part is another's by now."""
+
+
+class Commits:
+    """The commits of one consumer; `readers` are its partitions.
+
+    `is_refused`: the group has said that the consumer's part is another's.
+    """
+
+    def __init__(
+        self, config: Config, readers: Mapping[Key, PartitionReader], clock: Clock
+    ) -> None:
+        self._config = config
+        self._readers = readers
+        self._clock = clock
+        self._due_ms = 0
+        self.is_refused = False
+        self.start()
+
+    def start(self) -> None:
+        """A new part: nothing is to be committed before auto.commit.interval.ms."""
+        self._due_ms = self._clock.boot_ms() + self._config.get("auto.commit.interval.ms")
+        self.is_refused = False
+
+    def wanted(
+        self, message: Message | None, offsets: Sequence[TopicPartition] | None
+    ) -> list[TopicPartition]:
+        """What Consumer.commit was asked for. Raises ConfigError, ClientStateError."""
+        if message is not None and offsets is not None:
+            raise ConfigError("commit takes a message or offsets, not both.")
+        if message is not None:
+            position = (message.offset() or 0) + 1
+            return [TopicPartition(message.topic(), message.partition(), position)]
+        found = self._positions() if offsets is None else list(offsets)
+        wrong = [p for p in found if p.offset < 0]
+        if wrong:
+            raise ConfigError(f"{wrong[0]} cannot be committed: its offset is below 0.")
+        if not found:
+            raise ClientStateError("There is no position to commit yet: poll first.")
+        return found
+
+    def commit(self, session: GroupSession, partitions: Sequence[TopicPartition]) -> None:
+        """Commit now. Raises IllegalGenerationError, UnknownMemberIdError."""
+        try:
+            session.commit(*_by_topic(partitions))
+        except LOST:
+            self.is_refused = True
+            raise
+
+    def commit_later(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
+        """Commit in the background; a later poll reports it."""
+        positions, notes = _by_topic(partitions)
+        session.commit_later(positions, notes, lambda error: self._report(error, partitions))
+
+    def commit_if_due(self, session: GroupSession) -> None:
+        """The automatic commit of what has been handed out."""
+        now_ms = self._clock.boot_ms()
+        if now_ms < self._due_ms or not self._config.get("enable.auto.commit"):
+            return
+        self._due_ms = now_ms + self._config.get("auto.commit.interval.ms")
+        partitions = self._positions()
+        if partitions and session.has_part:
+            self.commit_later(session, partitions)
+
+    def commit_before_end(self, session: GroupSession) -> None:
+        """The last commit of a part. Raises IllegalGenerationError, UnknownMemberIdError."""
+        session.drain()
+        partitions = self._positions()
+        if partitions and session.has_part and self._config.get("enable.auto.commit"):
+            session.commit(*_by_topic(partitions))
+        session.call_back()
+
+    def committed(
+        self, session: GroupSession, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> list[TopicPartition]:
+        """See Consumer.committed."""
+        ask: dict[str, list[int]] = {}
+        for p in partitions:
+            ask.setdefault(p.topic, []).append(p.partition)
+        found = session.committed(
+            ask,
+            stable=self._config.get("isolation.level") == "read_committed",
+            timeout_ms=API_TIMEOUT_MS if timeout_s < 0 else int(timeout_s * 1000),
+        )
+        return [
+            TopicPartition(
+                p.topic, p.partition, found.get(p.topic, {}).get(p.partition, OFFSET_INVALID)
+            )
+            for p in partitions
+        ]
+
+    def _positions(self) -> list[TopicPartition]:
+        found = sorted(self._readers.items())
+        return [TopicPartition(*key, r.position) for key, r in found if r.position is not None]
+
+    def _report(self, error: TxnLogError | None, partitions: list[TopicPartition]) -> None:
+        if isinstance(error, LOST):
+            self.is_refused = True
+        on_commit = self._config.get("on_commit")
+        if on_commit is not None:
+            on_commit(error, partitions)
+        elif error is not None:
+            logger.warning("Offsets could not be committed: %s", error)
+
+
+def _by_topic(
+    partitions: Sequence[TopicPartition],
+) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, str]]]:
+    positions: dict[str, dict[int, int]] = {}
+    notes: dict[str, dict[int, str]] = {}
+    for p in partitions:
+        positions.setdefault(p.topic, {})[p.partition] = p.offset
+        if p.metadata:
+            notes.setdefault(p.topic, {})[p.partition] = p.metadata
+    return positions, notes

@@ -1,0 +1,294 @@
+"""The consumer: confluent-kafka's names and calls, on a cluster without brokers.
+
+Everything but heartbeats and asynchronous commits happens inside the caller's calls, and so do all
+callbacks. A consumer is for one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from txnlog.cluster import Cluster
+from txnlog.config import parse_config
+from txnlog.consumption import Callbacks, Consumption
+from txnlog.errors import ClientStateError, TxnLogError
+from txnlog.lookups import describe_topics, positions_for_times, watermarks
+from txnlog.messages import (
+    OFFSET_INVALID,
+    ClusterMetadata,
+    ConsumerGroupMetadata,
+    Message,
+    TopicPartition,
+)
+from txnlog.record_stream import RecordStream
+
+T = TypeVar("T")
+
+IDLE_MS_MIN = 1.0
+IDLE_LOCAL_MS_MAX = 10.0
+IDLE_REMOTE_MS_MAX = 100.0
+"""How long a consumer that finds nothing waits before it looks again: a look is one request."""
+
+
+class Consumer:
+    """Reads topics, alone or as a member of a group. The constructor does no I/O.
+
+    `config` has confluent-kafka's names; see txnlog.config. Time-outs are in seconds, -1 for ever.
+    Raises ConfigError.
+    """
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        *,
+        cluster: Cluster | None = None,
+        background: bool = True,
+    ) -> None:
+        if cluster is not None:
+            config = {"txnlog.root": cluster.root, **config}
+        self._config = parse_config(config, "consumer")
+        self._read_committed = self._config.get("isolation.level") == "read_committed"
+        self._given = cluster
+        self._background = background
+        self._opened: Consumption | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"Consumer({self._config!r})"
+
+    # -- which partitions --------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assign: Callable[..., Any] | None = None,
+        on_revoke: Callable[..., Any] | None = None,
+        on_lost: Callable[..., Any] | None = None,
+    ) -> None:
+        """Read topics, by name or "^pattern", as a member of the group; replaces a subscription.
+
+        The callbacks get (consumer, partitions), inside a later poll. `on_revoke` is called while
+        the partitions are still this consumer's, `on_lost` (or `on_revoke`, if there is none) when
+        they are another's already. Raises ConfigError without group.id.
+        """
+        callbacks = Callbacks(self, on_assign, on_revoke, on_lost)
+        self._consumption().subscribe(topics, callbacks)
+
+    def unsubscribe(self) -> None:
+        """Leave the group and read nothing any more."""
+        self._consumption().unsubscribe()
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read exactly these partitions, without being a member of a group.
+
+        An offset that is not given is the group's committed one, else auto.offset.reset's. With a
+        group.id this begins a new generation: what ran in the group before commits nothing more.
+        Inside on_assign it sets where to start. Raises UnknownTopicOrPartitionError.
+        """
+        self._consumption().assign(partitions)
+
+    def unassign(self) -> None:
+        """Read nothing any more."""
+        self._consumption().assign([])
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read at present."""
+        return [TopicPartition(*key) for key in sorted(self._consumption().readers)]
+
+    def memberid(self) -> str:
+        """The member id in the group, "" outside of one."""
+        return self._consumption().member_id
+
+    def consumer_group_metadata(self) -> ConsumerGroupMetadata:
+        """Who this consumer is, for Producer.send_offsets_to_transaction (KIP-447).
+
+        Raises RebalanceInProgressError, ClientStateError.
+        """
+        return self._consumption().require_session().metadata()
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """The next message, None when there is none in time; joins, commits and calls back.
+
+        Raises ClientStateError before subscribe or assign, OffsetOutOfRangeError, StorageError, ...
+        """
+        consumption = self._consumption()
+        if not consumption.is_due():
+            message = consumption.stream.next()
+            if message is not None:
+                return message
+        found = self._wait(timeout, lambda stream: stream.take(1))
+        return found[0] if found else None
+
+    def consume(self, num_messages: int | None = None, timeout: float = -1) -> list[Message]:
+        """Up to `num_messages`, as many as there are in time.
+
+        Without a number it returns as soon as there is any, up to max.poll.records.
+        """
+        if num_messages is None:
+            count = self._config.get("max.poll.records")
+            return self._wait(timeout, lambda stream: stream.take(count)) or []
+        found: list[Message] = []
+
+        def take(stream: RecordStream) -> list[Message]:
+            found.extend(stream.take(num_messages - len(found)))
+            return found if len(found) >= num_messages else []
+
+        self._wait(timeout, take, found)
+        return found
+
+    def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
+        """An Arrow table (txnlog.fetching.MESSAGE_SCHEMA) as soon as there is any record.
+
+        Up to fetch.max.bytes; with `num_records` or max.poll.records up to so many rows. Empty when
+        there is nothing in time.
+        """
+        rows = num_records
+        if rows is None and self._config.is_set("max.poll.records"):
+            rows = self._config.get("max.poll.records")
+        size_bytes = self._config.get("fetch.max.bytes")
+        table = self._wait(timeout, lambda stream: stream.take_arrow(rows, size_bytes))
+        return self._consumption().stream.take_arrow(0, 0) if table is None else table
+
+    def _wait(
+        self,
+        timeout_s: float,
+        take: Callable[[RecordStream], T],
+        found: Sequence[Message] = (),
+    ) -> T | None:
+        """What `take` gives as soon as it is not empty; None when the time is over.
+
+        `found` is what it has taken out already: once there is any, nothing may raise, commit or
+        change hands before the caller has it.
+        """
+        consumption = self._consumption()
+        clock = consumption.clock
+        end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
+        is_local = consumption.cluster.store.local_path("") is not None
+        idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_LOCAL_MS_MAX if is_local else IDLE_REMOTE_MS_MAX
+        while True:
+            try:
+                if not found:
+                    consumption.maintain()
+                elif consumption.is_due():
+                    return None
+                taken = take(consumption.stream)
+            except TxnLogError:
+                if found:
+                    return None
+                raise
+            if len(taken):  # type: ignore[arg-type]
+                return taken
+            left_ms = idle_ms if end_ms is None else end_ms - clock.boot_ms()
+            if left_ms <= 0:
+                return None
+            clock.sleep_ms(min(idle_ms, left_ms))
+            idle_ms = min(idle_ms * 2, idle_ms_max)
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Go on at `partition.offset`, OFFSET_BEGINNING or OFFSET_END. Raises ClientStateError."""
+        self._consumption().seek(partition)
+
+    def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """The next offset to be handed out; OFFSET_INVALID where it is not known (yet)."""
+        readers = self._consumption().readers
+        found = []
+        for asked in partitions:
+            reader = readers.get((asked.topic, asked.partition))
+            at = None if reader is None else reader.position
+            offset = OFFSET_INVALID if at is None else at
+            found.append(TopicPartition(asked.topic, asked.partition, offset))
+        return found
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until `resume`. Raises ClientStateError."""
+        self._consumption().pause(partitions, is_paused=True)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Hand them out again. Raises ClientStateError."""
+        self._consumption().pause(partitions, is_paused=False)
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: Sequence[TopicPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[TopicPartition] | None:
+        """Commit the position after a message, these offsets, or all positions of the assignment.
+
+        Asynchronous commits are done in order, and reported to `on_commit` by a later poll.
+        Raises IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError (R48), and
+        ClientStateError when there is nothing to commit.
+        """
+        return self._consumption().commit(message, offsets, asynchronous=asynchronous)
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """The group's offsets; OFFSET_INVALID where there is none.
+
+        With read_committed it waits for open transactions that hold offsets of these partitions,
+        and raises UnstableOffsetCommitError when the time is over (R46).
+        """
+        return self._consumption().committed(partitions, timeout)
+
+    # -- looking things up -------------------------------------------------------------------------
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        """(log start, end); the end is the last stable offset with read_committed (R12)."""
+        cluster = self._consumption().cluster
+        topic, number = partition.topic, partition.partition
+        return watermarks(cluster, topic, number, read_committed=self._read_committed)
+
+    def offsets_for_times(
+        self, partitions: Sequence[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """The first offset at or after the time (ms) in each `offset`, else OFFSET_END."""
+        cluster = self._consumption().cluster
+        return positions_for_times(cluster, partitions, read_committed=self._read_committed)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """The cluster's topics and their partitions."""
+        return describe_topics(self._consumption().cluster, topic)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit (with enable.auto.commit), call on_revoke, leave the group. Again: nothing."""
+        if self._is_closed:
+            return
+        try:
+            if self._opened is not None:
+                self._opened.close()
+        finally:
+            self._is_closed = True
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _consumption(self) -> Consumption:
+        if self._is_closed:
+            raise ClientStateError("This consumer is closed; make a new one.")
+        if self._opened is None:
+            cluster = self._given or Cluster.open(self._config.root, self._config.storage)
+            self._opened = Consumption(cluster, self._config, background=self._background)
+        return self._opened

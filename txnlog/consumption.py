@@ -1,0 +1,407 @@
+"""What a consumer has at present, and what it does about it between two polls.
+
+Per poll: callbacks of finished commits, the group's wishes, positions of new partitions, the
+automatic commit, sweeping. What is handed out in between comes from `stream`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from txnlog.cluster import Cluster
+from txnlog.commits import LOST, Commits
+from txnlog.config import Config
+from txnlog.errors import (
+    ClientStateError,
+    ConfigError,
+    FencedInstanceIdError,
+    TxnLogError,
+)
+from txnlog.fetching import Fetcher, Key, PartitionReader, out_of_range
+from txnlog.group_session import GroupSession
+from txnlog.lookups import check_partition
+from txnlog.membership import MemberSettings, check_subscription
+from txnlog.messages import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    Message,
+    TopicPartition,
+)
+from txnlog.protocol.membership import Standing
+from txnlog.record_stream import RecordStream
+from txnlog.sweeper import sweep_if_due
+
+logger = logging.getLogger("txnlog")
+
+CARE_MS = 1_000
+"""How often a consumer that is busy handing out records sees to everything else."""
+
+_COMMITTED = (OFFSET_STORED, OFFSET_INVALID)
+_EARLIEST = ("earliest", "smallest", "beginning")
+_LATEST = ("latest", "largest", "end")
+
+Callback = Callable[..., Any] | None
+
+
+class Mode(Enum):
+    """Where the partitions come from."""
+
+    NOTHING = 0
+    SUBSCRIBED = 1
+    ASSIGNED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the application wants to know of its partitions."""
+
+    consumer: object = None
+    on_assign: Callback = None
+    on_revoke: Callback = None
+    on_lost: Callback = None
+
+
+class Consumption:
+    """The assigned partitions with their positions, and the group they are read for."""
+
+    def __init__(self, cluster: Cluster, config: Config, *, background: bool) -> None:
+        self.cluster = cluster
+        self.clock = cluster.store.clock
+        self._config = config
+        self._background = background
+        self._fetcher = Fetcher(
+            read_committed=config.get("isolation.level") == "read_committed",
+            reset=self._reset,
+            now_ms=self.clock.boot_ms,
+        )
+        self.stream = RecordStream(self._fetcher)
+        self._mode = Mode.NOTHING
+        self._session: GroupSession | None = None
+        self._subscription: tuple[str, ...] = ()
+        self._callbacks = Callbacks()
+        self._starts: dict[Key, int] = {}
+        self._commits = Commits(config, self._fetcher.readers, self.clock)
+        self._must_rejoin = self._is_assigning = False
+        self._care_ms = self.clock.boot_ms()
+
+    @property
+    def readers(self) -> Mapping[Key, PartitionReader]:
+        """The assigned partitions."""
+        return self._fetcher.readers
+
+    @property
+    def member_id(self) -> str:
+        return "" if self._session is None else self._session.membership.member_id
+
+    def require_session(self) -> GroupSession:
+        """The group. Raises ConfigError without group.id."""
+        if self._session is None:
+            get = self._config.get
+            if get("group.id") is None:
+                raise ConfigError(
+                    "This needs a consumer group: give the setting group.id.", option="group.id"
+                )
+            settings = MemberSettings(
+                group_id=get("group.id"),
+                client_id=get("client.id"),
+                instance_id=get("group.instance.id") or "",
+                session_timeout_ms=get("session.timeout.ms"),
+                heartbeat_interval_ms=get("heartbeat.interval.ms"),
+                max_poll_interval_ms=get("max.poll.interval.ms"),
+                metadata_max_age_ms=get("metadata.max.age.ms"),
+                assignors=get("partition.assignment.strategy"),
+            )
+            self._session = GroupSession(self.cluster, settings, background=self._background)
+        return self._session
+
+    # -- which partitions --------------------------------------------------------------------------
+
+    def subscribe(self, topics: Sequence[str], callbacks: Callbacks) -> None:
+        """See Consumer.subscribe."""
+        if self._mode is Mode.ASSIGNED:
+            raise ClientStateError(
+                "This consumer reads partitions it was assigned: call unassign, then subscribe."
+            )
+        self.require_session()
+        check_subscription(topics)
+        if not topics:
+            self.unsubscribe()
+            return
+        self._must_rejoin = self._mode is Mode.SUBSCRIBED
+        self._mode = Mode.SUBSCRIBED
+        self._subscription = tuple(sorted(set(topics)))
+        self._callbacks = callbacks
+
+    def unsubscribe(self) -> None:
+        """See Consumer.unsubscribe."""
+        session = self._session
+        if self._mode is Mode.SUBSCRIBED and session is not None:
+            try:
+                self._let_go(session)
+            finally:
+                session.leave()
+        self._take_away()
+        self._mode, self._subscription, self._callbacks = Mode.NOTHING, (), Callbacks()
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See Consumer.assign."""
+        wanted = {(p.topic, p.partition): p.offset for p in partitions}
+        if self._is_assigning:
+            self._start_at(wanted)
+            return
+        if self._mode is Mode.SUBSCRIBED:
+            raise ClientStateError(
+                "This consumer has a subscription, whose group assigns its partitions: call "
+                "unsubscribe, then assign."
+            )
+        logs = {topic: self.cluster.topic(topic) for topic, _ in wanted}
+        for topic, partition in wanted:
+            check_partition(logs[topic], partition)
+        self._take_away()
+        self._mode = Mode.ASSIGNED if wanted else Mode.NOTHING
+        self._commits.start()
+        if wanted and self._config.get("group.id") is not None:
+            self.require_session().start_alone()
+        for topic, partition in wanted:
+            self._fetcher.add(logs[topic], partition)
+        self._starts = dict(wanted)
+
+    def _start_at(self, wanted: Mapping[Key, int]) -> None:
+        """`assign` inside of on_assign: which of the partitions to read, and from where."""
+        strange = sorted(set(wanted) - set(self.readers))
+        if strange:
+            raise ClientStateError(f"The group has not assigned {strange} to this consumer.")
+        self._fetcher.remove([key for key in self.readers if key not in wanted])
+        self._starts = dict(wanted)
+
+    def _take_away(self) -> None:
+        keys = list(self.readers)
+        self.stream.drop(keys)
+        self._fetcher.remove(keys)
+        self._starts = {}
+
+    # -- between two polls -------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether `maintain` should be called before anything else is handed out."""
+        now_ms = self.clock.boot_ms()
+        session = self._session
+        if session is not None:
+            session.heart.polled_ms = now_ms
+            if session.has_news or self._is_refused:
+                return True
+        return now_ms >= self._care_ms
+
+    def maintain(self) -> None:
+        """See the module. Raises ClientStateError before subscribe and assign."""
+        if self._mode is Mode.NOTHING:
+            raise ClientStateError("This consumer reads nothing: call subscribe or assign first.")
+        now_ms = self.clock.boot_ms()
+        self._care_ms = now_ms + min(CARE_MS, self._config.get("auto.commit.interval.ms"))
+        session = self._session
+        if session is not None:
+            session.heart.polled_ms = now_ms
+            session.call_back()
+            if self._mode is Mode.SUBSCRIBED:
+                self._follow(session)
+        self._resolve()
+        if session is not None:
+            self._commits.commit_if_due(session)
+        sweep_if_due(self.cluster)
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._commits.is_refused and self._mode is Mode.SUBSCRIBED
+
+    def _follow(self, session: GroupSession) -> None:
+        """Do what the group's row says: join, let go, take the new part."""
+        try:
+            standing = session.standing()
+        except FencedInstanceIdError:
+            self._take_away()
+            raise
+        is_waiting = session.membership.is_waiting
+        if not self.member_id or (is_waiting and self._must_rejoin):
+            self._must_rejoin = False
+            session.join(self._subscription)
+        elif is_waiting:
+            pass
+        elif self._is_refused or standing is Standing.LOST:
+            self._lose()
+            session.join(self._subscription)
+        elif self._must_rejoin or standing is Standing.REBALANCING:
+            self._must_rejoin = False
+            self._let_go(session)
+            session.join(self._subscription)
+        if session.membership.is_waiting and session.membership.take():
+            self._take_part(session)
+
+    def _take_part(self, session: GroupSession) -> None:
+        for topic, numbers in session.membership.assignment.items():
+            log = self.cluster.topic_log(topic)
+            log.refresh()
+            for number in numbers:
+                # A topic that was deleted since has no log to read; the group soon assigns anew.
+                if number < log.partitions:
+                    self._fetcher.add(log, number)
+        self._commits.start()
+        self._is_assigning = True
+        try:
+            self._tell(self._callbacks.on_assign, sorted(self.readers))
+        finally:
+            self._is_assigning = False
+
+    def _let_go(self, session: GroupSession) -> None:
+        """Commit, tell the application, and have nothing any more."""
+        keys = sorted(self.readers)
+        told = self._callbacks.on_revoke
+        try:
+            self._commits.commit_before_end(session)
+        except LOST:
+            told = self._callbacks.on_lost or told
+        except TxnLogError as error:
+            logger.warning("Offsets could not be committed, records are read again: %s", error)
+        try:
+            if keys:
+                self._tell(told, keys)
+        finally:
+            self._take_away()
+
+    def _lose(self) -> None:
+        keys = sorted(self.readers)
+        self._commits.is_refused = False
+        self._take_away()
+        if keys:
+            self._tell(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
+
+    def _tell(self, callback: Callback, keys: Sequence[Key]) -> None:
+        if callback is not None:
+            callback(self._callbacks.consumer, [TopicPartition(*key) for key in keys])
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    def _resolve(self) -> None:
+        """Give new partitions their positions: what was asked for, committed, or the reset's."""
+        new = {key: reader for key, reader in self.readers.items() if reader.position is None}
+        if not new:
+            return
+        ask: dict[str, list[int]] = {}
+        for topic, partition in new:
+            if self._starts.get((topic, partition), OFFSET_STORED) in _COMMITTED:
+                ask.setdefault(topic, []).append(partition)
+        committed: Mapping[str, Mapping[int, int]] = {}
+        if ask and self._session is not None:
+            try:
+                committed = self._session.fetch(ask)
+            except LOST:
+                if self._mode is Mode.ASSIGNED:
+                    raise
+                self._commits.is_refused = True
+                return
+        for (topic, partition), reader in new.items():
+            offset = self._starts.pop((topic, partition), OFFSET_STORED)
+            if partition in ask.get(topic, ()):
+                found = committed.get(topic, {}).get(partition)
+                offset = self._reset(reader) if found is None else found
+            reader.seek(_offset(reader, offset))
+
+    def _reset(self, reader: PartitionReader) -> int:
+        """Where auto.offset.reset says to start. Raises OffsetOutOfRangeError."""
+        policy = self._config.get("auto.offset.reset")
+        if policy not in _EARLIEST and policy not in _LATEST:
+            raise out_of_range(reader)
+        start = reader.start_offset if policy in _EARLIEST else reader.end_offset
+        if reader.position is not None:
+            logger.warning(
+                "Offset %d of %s-%d is gone, reading goes on at %d (auto.offset.reset=%s)",
+                reader.position,
+                reader.topic,
+                reader.partition,
+                start,
+                policy,
+            )
+        return start
+
+    def seek(self, partition: TopicPartition) -> None:
+        """See Consumer.seek."""
+        reader = self._assigned([partition])[0]
+        reader.log.refresh()
+        self._starts.pop((reader.topic, reader.partition), None)
+        reader.position = _offset(reader, partition.offset)
+        self.stream.drop([(reader.topic, reader.partition)])
+
+    def pause(self, partitions: Sequence[TopicPartition], *, is_paused: bool) -> None:
+        """See Consumer.pause and Consumer.resume."""
+        readers = self._assigned(partitions)
+        for reader in readers:
+            reader.is_paused = is_paused
+        if is_paused:
+            self.stream.drop([(reader.topic, reader.partition) for reader in readers])
+
+    def _assigned(self, partitions: Sequence[TopicPartition]) -> list[PartitionReader]:
+        missing = [(p.topic, p.partition) not in self.readers for p in partitions]
+        if any(missing):
+            raise ClientStateError(
+                f"{partitions[missing.index(True)]} is not assigned to this consumer; it has "
+                f"{sorted(self.readers)}."
+            )
+        return [self.readers[p.topic, p.partition] for p in partitions]
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        message: Message | None,
+        offsets: Sequence[TopicPartition] | None,
+        *,
+        asynchronous: bool,
+    ) -> list[TopicPartition] | None:
+        """See Consumer.commit."""
+        session = self.require_session()
+        session.require_part()
+        wanted = self._commits.wanted(message, offsets)
+        if asynchronous:
+            self._commits.commit_later(session, wanted)
+            return None
+        self._commits.commit(session, wanted)
+        return wanted
+
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> list[TopicPartition]:
+        """See Consumer.committed."""
+        return self._commits.committed(self.require_session(), partitions, timeout_s)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit, let go, leave, and stop the thread."""
+        session = self._session
+        if session is None:
+            return
+        try:
+            if self._mode is Mode.SUBSCRIBED:
+                self.unsubscribe()
+            elif self._mode is Mode.ASSIGNED:
+                self._let_go(session)
+        finally:
+            session.close()
+
+
+def _offset(reader: PartitionReader, offset: int) -> int:
+    if offset == OFFSET_BEGINNING:
+        return reader.start_offset
+    if offset == OFFSET_END:
+        return reader.end_offset
+    if offset < 0:
+        raise ConfigError(
+            f"Offset {offset} of {reader.topic}-{reader.partition} is no position: give 0 or more, "
+            "OFFSET_BEGINNING or OFFSET_END."
+        )
+    return offset

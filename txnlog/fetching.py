@@ -1,0 +1,316 @@
+"""Reading partitions in order: from headers to files, from files to Arrow batches and messages.
+
+A plan is made of one snapshot of a topic's log, so data and what is aborted agree (R19); aborted
+files are never opened, and positions pass over them (R16, R17). Only one chunk is decoded at a
+time: memory does not grow with the number of partitions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
+from txnlog.messages import Message
+from txnlog.protocol.batches import BatchHeader
+from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.topic_log import TopicLog
+
+CHUNK_ROWS = 16_384
+CHUNK_BYTES = 4 << 20
+REFRESH_MS = 100
+"""How long new data of a partition may wait while there is a backlog in others."""
+
+HEADERS_ARROW = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+MESSAGE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS_ARROW),
+    ]
+)
+_CREATE_TIME = 0
+_COLUMNS = ("offset_delta", "timestamp", "key", "value", "headers")
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one partition, in offset order, with the columns of a data file."""
+
+    reader: PartitionReader
+    offsets: pa.Array
+    records: pa.RecordBatch
+
+    def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
+        """Rows start to start + length as a batch of MESSAGE_SCHEMA."""
+        records = self.records.slice(start, length)
+        rows = records.num_rows
+        return pa.RecordBatch.from_arrays(
+            [
+                records.column("key"),
+                records.column("value"),
+                pa.repeat(pa.scalar(self.reader.topic, pa.string()), rows),
+                pa.repeat(pa.scalar(self.reader.partition, pa.int32()), rows),
+                self.offsets.slice(start, length),
+                records.column("timestamp"),
+                pa.repeat(pa.scalar(_CREATE_TIME, pa.int32()), rows),
+                records.column("headers").cast(HEADERS_ARROW),
+            ],
+            schema=MESSAGE_SCHEMA,
+        )
+
+    def messages(self, start: int = 0) -> Iterator[Message]:
+        """The rows from `start` on, one Message after the other, made when it is asked for."""
+        records = self.records.slice(start)
+        topic, partition = self.reader.topic, self.reader.partition
+        columns = zip(
+            self.offsets.slice(start).to_pylist(),
+            records.column("key").to_pylist(),
+            records.column("value").to_pylist(),
+            _milliseconds(records.column("timestamp")),
+            _headers(records.column("headers")),
+            strict=True,
+        )
+        for offset, key, value, timestamp_ms, headers in columns:
+            yield Message(topic, partition, offset, key, value, timestamp_ms, headers)
+
+
+class PartitionReader:
+    """One assigned partition. `position` is the next offset to hand out, None until it is known."""
+
+    def __init__(self, log: TopicLog, partition: int, *, read_committed: bool) -> None:
+        self.log = log
+        self.topic = log.name
+        self.partition = partition
+        self.position: int | None = None
+        self.is_paused = False
+        self._read_committed = read_committed
+        self._next = 0
+        self._end = 0
+        self._plan: deque[BatchHeader] = deque()
+        self._records: Iterator[pa.RecordBatch] | None = None
+        self._header: BatchHeader | None = None
+
+    @property
+    def is_planless(self) -> bool:
+        """Nothing follows the file that is being read, if there is one."""
+        return not self._plan
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.view.log_start_offset(self.partition)
+
+    @property
+    def end_offset(self) -> int:
+        """Where a reader of this isolation level must stop: LSO or high watermark."""
+        view = self.log.view
+        if self._read_committed:
+            return view.last_stable_offset(self.partition)
+        return view.high_watermark(self.partition)
+
+    def seek(self, position: int | None) -> None:
+        """Read on from there; what was read ahead is thrown away."""
+        self.position = position
+        self._next = self._end = position or 0
+        self._plan.clear()
+        self._records = self._header = None
+
+    def rewind(self) -> None:
+        """Read again what was read but not handed out."""
+        self.seek(self.position)
+
+    def is_in_range(self) -> bool:
+        """Whether the records at the position are there, or may yet come."""
+        if self._header is not None:
+            return True
+        return self.start_offset <= self._next <= self.log.view.high_watermark(self.partition)
+
+    def plan(self) -> None:
+        """Find the files from the position to the end, by the log as it was refreshed."""
+        start = self._next if self._header is None else self._header.last_offset + 1
+        self._end = max(start, self.end_offset)
+        found = self.log.view.batches(self.partition, start, self._end, self._read_committed)
+        self._plan = deque(found)
+
+    def read(self) -> Chunk | None:
+        """The next records of the plan; None at its end, and then the position is there, too."""
+        while self._records is not None or self._plan:
+            if self._records is None:
+                self._open(self._plan.popleft())
+            chunk = self._next_chunk()
+            if chunk is not None:
+                return chunk
+        self._next = self.position = max(self._next, self._end)
+        return None
+
+    def _open(self, header: BatchHeader) -> None:
+        count = max(1, header.num_records)
+        rows = CHUNK_BYTES // max(1, header.size_bytes // count)
+        self._header = header
+        self._records = read_batch_file(
+            self.log.store,
+            f"{self.log.path}/{header.path}",
+            columns=_COLUMNS,
+            first_delta=max(0, self._next - header.base_offset),
+            end_delta=min(self._end, header.last_offset + 1) - header.base_offset,
+            num_records=header.num_records,
+            size_bytes=header.size_bytes,
+            batch_rows=max(1, min(CHUNK_ROWS, rows)),
+        )
+
+    def _next_chunk(self) -> Chunk | None:
+        """More of the open file, None at its end; an error leaves nothing planned, to try again."""
+        header, records = self._header, self._records
+        assert header is not None
+        assert records is not None
+        try:
+            batch = next(records, None)
+        except TxnLogError as error:
+            self._plan.clear()
+            self._records = self._header = None
+            self._end = self._next
+            if not isinstance(error, ObjectNotFoundError):
+                raise
+            # Compaction wrote these offsets to another file, and vacuum took this one (R20).
+            self.log.refresh()
+            if header.path in self.log.view.by_path:
+                raise
+            self.plan()
+            return None
+        if batch is None:
+            self._next = max(self._next, min(header.last_offset + 1, self._end))
+            self._records = self._header = None
+            return None
+        offsets = pc.add(batch.column("offset_delta"), header.base_offset)
+        self._next = offsets[-1].as_py() + 1
+        return Chunk(self, offsets, batch)
+
+
+class Fetcher:
+    """The assigned partitions, read in turns so that none waits for another's backlog."""
+
+    def __init__(
+        self,
+        *,
+        read_committed: bool,
+        reset: Callable[[PartitionReader], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._read_committed = read_committed
+        self._reset = reset
+        self._now_ms = now_ms
+        self._refreshed_ms: int | None = None
+        self._turns: deque[PartitionReader] = deque()
+        self.readers: dict[Key, PartitionReader] = {}
+
+    def add(self, log: TopicLog, partition: int) -> PartitionReader:
+        """Take on a partition, or find it."""
+        key = (log.name, partition)
+        reader = self.readers.get(key)
+        if reader is None:
+            reader = PartitionReader(log, partition, read_committed=self._read_committed)
+            self.readers[key] = reader
+            self._turns.append(reader)
+            self._refreshed_ms = None
+        return reader
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Give partitions up."""
+        for key in keys:
+            reader = self.readers.pop(key, None)
+            if reader is not None:
+                self._turns.remove(reader)
+
+    def fetch(self) -> Chunk | None:
+        """The next chunk of whatever partition has one, None when nobody has.
+
+        Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError.
+        """
+        now_ms = self._now_ms()
+        is_due = self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS
+        if is_due:
+            self._refresh(now_ms)
+        chunk = self._read()
+        if chunk is None and not is_due:
+            self._refresh(now_ms)
+            chunk = self._read()
+        return chunk
+
+    def _refresh(self, now_ms: int) -> None:
+        logs = {reader.topic: reader.log for reader in self._turns}
+        for log in logs.values():
+            log.refresh()
+        self._refreshed_ms = now_ms
+        for reader in self._turns:
+            # A topic that was deleted has nothing to read; who subscribed to it loses it soon.
+            if reader.position is not None and reader.is_planless and reader.log.exists:
+                if not reader.is_in_range():
+                    reader.seek(self._reset(reader))
+                reader.plan()
+
+    def _read(self) -> Chunk | None:
+        for _ in range(len(self._turns)):
+            reader = self._turns[0]
+            self._turns.rotate(-1)
+            if reader.is_paused or reader.position is None:
+                continue
+            chunk = reader.read()
+            if chunk is not None:
+                return chunk
+        return None
+
+
+def out_of_range(reader: PartitionReader) -> OffsetOutOfRangeError:
+    """The error of auto.offset.reset=none."""
+    where = f"{reader.topic!r} partition {reader.partition}"
+    start, end = reader.start_offset, reader.end_offset
+    if reader.position is None:
+        what = f"There is no committed offset for {where}"
+    else:
+        what = f"Offset {reader.position} of {where} is not there: it has {start} to {end}"
+    return OffsetOutOfRangeError(
+        f"{what}. With auto.offset.reset=none a position must be given: seek, or set "
+        "auto.offset.reset to earliest or latest.",
+        topic=reader.topic,
+        partition=reader.partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def _milliseconds(column: pa.Array) -> list[int | None]:
+    times_us = column.cast(pa.int64())
+    if times_us.null_count:
+        return [None if us is None else us // 1000 for us in times_us.to_pylist()]
+    times_ms: list[int | None] = (times_us.to_numpy(zero_copy_only=False) // 1000).tolist()
+    return times_ms
+
+
+def _headers(column: pa.ListArray) -> Iterable[list[tuple[str, bytes | None]] | None]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    flat = column.flatten()
+    pairs = list(zip(*(part.to_pylist() for part in flat.flatten()), strict=True))
+    lengths = pc.list_value_length(column).to_pylist()
+    found: list[list[tuple[str, bytes | None]] | None] = []
+    at = 0
+    for length in lengths:
+        if not length:
+            found.append(None)
+            continue
+        found.append(pairs[at : at + length])
+        at += length
+    return found

@@ -1,0 +1,85 @@
+"""What clients ask about topics without reading them: partitions, ends, offsets of times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txnlog.cluster import Cluster
+from txnlog.errors import UnknownTopicOrPartitionError
+from txnlog.messages import (
+    OFFSET_END,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
+from txnlog.storage.topic_log import TopicLog
+from txnlog.timestamps import offsets_for_times
+
+
+def describe_topics(cluster: Cluster, topic: str | None = None) -> ClusterMetadata:
+    """All topics, or the one that is asked for; that one with an error when it is not there."""
+    if topic is None:
+        logs = {name: cluster.topic_log(name) for name in cluster.list_topics()}
+        return ClusterMetadata(
+            cluster.cluster_id, {name: _describe(log) for name, log in logs.items()}
+        )
+    try:
+        found = _describe(cluster.topic(topic))
+    except UnknownTopicOrPartitionError as error:
+        found = TopicMetadata(topic, {}, error)
+    return ClusterMetadata(cluster.cluster_id, {topic: found})
+
+
+def watermarks(
+    cluster: Cluster, topic: str, partition: int, *, read_committed: bool
+) -> tuple[int, int]:
+    """(log start, end) of a partition; the end is the LSO or the high watermark (R12, R18).
+
+    Raises UnknownTopicOrPartitionError.
+    """
+    view = partition_log(cluster, topic, partition).view
+    end = view.last_stable_offset if read_committed else view.high_watermark
+    return view.log_start_offset(partition), end(partition)
+
+
+def positions_for_times(
+    cluster: Cluster, partitions: Sequence[TopicPartition], *, read_committed: bool
+) -> list[TopicPartition]:
+    """For each partition, whose `offset` is a time in ms, the first record so late (R15).
+
+    OFFSET_END where there is none. Raises UnknownTopicOrPartitionError.
+    """
+    logs = {p.topic: partition_log(cluster, p.topic, p.partition) for p in partitions}
+    found = []
+    for asked in partitions:
+        log = logs[asked.topic]
+        check_partition(log, asked.partition)
+        times = {asked.partition: asked.offset}
+        offset = offsets_for_times(log, times, read_committed=read_committed)[asked.partition]
+        at = OFFSET_END if offset is None else offset
+        found.append(TopicPartition(asked.topic, asked.partition, at))
+    return found
+
+
+def partition_log(cluster: Cluster, topic: str, partition: int) -> TopicLog:
+    """The log of a topic that has this partition. Raises UnknownTopicOrPartitionError."""
+    log = cluster.topic(topic)
+    check_partition(log, partition)
+    return log
+
+
+def check_partition(log: TopicLog, partition: int) -> None:
+    """Raise UnknownTopicOrPartitionError for a number that is not one of the topic's."""
+    if not 0 <= partition < log.partitions:
+        raise UnknownTopicOrPartitionError(
+            f"Topic {log.name!r} has {log.partitions} partitions, no partition {partition}; they "
+            "count from 0.",
+            topic=log.name,
+            partition=partition,
+        )
+
+
+def _describe(log: TopicLog) -> TopicMetadata:
+    partitions = {number: PartitionMetadata(number) for number in range(log.partitions)}
+    return TopicMetadata(log.name, partitions)

@@ -1,0 +1,156 @@
+"""What clients hand over and get back: confluent-kafka's Message, TopicPartition and metadata.
+
+Same names and the same calls (`message.value()`, `partition.offset`), so that code moves over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+OFFSET_BEGINNING = -2
+OFFSET_END = -1
+OFFSET_STORED = -1000
+OFFSET_INVALID = -1001
+
+PARTITION_UA = -1
+"""No partition asked for: the partitioner chooses."""
+
+TIMESTAMP_NOT_AVAILABLE = 0
+TIMESTAMP_CREATE_TIME = 1
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Message:
+    """One record, consumed or acknowledged. Timestamps are milliseconds since the epoch, UTC.
+
+    A delivery callback gets the message with the offset it was given, and its error, if any.
+    """
+
+    __slots__ = (
+        "_error",
+        "_headers",
+        "_key",
+        "_offset",
+        "_partition",
+        "_timestamp_ms",
+        "_topic",
+        "_value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int | None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._offset = offset
+        self._key = key
+        self._value = value
+        self._timestamp_ms = timestamp_ms
+        self._headers = headers
+        self._error = error
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int | None:
+        """None for a record that was not written."""
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """(name, value) in order; None when the record has none."""
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        """(type, ms): TIMESTAMP_CREATE_TIME, or TIMESTAMP_NOT_AVAILABLE with 0."""
+        if self._timestamp_ms is None:
+            return TIMESTAMP_NOT_AVAILABLE, 0
+        return TIMESTAMP_CREATE_TIME, self._timestamp_ms
+
+    def error(self) -> Exception | None:
+        """Why the record was not written; None for everything that was read."""
+        return self._error
+
+    def __len__(self) -> int:
+        """Bytes of the value."""
+        return len(self._value or b"")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"Message({self._topic}[{self._partition}]@{self._offset})"
+
+
+@dataclass(slots=True, order=True)
+class TopicPartition:
+    """A partition, and a position in it: the next offset to read, or one of OFFSET_*."""
+
+    topic: str
+    partition: int = PARTITION_UA
+    offset: int = field(default=OFFSET_INVALID, compare=False)
+    metadata: str | None = field(default=None, compare=False)
+    error: Exception | None = field(default=None, compare=False)
+
+    def __hash__(self) -> int:
+        return hash((self.topic, self.partition))
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """Who a consumer is in its group, for `Producer.send_offsets_to_transaction` (KIP-447)."""
+
+    group_id: str
+    generation: int
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition. There are no brokers: no leader, no replicas."""
+
+    id: int
+    leader: int = -1
+    replicas: tuple[int, ...] = ()
+    isrs: tuple[int, ...] = ()
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic and its partitions by number; `error` when it is not there."""
+
+    topic: str
+    partitions: Mapping[int, PartitionMetadata]
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        return self.topic
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The topics of a cluster by name."""
+
+    cluster_id: str
+    topics: Mapping[str, TopicMetadata]
+    brokers: Mapping[int, object] = field(default_factory=dict)
+    controller_id: int = -1

@@ -1,0 +1,140 @@
+"""Who reads which partitions: range and sticky assignment, as Kafka's assignors of these names do.
+
+Pure and deterministic: the same members, topics and former assignment give the same answer in
+every process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from txnlog.errors import InconsistentGroupProtocolError
+from txnlog.protocol.group_metadata import Assignment
+
+Subscriptions = Mapping[str, Sequence[str]]
+"""Member id -> the topics it reads."""
+
+Counts = Mapping[str, int]
+"""Topic -> its number of partitions; topics that are not there are left out."""
+
+_Partition = tuple[str, int]
+
+
+def assign_range(members: Subscriptions, counts: Counts, former: Assignment) -> Assignment:
+    """Topic by topic, partitions side by side go to one member; the first members get one more.
+
+    Partitions of the same number of two topics go to the same member when both are read by all.
+    """
+    owned: dict[str, list[_Partition]] = {member: [] for member in members}
+    for topic, readers in _readers(members, counts).items():
+        each, more = divmod(counts[topic], len(readers))
+        start = 0
+        for number, member in enumerate(readers):
+            end = start + each + (number < more)
+            owned[member] += [(topic, partition) for partition in range(start, end)]
+            start = end
+    return _by_topic(owned)
+
+
+def assign_sticky(members: Subscriptions, counts: Counts, former: Assignment) -> Assignment:
+    """As even as the subscriptions allow, and everybody keeps as much as that allows.
+
+    Even: nobody has two partitions more than another member that could take one of them.
+    """
+    readers = _readers(members, counts)
+    owned, free = _kept(members, readers, counts, former)
+    for topic, partition in sorted(free, key=lambda p: (len(readers[p[0]]), p)):
+        taker = min(readers[topic], key=lambda member: (len(owned[member]), member))
+        owned[taker].append((topic, partition))
+    kept = {
+        (topic, partition)
+        for member, topics in former.items()
+        for topic, partitions in topics.items()
+        for partition in partitions
+        if (topic, partition) in owned.get(member, ())
+    }
+    # Every move lessens the sum of the squares of the loads, so this ends.
+    while (move := _next_move(owned, members, kept)) is not None:
+        giver, taker, moved = move
+        owned[giver].remove(moved)
+        owned[taker].append(moved)
+        kept.discard(moved)
+    return _by_topic(owned)
+
+
+ASSIGNORS: Mapping[str, Callable[[Subscriptions, Counts, Assignment], Assignment]] = {
+    "range": assign_range,
+    "sticky": assign_sticky,
+}
+
+
+def choose_assignor(known: Mapping[str, Sequence[str]]) -> str:
+    """The assignor that most members like best of those that all of them know.
+
+    `known`: member id -> names. Raises InconsistentGroupProtocolError.
+    """
+    common = set.intersection(*(set(names) for names in known.values())) & set(ASSIGNORS)
+    if not common:
+        wishes = {member: tuple(names) for member, names in sorted(known.items())}
+        raise InconsistentGroupProtocolError(
+            f"The group's members know no assignor in common: {wishes}. Give all of them the same "
+            f"partition.assignment.strategy, of {', '.join(ASSIGNORS)}.",
+        )
+    votes = Counter(next(n for n in names if n in common) for names in known.values())
+    return min(votes, key=lambda name: (-votes[name], name))
+
+
+def _readers(members: Subscriptions, counts: Counts) -> dict[str, list[str]]:
+    """Topic -> the members that read it, for topics that are there and are read."""
+    found: dict[str, list[str]] = {}
+    for member in sorted(members):
+        for topic in set(members[member]):
+            if counts.get(topic, 0) > 0:
+                found.setdefault(topic, []).append(member)
+    return dict(sorted(found.items()))
+
+
+def _kept(
+    members: Subscriptions,
+    readers: Mapping[str, Sequence[str]],
+    counts: Counts,
+    former: Assignment,
+) -> tuple[dict[str, list[_Partition]], set[_Partition]]:
+    """What members had and still may have, and the partitions that nobody had."""
+    free = {(topic, partition) for topic in readers for partition in range(counts[topic])}
+    owned: dict[str, list[_Partition]] = {member: [] for member in sorted(members)}
+    for member in owned:
+        for topic, partitions in former.get(member, {}).items():
+            if topic not in members[member]:
+                continue
+            for partition in partitions:
+                if (topic, partition) in free:
+                    free.remove((topic, partition))
+                    owned[member].append((topic, partition))
+    return owned, free
+
+
+def _next_move(
+    owned: Mapping[str, Sequence[_Partition]], members: Subscriptions, kept: set[_Partition]
+) -> tuple[str, str, _Partition] | None:
+    """(giver, taker, partition) from the fullest member that can give one; None when it is even."""
+    by_load = sorted(owned, key=lambda member: (len(owned[member]), member))
+    for giver in reversed(by_load):
+        for taker in by_load:
+            if len(owned[taker]) + 2 > len(owned[giver]):
+                break
+            able = [p for p in owned[giver] if p[0] in members[taker]]
+            if able:
+                return giver, taker, max(able, key=lambda p: (p not in kept, p))
+    return None
+
+
+def _by_topic(owned: Mapping[str, Sequence[_Partition]]) -> Assignment:
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for member, partitions in sorted(owned.items()):
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(partitions):
+            topics.setdefault(topic, []).append(partition)
+        found[member] = {topic: tuple(numbers) for topic, numbers in topics.items()}
+    return found

@@ -1,0 +1,138 @@
+"""The group row: committed offsets, pending offsets of open transactions, and the members.
+
+A row lives in `__consumer_offsets`; every value is frozen, a decision makes a new one. Mirrors
+what org.apache.kafka.coordinator.group keeps of a classic group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from txnlog.errors import CorruptLogError
+
+Positions = Mapping[str, Mapping[int, int]]
+Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
+    """Next offset to read, under which generation and at which log version it was written."""
+
+    offset: int
+    generation: int
+    version: int
+    metadata: str = ""
+
+
+class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets an open transaction will commit; `version` is that of the commit that wrote it."""
+
+    transactional_id: str
+    producer_id: int
+    txn_epoch: int
+    version: int
+    generation: int
+    offsets: dict[str, dict[int, int]]
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A consumer of the group. It is alive as long as its `heartbeat`, a counter, changes.
+
+    `joined` is the generation that it has let go of: it waits for the next one. `topics` are those
+    it reads, `assignors` the names of those it knows, the one it likes best first. A consumer with
+    an `instance_id` takes the place of the member that had it before.
+    """
+
+    topics: tuple[str, ...]
+    heartbeat: int = 0
+    joined: int = -1
+    assignors: tuple[str, ...] = ("range",)
+    session_timeout_ms: int = 45_000
+    rebalance_timeout_ms: int = 300_000
+    client_id: str = ""
+    host: str = ""
+    instance_id: str = ""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `__consumer_offsets`.
+
+    `assignment` is that of the generation, member id -> topic -> partitions; empty when the
+    generation was begun by somebody who is no member.
+    """
+
+    group_id: str
+    generation: int = 0
+    offsets: dict[str, dict[int, CommittedOffset]] = {}
+    pending: tuple[PendingOffsets, ...] = ()
+    members: dict[str, Member] = {}
+    assignment: dict[str, dict[str, tuple[int, ...]]] = {}
+    updated_ms: int = -1
+    path: str = ""
+    extra: dict[str, str] = {}
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        """topic -> partition -> next offset to read."""
+        return {
+            topic: {partition: known.offset for partition, known in partitions.items()}
+            for topic, partitions in self.offsets.items()
+        }
+
+    def to_values(self) -> dict[str, str]:
+        """The row as Delta partition values."""
+        values = dict(self.extra)
+        values.update(
+            group_id=self.group_id,
+            generation=str(self.generation),
+            offsets=_encode(self.offsets),
+            pending=_encode(self.pending),
+            members=_encode(self.members),
+            assignment=_encode(self.assignment),
+            updated_ms=str(self.updated_ms),
+        )
+        return values
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, str], *, path: str, source: str) -> Group:
+        """Read a row back. Raises CorruptLogError naming `source`."""
+        try:
+            return cls(
+                group_id=values["group_id"],
+                generation=int(values["generation"]),
+                offsets=_OFFSETS.decode(values["offsets"]),
+                pending=_PENDING.decode(values["pending"]),
+                members=_MEMBERS.decode(values["members"]),
+                assignment=_ASSIGNMENT.decode(values["assignment"]),
+                updated_ms=int(values["updated_ms"]),
+                path=path,
+                extra={k: v for k, v in values.items() if k not in GROUP_COLUMNS},
+            )
+        except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
+            raise CorruptLogError(
+                f"{source}: the row of group {values.get('group_id')!r} cannot be read "
+                f"({type(error).__name__}: {error}). It was written by a newer txnlog or is "
+                "damaged; upgrade, or restore the table.",
+                file=source,
+            ) from error
+
+
+GROUP_COLUMNS: Mapping[str, str] = {
+    "group_id": "string",
+    "generation": "long",
+    "offsets": "string",
+    "pending": "string",
+    "members": "string",
+    "assignment": "string",
+    "updated_ms": "long",
+}
+
+_ENCODER = msgspec.json.Encoder()
+_OFFSETS = msgspec.json.Decoder(dict[str, dict[int, CommittedOffset]])
+_PENDING = msgspec.json.Decoder(tuple[PendingOffsets, ...])
+_MEMBERS = msgspec.json.Decoder(dict[str, Member])
+_ASSIGNMENT = msgspec.json.Decoder(dict[str, dict[str, tuple[int, ...]]])
+
+
+def _encode(value: object) -> str:
+    return _ENCODER.encode(value).decode()
