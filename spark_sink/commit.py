@@ -14,7 +14,9 @@ from checkpoint import Checkpoint, is_readable, source_positions
 from spark_sink.messages import StagedTask, this_process
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError, ConfigError
+from txnlog.logs import configure_logging
 from txnlog.options import Options, redacted_url
+from txnlog.phases import Phases
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
 from txnlog.protocol.micro_batches import is_committed
@@ -32,29 +34,39 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     """
     if not tasks:
         return
+    configure_logging()
     run = tasks[0]
+    phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
     cluster = Cluster.cached(
         options.root, options.storage, create=options.flag("auto.create.topics.enable")
     )
-    sweep_if_due(cluster)
+    with phases.measure("housekeeping"):
+        sweep_if_due(cluster)
     batches = _ordered(tasks)
-    digest, offsets = _source_offsets(options, cluster, batch_id)
+    with phases.measure("sources"):
+        digest, offsets = _source_offsets(options, cluster, batch_id)
     if not batches and not offsets:
         return
     transactional_id = options.text("transactional.id") or run.query_id
-    before = cluster.coordinator.describe(transactional_id)
+    with phases.measure("tail"):
+        before = cluster.coordinator.describe(transactional_id)
     if before is not None:
         # What is decided comes out first, whoever decided it; a batch that is committed is not
         # taken over for: a driver that wakes up late would fence the one that goes on.
-        cluster.coordinator.finish(before)
+        with phases.measure("own"):
+            cluster.coordinator.finish(before)
         if _is_committed(before, options, run, batch_id, digest):
             return
-    row = _own(options, cluster, transactional_id, run, before)
+    with phases.measure("own"):
+        row = _own(options, cluster, transactional_id, run, before)
     if _is_committed(row, options, run, batch_id, digest):
         return
     topics = tuple(sorted({batch.topic for batch in batches}))
     last = LastBatch(batch_id=batch_id, digest=digest, topics=topics)
-    cluster.coordinator.commit(row, batches, offsets=offsets, batch=(run.query_id, last))
+    cluster.coordinator.commit(
+        row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases
+    )
+    _log("Batch %d of query %s", (batch_id, run.query_id), phases)
 
 
 def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
@@ -62,22 +74,60 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
     batches = _ordered(tasks)
     if not batches:
         return
+    configure_logging()
+    phases = Phases(_staging(tasks))
     cluster = Cluster.cached(options.root, options.storage)
     host, pid = this_process()
     owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
     app_id, version = options.text("txnAppId"), options.number("txnVersion")
-    if app_id is None or version is None:
-        cluster.coordinator.commit_one_off(batches, owner)
+    transactional_id = options.text("transactional.id") or (app_id and f"txnAppId-{app_id}")
+    if transactional_id is None:
+        cluster.coordinator.commit_one_off(batches, owner, phases=phases)
+        _log("Batch write", (), phases)
         return
-    transactional_id = options.text("transactional.id") or f"txnAppId-{app_id}"
-    row = cluster.coordinator.init_producer_id(
-        transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
-    )
-    known = row.owner.batches.get(app_id)
-    if known is not None and known.batch_id >= version:
-        logger.info("txnVersion %d of txnAppId %s is written already", version, app_id)
-        return
-    cluster.coordinator.commit(row, batches, batch=(app_id, LastBatch(batch_id=version)))
+    with phases.measure("own"):
+        row = cluster.coordinator.init_producer_id(
+            transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
+        )
+    batch = None
+    if app_id is not None and version is not None:
+        known = row.owner.batches.get(app_id)
+        if known is not None and known.batch_id >= version:
+            logger.info("txnVersion %d of txnAppId %s is written already", version, app_id)
+            return
+        phases.facts.update(txnAppId=app_id, txnVersion=str(version))
+        batch = app_id, LastBatch(batch_id=version)
+    cluster.coordinator.commit(row, batches, batch=batch, phases=phases)
+    _log("Batch write of transactional.id %s", (transactional_id,), phases)
+
+
+def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:
+    """How much the tasks have staged, and in what time: their own work, without waiting for rows.
+
+    Tasks run beside each other: the longest one bounds the batch, the sum is what it costs.
+    """
+    times_ns = [task.stage_ns for task in tasks]
+    batches = _ordered(tasks)
+    return {
+        "tasks": str(len(tasks)),
+        "files": str(len(batches)),
+        "records": str(sum(batch.num_records for batch in batches)),
+        "stageLongestMs": f"{max(times_ns) / 1e6:.3f}",
+        "stageSumMs": f"{sum(times_ns) / 1e6:.3f}",
+    }
+
+
+def _log(what: str, names: tuple[object, ...], phases: Phases) -> None:
+    """The debug line of a commit."""
+    if logger.isEnabledFor(logging.DEBUG):
+        facts = phases.facts
+        logger.debug(
+            f"{what}: committed %s records in %s files, staged by %s tasks in %s ms at most and "
+            "%s ms together; commit %s",
+            *names,
+            *(facts[f] for f in ("records", "files", "tasks", "stageLongestMs", "stageSumMs")),
+            phases.describe(),
+        )
 
 
 def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
@@ -157,14 +207,14 @@ def _source_offsets(
     if group_id is None:
         return planned.digest, []
     offsets = source_positions(checkpoint, batch_id, cluster.cluster_id, current=planned)
-    for found_offsets in offsets:
-        if found_offsets.group_id != group_id:
-            raise ConfigError(
-                f"Option group.id of the sink is {group_id}, but a source of this query reads as "
-                f"group {found_offsets.group_id}. Give both the same group.id, or leave it out of "
-                "the sink to commit no offsets.",
-                option="group.id",
-            )
+    groups = sorted(found.group_id for found in offsets)
+    if offsets and group_id not in groups:
+        raise ConfigError(
+            f"Option group.id of the sink is {group_id}, but the sources of this query read as "
+            f"{', '.join(groups)}. Give the sink the group.id of a source (each source's offsets "
+            "are committed under its own), or leave it out to commit no offsets.",
+            option="group.id",
+        )
     if not offsets:
         raise ConfigError(
             f"Option group.id={group_id} commits source offsets with each batch, but no source of "

@@ -22,7 +22,8 @@ class StagedTask(WriterCommitMessage):
     """The message of one task attempt that succeeded.
 
     Query, run and batch id are "" and -1 for a batch write: they are known to tasks only, so the
-    driver's commit learns them from here.
+    driver's commit learns them from here. `stage_ns` is the time of the sink's own work, without
+    the waiting for rows.
     """
 
     task: int
@@ -30,9 +31,10 @@ class StagedTask(WriterCommitMessage):
     query_id: str = ""
     run_id: str = ""
     batch_id: int = -1
+    stage_ns: int = 0
 
 
-def stream_message(batches: tuple[StagedBatch, ...]) -> StagedTask:
+def stream_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTask:
     """The message of a streaming task. Raises ConfigError under a continuous trigger."""
     context = task_context()
     query_id, run_id, batch_id = (
@@ -44,12 +46,12 @@ def stream_message(batches: tuple[StagedBatch, ...]) -> StagedTask:
             "transactions. Use Trigger.ProcessingTime or Trigger.AvailableNow.",
             option="trigger",
         )
-    return StagedTask(context.partitionId(), batches, query_id, run_id, int(batch_id))
+    return StagedTask(context.partitionId(), batches, query_id, run_id, int(batch_id), stage_ns)
 
 
-def batch_message(batches: tuple[StagedBatch, ...]) -> StagedTask:
+def batch_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTask:
     """The message of a batch write's task."""
-    return StagedTask(task_context().partitionId(), batches)
+    return StagedTask(task_context().partitionId(), batches, stage_ns=stage_ns)
 
 
 def task_context() -> TaskContext:

@@ -16,7 +16,12 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from spark_sink.rows import Rows
-from txnlog.errors import InvalidRecordError, RecordTooLargeError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    InvalidRecordError,
+    InvalidTopicError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partition
 from txnlog.protocol.topics import check_topic_name
 
@@ -126,9 +131,19 @@ class Router:
         """Index of each row's destination, or the one that all of them share."""
         if rows.topics is None:
             assert self._option is not None
-            return self._destination(self._option)
+            return self._destination(check_topic_name(self._option))
         encoded = pc.dictionary_encode(rows.topics)
-        known = [self._destination(name) for name in encoded.dictionary.to_pylist()]
+        names = encoded.dictionary.to_pylist()
+        try:
+            # All names, before a topic is created for one of them.
+            for name in names:
+                check_topic_name(name)
+            known = [self._destination(name) for name in names]
+        except (InvalidTopicError, UnknownTopicOrPartitionError) as error:
+            place = names.index(error.topic)
+            row = rows.first_row + int(pc.index(encoded.indices, place).as_py())
+            message = f"Row {row} of this task, column topic: {error.message}"
+            raise type(error)(message, **error.context, row=row) from error
         if len(known) == 1:
             return known[0]
         places: npt.NDArray[np.int32] = np.array(known, dtype=np.int32)[encoded.indices.to_numpy()]
@@ -137,7 +152,7 @@ class Router:
     def _destination(self, name: str) -> int:
         found = self._by_name.get(name)
         if found is None:
-            log = self._find(check_topic_name(name))
+            log = self._find(name)
             found = self._by_name[name] = len(self._destinations)
             self._destinations.append(
                 Destination(
@@ -180,7 +195,7 @@ class Router:
             raise RecordTooLargeError(
                 f"Row {row} of this task: a record of {sizes[at]} bytes is larger than "
                 f"{MAX_MESSAGE_BYTES} = {to.message_bytes_max} of topic {to.log.name}. Nothing of "
-                "this task is published. Split the record, or raise the topic's setting.",
+                "this batch is published. Split the record, or raise the topic's setting.",
                 row=row,
                 topic=to.log.name,
                 size_bytes=int(sizes[at]),

@@ -7,6 +7,7 @@ commit worker of every micro-batch, so constructors do no I/O and hold nothing b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -17,11 +18,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_sink.commit import commit_batch_write, commit_micro_batch
-from spark_sink.messages import StagedTask, batch_message, stream_message
+from spark_sink.messages import StagedTask, batch_message, stream_message, task_context
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
+from txnlog.causes import tells_causes
 from txnlog.cluster import Cluster
-from txnlog.errors import ConfigError
+from txnlog.errors import ConfigError, TxnLogError
 from txnlog.failpoint import reach
 from txnlog.options import Options, parse_options, warn_about
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 TARGET_SIZE_BYTES = 64 << 20
 
 
+@tells_causes
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> TxnLogStreamWriter:
@@ -49,6 +52,7 @@ def stream_writer(
     return TxnLogStreamWriter(parsed)
 
 
+@tells_causes
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TxnLogWriter:
     """The sink of `df.write`. Raises ConfigError, InvalidRecordError."""
     parsed = parse_options(options, "write")
@@ -72,10 +76,12 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options) -> None:
         self._options = options
 
+    @tells_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return stream_message(_stage(self._options, iterator))
+        return stream_message(*_stage(self._options, iterator))
 
+    @tells_causes
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch, or skip it if it is committed already."""
         _refuse_continuous(messages)
@@ -96,10 +102,12 @@ class TxnLogWriter(DataSourceArrowWriter):
     def __init__(self, options: Options) -> None:
         self._options = options
 
+    @tells_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return batch_message(_stage(self._options, iterator))
+        return batch_message(*_stage(self._options, iterator))
 
+    @tells_causes
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows as one transaction."""
         commit_batch_write(self._options, _complete(messages))
@@ -122,7 +130,9 @@ def _include_headers(options: Options) -> bool:
     return options.flag("includeHeaders") or not options.is_set("includeHeaders")
 
 
-def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatch, ...]:
+def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[tuple[StagedBatch, ...], int]:
+    """Stage one task's rows: (its files, nanoseconds of own work, without waiting for rows)."""
+    began_ns = perf_counter_ns()
     warn_about(options)
     cluster = Cluster.cached(
         options.root, options.storage, create=options.flag("auto.create.topics.enable")
@@ -135,9 +145,35 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[StagedBatc
         auto_create=options.flag("auto.create.topics.enable"),
         partitions=options.number("num.partitions"),
     )
-    staged = tuple(stager.write(rows))
+    waiting = _Waiting(rows)
+    try:
+        staged = tuple(stager.write(waiting))
+    except TxnLogError as error:
+        if "row" not in error.context:
+            raise
+        task = task_context().partitionId()
+        context = {**error.context, "task": task}
+        raise type(error)(f"Task {task}: {error.message}", **context) from error
     reach("stage.after")
-    return staged
+    return staged, perf_counter_ns() - began_ns - waiting.waited_ns
+
+
+class _Waiting:
+    """Rows as they come, and the nanoseconds spent waiting for them."""
+
+    def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
+        self._rows = rows
+        self.waited_ns = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        began_ns = perf_counter_ns()
+        try:
+            return next(self._rows)
+        finally:
+            self.waited_ns += perf_counter_ns() - began_ns
 
 
 def _refuse_continuous(messages: list[WriterCommitMessage | None]) -> None:

@@ -21,6 +21,7 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, Times, source_settings
 from spark_source.topics import SourceTopics
+from txnlog.causes import items_telling_causes, tells_causes
 from txnlog.errors import ConfigError
 from txnlog.options import warn_about
 from txnlog.storage.topic_log import TopicLog
@@ -43,6 +44,7 @@ class TxnLogBatchReader(DataSourceReader):
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
 
+    @tells_causes
     def partitions(self) -> Sequence[InputPartition]:
         """Tasks for the records from startingOffsets to endingOffsets.
 
@@ -70,7 +72,7 @@ class TxnLogBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
-        return read_partition(self._settings, partition)
+        return items_telling_causes(read_partition(self._settings, partition))
 
     def _starts(
         self,

@@ -31,6 +31,7 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, source_settings
 from spark_source.topics import SourceTopics
+from txnlog.causes import items_telling_causes, tells_causes
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.options import warn_about
 from txnlog.storage.topic_log import TopicLog
@@ -118,10 +119,12 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(settings.min_offsets_per_trigger)
         return ReadAllAvailable()
 
+    @tells_causes
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run: what is in the topics now (R61)."""
         self._available_now = self._topics.snapshots(self._topics.logs())
 
+    @tells_causes
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch: `start` itself when there is nothing new.
 
@@ -159,6 +162,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ends of the partitions read, as of the last look: {"topic":{"0":42}}."""
         return None if self._latest is None else positions_json(self._latest)
 
+    @tells_causes
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the records from start to end.
 
@@ -180,7 +184,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
-        return read_partition(self._settings, partition)
+        return items_telling_causes(read_partition(self._settings, partition))
 
     def _is_too_little(self, records: int, limit: ReadLimit) -> bool:
         """Whether minOffsetsPerTrigger holds the batch back; else its maxTriggerDelay starts anew.

@@ -225,6 +225,25 @@ def test_topic_names_of_the_column_are_checked(cluster: Cluster, name: str) -> N
         stage(cluster, [batch(value=["v"], topic=[name])], topic=None)
 
 
+def test_name_that_is_refused_is_given_with_its_row_and_creates_no_other(cluster: Cluster) -> None:
+    """Nothing of a batch lands, not even an empty topic; rows count over batches (R60, R64)."""
+    good = batch(value=["v"] * 3, topic=["fresh"] * 3)
+    bad = batch(value=["v"] * 3, topic=["other", "no such", "no such"])
+    with pytest.raises(InvalidTopicError, match=r"Row 1 of this task, column topic.*'no such'"):
+        stage(cluster, [bad], topic=None)
+    assert cluster.list_topics() == []
+    stage(cluster, [good], topic=None)
+    with pytest.raises(UnknownTopicOrPartitionError) as failure:
+        stage(
+            cluster,
+            [good, batch(value=["v"], topic=["missing"])],
+            topic=None,
+            auto_create=False,
+        )
+    assert failure.value.row == 3
+    assert failure.value.topic == "missing"
+
+
 def test_partition_out_of_range_names_row_topic_and_count(cluster: Cluster) -> None:
     """The row is counted over all batches of the task (R60)."""
     cluster.create_topic("t", partitions=4)

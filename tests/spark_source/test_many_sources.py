@@ -174,6 +174,17 @@ def test_group_of_two_sources_is_refused_and_says_what_to_do(
     assert "out" not in two.cluster.list_topics() or written(two) == 0
 
 
+def test_groups_of_two_sources_are_committed_each_under_its_own(
+    spark: SparkSession, two, tmp_path: Path
+) -> None:
+    """Both inputs count as read exactly when the output is there; the sink names one of them."""
+    frames = [stream_of(spark, two, t, group_id=f"of-{t}").select("value") for t in "ab"]
+    write(frames[0].union(frames[1]), two, tmp_path / "checkpoint", "of-b")
+    assert written(two) == 6
+    assert two.cluster.groups.fetch("of-a") == {"a": {0: 0, 1: 3}}
+    assert two.cluster.groups.fetch("of-b") == {"b": {0: 0, 1: 3}}
+
+
 def test_offsets_file_has_a_line_for_each_source(spark: SparkSession, two, tmp_path: Path) -> None:
     """What the sink reads in the checkpoint: one JSON per source, each with its topics' ids."""
     frame = stream_of(spark, two, "a").union(stream_of(spark, two, "b"))

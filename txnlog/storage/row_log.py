@@ -88,12 +88,13 @@ class RowView(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCommit(Generic[Row]):
-    """One commit to a row table, as data."""
+    """One commit to a row table, as data; `parameters` are for its commitInfo."""
 
     operation: str
     puts: tuple[Row, ...] = ()
     removes: tuple[Row, ...] = ()
     txns: Mapping[int, int] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 class RowLog(Generic[Row]):
@@ -156,7 +157,11 @@ class RowLog(Generic[Row]):
 
     def _commit(self, commit: RowCommit[Row]) -> Outcome:
         try:
-            return self.log.commit(self._encode(commit), operation=commit.operation)
+            return self.log.commit(
+                self._encode(commit),
+                operation=commit.operation,
+                parameters=dict(commit.parameters),
+            )
         except StorePermissionError as error:
             raise self._refused(
                 f"No permission to write {self.path}: {error.message}", table=self.path
@@ -205,8 +210,13 @@ class TransactionLog(RowLog[TransactionMetadata]):
         self,
         transactional_id: str,
         decide: Callable[[TransactionMetadata | None], Transition | Done],
+        *,
+        parameters: Callable[[], Mapping[str, str]] = dict,
     ) -> TransactionMetadata | None:
-        """Decide on the newest row and persist it; the row as it then is (None: removed)."""
+        """Decide on the newest row and persist it; the row as it then is (None: removed).
+
+        `parameters` are asked for when the commit is made, and join those that name the row.
+        """
 
         def decide_row(
             view: RowView[TransactionMetadata], version: int
@@ -215,14 +225,27 @@ class TransactionLog(RowLog[TransactionMetadata]):
             if isinstance(decision, Done):
                 return decision
             row = decision.next
-            if row.state is TransactionState.DEAD:
-                return RowCommit(operation=decision.operation, removes=(row,))
-            return RowCommit(operation=decision.operation, puts=(row,))
+            is_dead = row.state is TransactionState.DEAD
+            return RowCommit(
+                operation=decision.operation,
+                puts=() if is_dead else (row,),
+                removes=(row,) if is_dead else (),
+                parameters={**_named(row), **parameters()},
+            )
 
         decision = self.transact(decide_row)
         if isinstance(decision, Done):
             return decision.metadata
         return self.view.rows.get(transactional_id)
+
+
+def _named(row: TransactionMetadata) -> dict[str, str]:
+    """What a reader of the table's history needs to find a transaction's commits."""
+    return {
+        "transactionalId": row.transactional_id,
+        "producerId": str(row.producer_id),
+        "txnEpoch": str(row.txn_epoch),
+    }
 
 
 class OffsetsLog(RowLog[Group]):

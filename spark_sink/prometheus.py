@@ -1,0 +1,100 @@
+"""The listener's reports as Prometheus metrics; prometheus-client is an extra of the package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_sink.reports import QueryReport
+from txnlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+LOOPBACK = "127.0.0.1"
+COMMIT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class PrometheusMetrics:
+    """Metrics of all queries, by label `query`: a query's name, else its id.
+
+    They go to `registry`, or to one of our own; with `port` (0: any) a server on the loopback
+    interface shows it. Raises ConfigError without prometheus-client.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None, port: int | None) -> None:
+        try:
+            import prometheus_client as client
+        except ImportError as error:
+            raise ConfigError(
+                "TxnLogListener(registry=..., port=...) needs prometheus-client: install "
+                "txnlog[prometheus], or leave both out.",
+                option="port",
+            ) from error
+        registry = client.CollectorRegistry() if registry is None else registry
+        query = ["query"]
+        self._lag = client.Gauge(
+            "txnlog_lag_records",
+            "Records in the topic that the query has not read yet",
+            ["query", "topic", "partition"],
+            registry=registry,
+        )
+        self._rate = client.Gauge(
+            "txnlog_processed_rows_per_second",
+            "Rows per second of the newest micro-batch",
+            query,
+            registry=registry,
+        )
+        self._phase = client.Gauge(
+            "txnlog_commit_phase_seconds",
+            "Time of each phase of the newest commit",
+            ["query", "phase"],
+            registry=registry,
+        )
+        self._rows = client.Counter(
+            "txnlog_input_rows", "Rows read by the query", query, registry=registry
+        )
+        self._transactions = client.Counter(
+            "txnlog_transactions", "Transactions committed by the query", query, registry=registry
+        )
+        self._commit = client.Histogram(
+            "txnlog_commit_seconds",
+            "Time of a commit in the driver",
+            query,
+            buckets=COMMIT_SECONDS,
+            registry=registry,
+        )
+        self._server: Any = None
+        if port is not None:
+            self._server, _ = client.start_http_server(port, addr=LOOPBACK, registry=registry)
+
+    @property
+    def port(self) -> int | None:
+        """Where the server listens."""
+        return None if self._server is None else int(self._server.server_port)
+
+    def update(self, report: QueryReport, *, transactions: int, is_new: bool) -> None:
+        """Take in a report: so many `transactions` since the last one, the newest is new or not."""
+        query = report.label
+        for topic, partitions in report.lag.items():
+            for partition, records in partitions.items():
+                self._lag.labels(query, topic, str(partition)).set(records)
+        self._rate.labels(query).set(report.processed_rows_per_second)
+        self._rows.labels(query).inc(report.input_rows)
+        self._transactions.labels(query).inc(max(0, transactions))
+        if report.transaction is not None and is_new:
+            phases_ms = report.transaction.phases_ms
+            for phase, duration_ms in phases_ms.items():
+                self._phase.labels(query, phase).set(duration_ms / 1000)
+            if "total" in phases_ms:
+                self._commit.labels(query).observe(phases_ms["total"] / 1000)
+
+    def forget(self, report: QueryReport) -> None:
+        """The query has ended: its gauges would stay as they are for ever. Counters stay."""
+        for gauge in (self._lag, self._rate, self._phase):
+            gauge.remove_by_labels({"query": report.label})
+
+    def close(self) -> None:
+        """Stop the server."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()

@@ -1,0 +1,115 @@
+"""What one progress event of a streaming query says about txnlog, as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from checkpoint.source_positions import MARK
+from txnlog.history import CommittedTransaction
+
+Lag = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryReport:
+    """A query after a micro-batch; str() is one line for people.
+
+    `lag` is topic -> partition -> records that were there and not read yet when the batch was
+    planned; `transactions` counts what was committed since the listener watches the query;
+    `transaction` is the newest of them, None before the first.
+    """
+
+    query_id: str
+    run_id: str
+    name: str | None
+    batch_id: int
+    timestamp: str
+    input_rows: int
+    processed_rows_per_second: float
+    lag: Lag
+    transactions: int
+    transaction: CommittedTransaction | None
+
+    @property
+    def total_lag(self) -> int:
+        """Records, over all topics and partitions."""
+        return sum(sum(partitions.values()) for partitions in self.lag.values())
+
+    @property
+    def label(self) -> str:
+        """The query's name, else its id."""
+        return self.name or self.query_id
+
+    def __str__(self) -> str:
+        topics = ", ".join(f"{topic} {sum(found.values())}" for topic, found in self.lag.items())
+        line = (
+            f"Query {self.label}, batch {self.batch_id}: {self.input_rows} rows, "
+            f"{self.processed_rows_per_second:.0f} rows/s, lag {self.total_lag}"
+            f"{f' ({topics})' if topics else ''}, {self.transactions} transactions"
+        )
+        if self.transaction is not None:
+            phases = dict(self.transaction.phases_ms)
+            total_ms = phases.pop("total", 0.0)
+            listed = ", ".join(f"{name} {ms:.1f}" for name, ms in phases.items())
+            line += f"; commit {total_ms:.1f} ms ({listed})"
+        return line
+
+
+def report_of(
+    progress: Mapping[str, Any], *, transactions: int, transaction: CommittedTransaction | None
+) -> QueryReport:
+    """Read a StreamingQueryProgress in JSON."""
+    return QueryReport(
+        query_id=str(progress["id"]),
+        run_id=str(progress["runId"]),
+        name=progress.get("name"),
+        batch_id=int(progress["batchId"]),
+        timestamp=str(progress["timestamp"]),
+        input_rows=int(progress.get("numInputRows") or 0),
+        processed_rows_per_second=float(progress.get("processedRowsPerSecond") or 0),
+        lag=lag_of(progress),
+        transactions=transactions,
+        transaction=transaction,
+    )
+
+
+def lag_of(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """Records between the end of the batch and the end of the topics, of the txnlog sources.
+
+    They are known by the reserved key in their offsets. A partition that several sources of the
+    query read counts once, as the one that is furthest behind.
+    """
+    lag: dict[str, dict[int, int]] = {}
+    for end, latest in txnlog_sources(progress):
+        for topic, partitions in latest.items():
+            read = end.get(topic, {})
+            for partition, offset in partitions.items():
+                if partition not in read:
+                    continue
+                behind = max(0, int(offset) - int(read[partition]))
+                of_topic = lag.setdefault(topic, {})
+                of_topic[int(partition)] = max(behind, of_topic.get(int(partition), 0))
+    return lag
+
+
+def txnlog_sources(
+    progress: Mapping[str, Any],
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """(end, latest) of each source of ours."""
+    for source in progress.get("sources", ()):
+        end = _offsets(source.get("endOffset"))
+        if MARK in end:
+            yield end, _offsets(source.get("latestOffset"))
+
+
+def _offsets(logged: Any) -> Mapping[str, Any]:
+    """An offset of any source: an object here and there, elsewhere its JSON, or no JSON at all."""
+    if isinstance(logged, str):
+        try:
+            logged = json.loads(logged)
+        except ValueError:
+            return {}
+    return logged if isinstance(logged, Mapping) else {}

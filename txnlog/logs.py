@@ -1,0 +1,30 @@
+"""The level of logger `txnlog` in Spark's Python workers, where the user's code never runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from txnlog.errors import ConfigError
+
+LEVEL = "TXNLOG_LOG_LEVEL"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def configure_logging(environ: Mapping[str, str] = os.environ) -> None:
+    """Take the level from TXNLOG_LOG_LEVEL, and write to stderr where nothing else takes the lines.
+
+    Without the variable logging stays as it is. Raises ConfigError.
+    """
+    level = environ.get(LEVEL)
+    if level is None:
+        return
+    if level.upper() not in LEVELS:
+        raise ConfigError(f"{LEVEL}={level!r}: it takes {', '.join(LEVELS)}.", option=LEVEL)
+    logger = logging.getLogger("txnlog")
+    logger.setLevel(level.upper())
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)

@@ -1,0 +1,65 @@
+"""How long each phase of one commit took. Passed along with the commit; nothing is kept globally.
+
+housekeeping   sweeping what others left, when it is time to
+sources        reading the batch's source offsets in Spark's checkpoint
+tail           bringing the state row and the topics' logs up to date
+own            finishing what was left under the transactional.id; a take-over, once per run
+pending        step 0: entries in the group rows
+prepare        step 1: PREPARE_COMMIT
+publish        step 2: the marker commits of all topics
+offsets        step 3: entries become offsets
+complete       step 4: COMPLETE_COMMIT; not in that commit itself, which cannot know it
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+
+class Phases:
+    """A stopwatch per phase, on a monotonic clock. `facts` go into the commit with the times."""
+
+    def __init__(
+        self,
+        facts: Mapping[str, str] | None = None,
+        *,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.facts: dict[str, str] = dict(facts or {})
+        self.times_ns: dict[str, int] = {}
+        self._now_ns = now_ns
+        self._began_ns = now_ns()
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time that the block takes to a phase, also when it raises."""
+        began_ns = self._now_ns()
+        try:
+            yield
+        finally:
+            self.add(name, self._now_ns() - began_ns)
+
+    def add(self, name: str, duration_ns: int) -> None:
+        """Add a time that was measured elsewhere."""
+        self.times_ns[name] = self.times_ns.get(name, 0) + duration_ns
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Since this object was made: when the commit began."""
+        return self._now_ns() - self._began_ns
+
+    def parameters(self) -> dict[str, str]:
+        """For a commit's operationParameters: the facts, `totalMs` so far, `<phase>Ms` each."""
+        times = {"total": self.elapsed_ns, **self.times_ns}
+        return {**self.facts, **{f"{name}Ms": _ms(ns) for name, ns in times.items()}}
+
+    def describe(self) -> str:
+        """One line for people: "8.312 ms: tail 0.512, prepare 1.204, ..."."""
+        parts = ", ".join(f"{name} {_ms(ns)}" for name, ns in self.times_ns.items())
+        return f"{_ms(self.elapsed_ns)} ms: {parts}"
+
+
+def _ms(duration_ns: int) -> str:
+    return f"{duration_ns / 1e6:.3f}"
