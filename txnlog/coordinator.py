@@ -13,10 +13,10 @@ ARCHITECTURE.md, and held by tests that kill it at each `failpoint.reach`.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from txnlog.appending import append
 from txnlog.clock import backoff_ms
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -26,11 +26,10 @@ from txnlog.errors import (
 )
 from txnlog.failpoint import reach
 from txnlog.finishing import finish
-from txnlog.protocol.appends import (
-    Appended,
-    check_topic_id,
-    prepare_append,
-)
+from txnlog.one_off import commit_one_off
+from txnlog.phases import Phases
+from txnlog.protocol.appends import check_added, check_topic_id
+from txnlog.protocol.fencing import check_producer
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
     LastBatch,
@@ -41,7 +40,6 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
-from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import (
     Done,
     Transition,
@@ -49,7 +47,6 @@ from txnlog.protocol.transitions import (
     prepare_end,
     prepare_fence,
     prepare_init,
-    prepare_one_off_commit,
     prepare_time_out,
 )
 
@@ -82,11 +79,14 @@ class TransactionCoordinator:
         owner: Owner,
         *,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT,
+        keep_prepared: bool = False,
+        take_over: bool = True,
     ) -> TransactionMetadata:
         """Make `owner` the owner, after finishing or aborting what the former one left (R27).
 
-        Asking again with the same run id changes nothing (R28). Raises ProducerFencedError when
-        this run was taken over before.
+        Asking again with the same run id changes nothing (R28). `keep_prepared` gives back an
+        Ongoing row when its client has prepared it; without `take_over` another owner's row is
+        left alone. Raises ProducerFencedError when this run was taken over before.
         """
         new_producer_id: list[int] = []
 
@@ -98,6 +98,8 @@ class TransactionCoordinator:
                 owner=owner,
                 timeout_ms=timeout_ms,
                 now_ms=self._now_ms(),
+                keep_prepared=keep_prepared,
+                take_over=take_over,
             )
 
         for attempt in range(ATTEMPTS_MAX):
@@ -112,7 +114,7 @@ class TransactionCoordinator:
             except ConcurrentTransactionsError:
                 self._store.clock.sleep_ms(backoff_ms(attempt))
                 continue
-            if row is not None and row.state.is_idle:
+            if row is not None and not row.state.is_prepared:
                 reach("take_over.after")
                 return row
         raise ConcurrentTransactionsError(
@@ -127,6 +129,7 @@ class TransactionCoordinator:
         partitions: Sequence[TopicPartitions],
         *,
         groups: Sequence[str] = (),
+        manifest: Manifest | None = None,
     ) -> TransactionMetadata:
         """AddPartitionsToTxn for eager publication: must come before the first data (R30)."""
         return self._transition(
@@ -139,6 +142,7 @@ class TransactionCoordinator:
                 run_id=row.owner.run_id,
                 partitions=tuple(partitions),
                 groups=tuple(groups),
+                manifest=manifest,
                 now_ms=self._now_ms(),
             ),
         )
@@ -147,32 +151,34 @@ class TransactionCoordinator:
         self,
         row: TransactionMetadata,
         batches: Sequence[StagedBatch],
-        base_sequences: dict[int, int],
+        base_sequences: Mapping[int, int],
     ) -> tuple[int, ...]:
-        """Append staged batches of one topic inside an Ongoing transaction; their first offsets."""
-        first = batches[0]
-        log = self._cluster.topic(first.topic)
+        """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
 
-        def decide(state: TopicState) -> TopicCommit | Appended:
-            decision = prepare_append(
-                state,
-                topic=first.topic,
-                topic_id=first.topic_id,
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                base_sequences=base_sequences,
-                batches=batches,
-                transactional=True,
-            )
-            if isinstance(decision, TopicCommit):
-                # Here, so that it is asked again after vacuum's barrier commit (R72).
-                self.check_ages(batches)
-            return decision
+        Raises InvalidTxnStateError for a partition that was not added before.
+        """
+        check_added(row.partitions, batches)
+        return append(
+            self._cluster,
+            batches,
+            base_sequences,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            transactional=True,
+        )
 
-        written = log.transact(decide)
-        if isinstance(written, TopicCommit):
-            return tuple(add.base_offset for add in written.adds)
-        return written.base_offsets
+    def append_idempotent(
+        self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
+    ) -> tuple[int, ...]:
+        """Append staged batches of one topic outside of transactions; their first offsets (R9)."""
+        return append(
+            self._cluster,
+            batches,
+            base_sequences,
+            producer_id=producer_id,
+            producer_epoch=0,
+            transactional=False,
+        )
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -183,42 +189,68 @@ class TransactionCoordinator:
         *,
         offsets: Sequence[GroupOffsets] = (),
         batch: tuple[str, LastBatch] | None = None,
+        phases: Phases | None = None,
     ) -> TransactionMetadata:
         """Steps 0 to 4: commit staged batches and group offsets as one transaction.
 
-        `batch` is the micro-batch of a streaming query, remembered with the decision. The row as
-        it is afterwards, under a new epoch. Raises what fences or refuses the transaction, before
-        anything is decided; once it is decided, an error leaves it for the next one to finish.
+        `batch` is the micro-batch of a streaming query, remembered with the decision; `phases`
+        takes the times. The row as it is afterwards, under a new epoch. Raises what fences or
+        refuses the transaction, before anything is decided; once it is decided, an error leaves it
+        for the next one to finish.
         """
+        measured = phases or Phases()
         try:
-            self._check_batches(batches)
+            with measured.measure("tail"):
+                self.check_batches(batches)
             if offsets:
-                self._cluster.groups.add_pending(row, offsets)
+                with measured.measure("pending"):
+                    self._cluster.groups.add_pending(row, offsets)
                 reach("pending_offsets.after")
         except TxnLogError:
             # A repeated call: what is decided already cannot be refused any more (R36).
-            if not self._is_committed(row):
+            if not self.is_committed(row):
                 raise
         groups = tuple(sorted({request.group_id for request in offsets}))
         manifest = Manifest(batches=tuple(batches), groups=groups)
         reach("prepare_commit.before")
         return self._end(
-            row, TransactionResult.COMMIT, manifest=manifest, batch=batch, fresh=batches
+            row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=batches
         )
+
+    def prepare(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch] = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
+    ) -> TransactionMetadata:
+        """The first of two phases: hold the transaction, without time-out, until it is ended.
+
+        Entries in the group rows come first, as in a commit: what the row says it can publish.
+        """
+        self.check_batches(batches)
+        if offsets:
+            self._cluster.groups.add_pending(row, offsets)
+        groups = tuple(sorted({request.group_id for request in offsets}))
+        manifest = Manifest(batches=tuple(batches), groups=groups)
+        return self.add_partitions(row, (), manifest=manifest)
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one leaves nothing to do."""
-        return self._end(row, TransactionResult.ABORT)
+        return self._end(row, TransactionResult.ABORT, Phases())
 
     def _end(
         self,
         row: TransactionMetadata,
         result: TransactionResult,
+        phases: Phases,
         *,
         manifest: Manifest | None = None,
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
     ) -> TransactionMetadata:
+        ending = _ending(row)
+
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
                 now,
@@ -229,6 +261,7 @@ class TransactionCoordinator:
                 result=result,
                 manifest=manifest,
                 batch=batch,
+                txn_epoch=ending,
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
@@ -236,50 +269,19 @@ class TransactionCoordinator:
             return decision
 
         read_ms = self._store.clock.boot_ms()
-        ended = self._transition(row, decide)
+        with phases.measure("prepare"):
+            ended = self._transition(row, decide)
         if ended.state.is_prepared:
             reach("prepare_commit.after")
-            finished = self.finish(ended, read_ms=read_ms)
+            finished = finish(self._cluster, ended, read_ms=read_ms, phases=phases)
             return finished if finished is not None else ended
         return ended
 
-    def commit_one_off(self, batches: Sequence[StagedBatch], owner: Owner) -> None:
-        """Commit a batch write under an id used once, which leaves no row behind.
-
-        A missing row means complete to whoever knows that PREPARE landed: so a lost reply is
-        settled by the marker in the first topic, and else by preparing again.
-        """
-        if not batches:
-            return
-        transactional_id = f"_batch-{uuid.uuid4()}"
-        producer_id = self._cluster.next_producer_id()
-        manifest = Manifest(batches=tuple(batches))
-        self._check_batches(batches)
-        first = self._cluster.topic_log(batches[0].topic)
-
-        def decide(row: TransactionMetadata | None) -> Transition | Done:
-            if row is None and first.log.exists:
-                first.refresh()
-                if first.view.markers.get(producer_id, -1) >= 0:
-                    return Done(None)
-            decision = prepare_one_off_commit(
-                row,
-                transactional_id=transactional_id,
-                producer_id=producer_id,
-                manifest=manifest,
-                owner=owner,
-                now_ms=self._now_ms(),
-            )
-            if isinstance(decision, Transition):
-                self.check_ages(batches)
-            return decision
-
-        reach("prepare_commit.before")
-        read_ms = self._store.clock.boot_ms()
-        row = self._log(transactional_id).transition(transactional_id, decide)
-        reach("prepare_commit.after")
-        if row is not None:
-            self.finish(row, read_ms=read_ms)
+    def commit_one_off(
+        self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
+    ) -> None:
+        """Commit a batch write under an id used once, which leaves no row behind."""
+        commit_one_off(self._cluster, batches, owner, phases=phases)
 
     # -- what others left ------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ class TransactionCoordinator:
         again. A topic that cannot be written delays only its own marker: the others are written,
         then its error is raised and the row stays decided for the next one (R37).
         """
-        return finish(self._cluster, row, read_ms=read_ms)
+        return finish(self._cluster, row, read_ms=read_ms, phases=None)
 
     def fence(
         self,
@@ -352,7 +354,7 @@ class TransactionCoordinator:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _check_batches(self, batches: Sequence[StagedBatch]) -> None:
+    def check_batches(self, batches: Sequence[StagedBatch]) -> None:
         """Refuse, before anything is written, what could not be published any more."""
         self.check_ages(batches)
         for topic, topic_id in sorted({(batch.topic, batch.topic_id) for batch in batches}):
@@ -360,13 +362,23 @@ class TransactionCoordinator:
             log.refresh()
             check_topic_id(log.view, topic=topic, topic_id=topic_id)
 
-    def _is_committed(self, row: TransactionMetadata) -> bool:
-        """Whether the transaction of this row's epoch is decided, and decided as a commit."""
+    def is_committed(self, row: TransactionMetadata) -> bool:
+        """Whether the transaction this row would end is decided, and decided as a commit."""
         now = self.describe(row.transactional_id)
         if now is None or now.producer_id != row.producer_id:
             return False
         decided = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-        return now.txn_epoch == row.producer_epoch and now.state in decided
+        return now.txn_epoch == _ending(row) and now.state in decided
+
+    def check_owner(self, row: TransactionMetadata) -> None:
+        """Raises what fences the holder of this row: the error that says who did it, and when."""
+        check_producer(
+            self.describe(row.transactional_id),
+            row.transactional_id,
+            row.producer_id,
+            row.producer_epoch,
+            row.owner.run_id,
+        )
 
     def check_ages(self, batches: Sequence[StagedBatch]) -> None:
         """Refuse staged files that vacuum may have taken before the commit names them (R72)."""
@@ -400,3 +412,8 @@ class TransactionCoordinator:
 
     def _now_ms(self) -> int:
         return self._store.clock.now_ms()
+
+
+def _ending(row: TransactionMetadata) -> int:
+    """Epoch of the transaction that an end of this row ends: a kept one has that of its owner."""
+    return row.txn_epoch if row.state is TransactionState.ONGOING else row.producer_epoch

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.errors import TxnLogError
 from txnlog.failpoint import reach
+from txnlog.phases import Phases
 from txnlog.protocol.appends import Settled, prepare_marker
 from txnlog.protocol.groups import prepare_offsets_marker
 from txnlog.protocol.metadata import TransactionMetadata
@@ -22,38 +23,45 @@ if TYPE_CHECKING:
 
 
 def finish(
-    cluster: Cluster, row: TransactionMetadata, *, read_ms: int | None
+    cluster: Cluster, row: TransactionMetadata, *, read_ms: int | None, phases: Phases | None
 ) -> TransactionMetadata | None:
     """Carry out what `row` has decided; the row afterwards. See TransactionCoordinator.finish."""
     if not row.state.is_prepared:
         return row
+    measured = phases or Phases()
     result = TransactionResult.of(row.state)
     clock = cluster.store.clock
-    if not _write_markers(cluster, row, result, read_ms):
+    with measured.measure("publish"):
+        is_decided = _write_markers(cluster, row, result, read_ms)
+    if not is_decided:
         return cluster.coordinator.describe(row.transactional_id)
     reach("markers.after")
     if row.pending.groups:
-        cluster.offsets_log().change(
-            lambda view, version: prepare_offsets_marker(
-                view.rows,
-                view.markers,
-                group_ids=row.pending.groups,
-                producer_id=row.producer_id,
-                txn_epoch=row.txn_epoch,
-                result=result,
-                version=version,
-                now_ms=clock.now_ms(),
+        with measured.measure("offsets"):
+            cluster.offsets_log().change(
+                lambda view, version: prepare_offsets_marker(
+                    view.rows,
+                    view.markers,
+                    group_ids=row.pending.groups,
+                    producer_id=row.producer_id,
+                    txn_epoch=row.txn_epoch,
+                    result=result,
+                    version=version,
+                    now_ms=clock.now_ms(),
+                )
             )
-        )
     reach("offsets.after")
     reach("complete.before")
     shard = cluster.shard(cluster.shard_of(row.transactional_id))
-    completed = shard.transition(
-        row.transactional_id,
-        lambda now: prepare_complete(
-            now, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()
-        ),
-    )
+    with measured.measure("complete"):
+        completed = shard.transition(
+            row.transactional_id,
+            lambda now: prepare_complete(
+                now, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()
+            ),
+            # A helper has timed a part of the work only.
+            parameters=dict if phases is None else phases.parameters,
+        )
     reach("complete.after")
     return completed
 

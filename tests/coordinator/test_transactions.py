@@ -34,7 +34,7 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicIdError,
 )
-from txnlog.protocol.metadata import Manifest, Owner
+from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_expire
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SkewedClock
@@ -318,7 +318,7 @@ def forget_markers(shared: SharedMemory) -> None:
         store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
 
 
-@pytest.mark.parametrize(("kind", "call"), [("append", 1), ("commit", 1), ("one-off", 2)])
+@pytest.mark.parametrize(("kind", "call"), [("append", 0), ("commit", 1), ("one-off", 2)])
 def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
     kind: str, call: int
 ) -> None:
@@ -327,6 +327,11 @@ def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
     cluster = process(shared)
     row = owned(cluster, "a")
     old = both(cluster, "mine")
+    if kind == "append":
+        touched = TopicPartitions(
+            topic=old[0].topic, topic_id=old[0].topic_id, partitions=(old[0].partition,)
+        )
+        row = cluster.coordinator.add_partitions(row, [touched])
     calls = {
         "append": lambda: cluster.coordinator.append(row, old[:1], {old[0].partition: 0}),
         "commit": lambda: cluster.coordinator.commit(row, old),

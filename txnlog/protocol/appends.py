@@ -19,7 +19,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import StagedBatch, TopicPartitions
 from txnlog.protocol.sequences import ProducerState, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, marker_app_id, sequence_app_id
@@ -224,3 +224,19 @@ def check_partition(state: TopicState, *, topic: str, partition: int) -> None:
             topic=topic,
             partition=partition,
         )
+
+
+def check_added(added: Sequence[TopicPartitions], batches: Sequence[StagedBatch]) -> None:
+    """Raises InvalidTxnStateError unless the transaction names every partition it writes (R30).
+
+    What it does not name gets no marker, and would stay undecided for ever.
+    """
+    named = {(tp.topic_id, partition) for tp in added for partition in tp.partitions}
+    for batch in batches:
+        if (batch.topic_id, batch.partition) not in named:
+            raise InvalidTxnStateError(
+                f"Topic {batch.topic!r} partition {batch.partition} was not added to the "
+                "transaction. Call add_partitions before the first append to it.",
+                topic=batch.topic,
+                partition=batch.partition,
+            )

@@ -1,19 +1,27 @@
-"""What a fenced producer is told: who fenced it, when, and who owns its transactional.id now."""
+"""Who may write under a transactional.id; a fenced producer is told who fenced it, and when."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from txnlog.errors import ProducerFencedError
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    ProducerFencedError,
+)
 from txnlog.protocol.metadata import TransactionMetadata
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
     """The error for a run that was taken over: who owns the id now, who fenced it and when."""
+    now = f"it is owned by {row.owner.describe()}"
+    if row.owner.run_id in row.owner.former_runs:
+        now = "its owner was fenced, and nobody has taken it over yet,"
     return ProducerFencedError(
-        f"{who} may no longer write under transactional.id {row.transactional_id!r}: it is owned "
-        f"by {row.owner.describe()} at epoch {row.producer_epoch}{fenced_note(row)}. Stop this "
-        "one, or give it a transactional.id of its own.",
+        f"{who} may no longer write under transactional.id {row.transactional_id!r}: {now} "
+        f"at epoch {row.producer_epoch}{fenced_note(row)}. Stop this one, or give it a "
+        "transactional.id of its own.",
         transactional_id=row.transactional_id,
         owner=row.owner.describe(),
         actual_epoch=row.producer_epoch,
@@ -27,3 +35,48 @@ def fenced_note(row: TransactionMetadata) -> str:
         return ""
     at = datetime.fromtimestamp(last.at_ms / 1000, tz=timezone.utc).isoformat("T", "seconds")
     return f" (last fenced at {at} by {last.by}: {last.reason})"
+
+
+def check_producer(
+    row: TransactionMetadata | None,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    run_id: str,
+) -> TransactionMetadata:
+    """The row, of which this run is the owner at this epoch; else the error that says why not."""
+    if row is None or row.producer_id != producer_id:
+        found = "no row" if row is None else f"producer id {row.producer_id}"
+        raise InvalidProducerIdMappingError(
+            f"{transactional_id!r} has {found}, not producer id {producer_id}: the id expired or "
+            "was never initialised. Call init_transactions again.",
+            transactional_id=transactional_id,
+        )
+    refuse_former(row, run_id)
+    if row.owner.run_id != run_id:
+        raise fenced(row, f"run {run_id}")
+    if row.producer_epoch != producer_epoch:
+        raise InvalidProducerEpochError(
+            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"
+            f"{fenced_note(row)}. Abort, and call init_transactions again.",
+            transactional_id=transactional_id,
+            expected_epoch=row.producer_epoch,
+            actual_epoch=producer_epoch,
+        )
+    return row
+
+
+def refuse_former(row: TransactionMetadata, run_id: str) -> None:
+    """Raises ProducerFencedError for a run that was taken over."""
+    if run_id in row.owner.former_runs:
+        raise fenced(row, f"run {run_id}")
+
+
+def refuse_prepared(row: TransactionMetadata) -> None:
+    """Raises ConcurrentTransactionsError: a decided transaction comes first."""
+    if row.state.is_prepared:
+        raise ConcurrentTransactionsError(
+            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
+            f"{row.state.name} and must be finished first; try again.",
+            transactional_id=row.transactional_id,
+        )

@@ -74,6 +74,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
     `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch.
+    `since_ms` is when it became the owner, by its wall clock (-1: not known).
     """
 
     run_id: str = ""
@@ -84,6 +85,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     former_runs: tuple[str, ...] = ()
     batches: dict[str, LastBatch] = {}
     fenced: Fenced | None = None
+    since_ms: int = -1
 
     def describe(self) -> str:
         """One line for people."""

@@ -13,12 +13,17 @@ from msgspec.structs import replace
 
 from txnlog.errors import (
     ConcurrentTransactionsError,
-    InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
     InvalidTxnTimeoutError,
 )
-from txnlog.protocol.fencing import fenced, fenced_note
+from txnlog.protocol.fencing import (
+    check_producer,
+    fenced,
+    fenced_note,
+    refuse_former,
+    refuse_prepared,
+)
 from txnlog.protocol.metadata import (
     FORMER_RUNS_MAX,
     Fenced,
@@ -58,11 +63,16 @@ def prepare_init(
     timeout_ms: int,
     now_ms: int,
     timeout_ms_max: int = TIMEOUT_MS_MAX,
+    keep_prepared: bool = False,
+    take_over: bool = True,
 ) -> Transition | Done:
     """InitProducerId: make `owner` the owner under a new epoch (R26, R27, R28).
 
     A new id starts at epoch 0 with `new_producer_id`. An Ongoing transaction of the former owner
-    goes to PREPARE_ABORT in the same write; the caller finishes it and asks again.
+    goes to PREPARE_ABORT in the same write; the caller finishes it and asks again. With
+    `keep_prepared` one that its client has prepared stays as it is, under its txn_epoch, and only
+    the owner and the producer epoch change (KIP-939). Without `take_over` only a row that is
+    missing, or this run's own, is taken.
     Raises ProducerFencedError when this run was taken over before, ConcurrentTransactionsError
     when a decided transaction must be finished first.
     """
@@ -89,17 +99,22 @@ def prepare_init(
                 producer_id=new_producer_id,
                 producer_epoch=0,
                 timeout_ms=timeout_ms,
-                owner=owner,
+                owner=replace(owner, since_ms=now_ms),
                 updated_ms=now_ms,
             ),
         )
-    _refuse_former(row, owner.run_id)
-    _refuse_prepared(row)
-    if row.owner.run_id == owner.run_id and row.state.is_idle:
+    refuse_former(row, owner.run_id)
+    if not take_over and row.owner.run_id != owner.run_id:
+        raise fenced(row, f"run {owner.run_id}")
+    refuse_prepared(row)
+    kept = keep_prepared and row.pending.prepared_by_client
+    if row.owner.run_id == owner.run_id and (row.state.is_idle or kept):
         return Done(row)
     heir = _succeed(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
     operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
-    if row.state is TransactionState.ONGOING:
+    if kept:
+        state = TransactionState.ONGOING
+    elif row.state is TransactionState.ONGOING:
         operation, state = "FENCE", TransactionState.PREPARE_ABORT
     return _move(row, operation, state, now_ms, owner=heir, bump=True, timeout_ms=timeout_ms)
 
@@ -118,10 +133,11 @@ def prepare_add_partitions(
 ) -> Transition | Done:
     """AddPartitionsToTxn: start or widen an Ongoing transaction (R29, R30).
 
-    `manifest` turns it into a prepared two-phase transaction, which never times out.
+    `manifest` turns it into a prepared two-phase transaction, which never times out, and which
+    nothing can be added to any more: InvalidTxnStateError.
     """
-    row = _check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
-    _refuse_prepared(row)
+    row = check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
+    refuse_prepared(row)
     known = {(tp.topic, tp.topic_id): set(tp.partitions) for tp in row.partitions}
     if row.state is not TransactionState.ONGOING:
         known = {}
@@ -140,6 +156,13 @@ def prepare_add_partitions(
     started = row.state is TransactionState.ONGOING
     if started and merged == row.partitions and pending == row.pending:
         return Done(row)
+    if started and row.pending.prepared_by_client:
+        raise InvalidTxnStateError(
+            f"The transaction of {transactional_id!r} at epoch {row.txn_epoch} is prepared; "
+            "nothing can be added to it. Commit or abort it first.",
+            transactional_id=transactional_id,
+            state=row.state.name,
+        )
     return _move(
         row,
         "ADD PARTITIONS TO TXN",
@@ -162,29 +185,33 @@ def prepare_end(
     result: TransactionResult,
     manifest: Manifest | None = None,
     batch: tuple[str, LastBatch] | None = None,
+    txn_epoch: int | None = None,
     now_ms: int,
 ) -> Transition | Done:
     """EndTxn: decide the transaction of this epoch; PREPARE_* is the point of no return (R31).
 
     Deferred data goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
     deferred abort has nothing to write. `batch` (query id, LastBatch) is remembered in the same
-    write. Raises InvalidTxnStateError for the opposite of what was decided, ProducerFencedError
-    or InvalidProducerEpochError for a producer that was fenced.
+    write. `txn_epoch` is the transaction's where it is not `producer_epoch`: one prepared under an
+    owner before. Raises InvalidTxnStateError for the opposite of what was decided, or for other
+    batches, ProducerFencedError or InvalidProducerEpochError for a producer that was fenced.
     """
-    if row is not None and row.producer_id == producer_id and row.txn_epoch == producer_epoch:
+    ending = producer_epoch if txn_epoch is None else txn_epoch
+    if row is not None and row.producer_id == producer_id and row.txn_epoch == ending:
         if row.state in (result.prepared, result.complete):
+            _check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
-            _refuse_former(row, run_id)
+            refuse_former(row, run_id)
             raise InvalidTxnStateError(
-                f"The transaction of {transactional_id!r} at epoch {producer_epoch} was already "
+                f"The transaction of {transactional_id!r} at epoch {ending} was already "
                 f"ended as {row.state.name}{fenced_note(row)}; it cannot end as "
                 f"{result.name} too. Begin a new transaction.",
                 transactional_id=transactional_id,
                 state=row.state.name,
             )
-    row = _check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
-    _refuse_prepared(row)
+    row = check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
+    refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
     if not ongoing and (result is TransactionResult.ABORT or manifest is None):
         return Done(row)
@@ -194,6 +221,8 @@ def prepare_end(
     elif manifest is not None and not row.pending.prepared_by_client:
         # What the client prepared is what it commits; groups named earlier have entries by now.
         pending = replace(manifest, groups=_union(row.pending.groups, manifest.groups))
+    else:
+        _check_manifest(row, manifest)
     owner = row.owner
     if batch is not None:
         query_id, last = batch
@@ -203,7 +232,7 @@ def prepare_end(
         result.prepared.name,
         result.prepared,
         now_ms,
-        txn_epoch=producer_epoch,
+        txn_epoch=ending,
         pending=pending,
         owner=owner,
         partitions=row.partitions if ongoing else (),
@@ -311,7 +340,7 @@ def prepare_fence(
     """
     if row is None or row.producer_epoch > above_epoch:
         return Done(row)
-    _refuse_prepared(row)
+    refuse_prepared(row)
     if spare_two_phase and row.pending.prepared_by_client:
         return Done(row)
     owner = replace(
@@ -329,8 +358,7 @@ def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transitio
     """Forget an idle id (R35); rows that a streaming query owns are never forgotten."""
     if row is None or not row.state.is_idle or row.owner.query_id or row.owner.batches:
         return Done(row)
-    dead = replace(row, state=TransactionState.DEAD, updated_ms=now_ms)
-    return Transition(operation="EXPIRE TRANSACTIONAL ID", previous=row, next=dead)
+    return _move(row, "EXPIRE TRANSACTIONAL ID", TransactionState.DEAD, now_ms)
 
 
 def _move(
@@ -354,50 +382,25 @@ def _move(
     return Transition(operation=operation, previous=row, next=moved)
 
 
-def _check_producer(
-    row: TransactionMetadata | None,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    run_id: str,
-) -> TransactionMetadata:
-    if row is None or row.producer_id != producer_id:
-        found = "no row" if row is None else f"producer id {row.producer_id}"
-        raise InvalidProducerIdMappingError(
-            f"{transactional_id!r} has {found}, not producer id {producer_id}: the id expired or "
-            "was never initialised. Call init_transactions again.",
-            transactional_id=transactional_id,
+def _check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
+    """Whoever repeats an end must mean the same batches; once completed they are not known."""
+    if manifest is None or row.state.is_idle:
+        return
+    if row.pending.prepared_by_client and not manifest.batches:
+        return
+    if manifest.batches != row.pending.batches:
+        raise InvalidTxnStateError(
+            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
+            f"{row.state.name} with {len(row.pending.batches)} other batches than the "
+            f"{len(manifest.batches)} given now. Repeat a commit with what it had, or begin a "
+            "new transaction.",
+            transactional_id=row.transactional_id,
+            state=row.state.name,
         )
-    _refuse_former(row, run_id)
-    if row.owner.run_id != run_id:
-        raise fenced(row, f"run {run_id}")
-    if row.producer_epoch != producer_epoch:
-        raise InvalidProducerEpochError(
-            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"
-            f"{fenced_note(row)}. Abort, and call init_transactions again.",
-            transactional_id=transactional_id,
-            expected_epoch=row.producer_epoch,
-            actual_epoch=producer_epoch,
-        )
-    return row
 
 
 def _union(*names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set().union(*names)))
-
-
-def _refuse_former(row: TransactionMetadata, run_id: str) -> None:
-    if run_id in row.owner.former_runs:
-        raise fenced(row, f"run {run_id}")
-
-
-def _refuse_prepared(row: TransactionMetadata) -> None:
-    if row.state.is_prepared:
-        raise ConcurrentTransactionsError(
-            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
-            f"{row.state.name} and must be finished first; try again.",
-            transactional_id=row.transactional_id,
-        )
 
 
 def _remember(owner: Owner) -> tuple[str, ...]:
@@ -412,4 +415,5 @@ def _succeed(former: Owner, heir: Owner, *, now_ms: int, reason: str) -> Owner:
         former_runs=former.former_runs if heir.run_id == former.run_id else _remember(former),
         batches={**former.batches, **heir.batches},
         fenced=Fenced(by=heir.describe(), at_ms=now_ms, reason=reason),
+        since_ms=now_ms,
     )

@@ -1,19 +1,26 @@
-"""`__cluster`: the format version, the number of shards, and the producer ids given out so far."""
+"""`__cluster`: format version, number of shards, producer ids given out so far, and leases."""
 
 from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from txnlog.errors import (
     ConfigError,
     UnsupportedProtocolError,
 )
+from txnlog.protocol.leases import Lease, decode_lease, encode_lease
 from txnlog.storage.actions import Commit, Metadata, Txn
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
-from txnlog.storage.tables import config_of, create_actions
+from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions
 from txnlog.storage.transact import transact
+
+R = TypeVar("R")
 
 PATH = "__cluster"
 FORMAT = 1
@@ -114,3 +121,24 @@ class ClusterLog:
 
         start = transact(self._log, lambda: self._view.producer_ids_end, commit)
         return start, start + PRODUCER_ID_BLOCK
+
+    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
+        """Write the lease that `decide` gives, a table property; anything else is returned.
+
+        Raises StorageError, CommitStateUnknownError.
+        """
+        key = f"lease.{name}"
+
+        def decide_lease() -> Lease | R:
+            known = self._view.config.get(key)
+            return decide(None if known is None else decode_lease(known, source=PATH))
+
+        def commit(decision: Lease | R) -> Outcome | None:
+            metadata = self._log.metadata
+            if not isinstance(decision, Lease) or metadata is None:
+                return None
+            properties = {**metadata.configuration, CONFIG_PREFIX + key: encode_lease(decision)}
+            action = replace(metadata, configuration=properties)
+            return self._log.commit([action], operation="CHANGE LEASE")
+
+        return transact(self._log, decide_lease, commit)

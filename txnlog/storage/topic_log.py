@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from txnlog.errors import (
     InvalidPartitionsError,
     StorePermissionError,
@@ -24,7 +26,7 @@ from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, 
 from txnlog.storage.checkpoints import checkpoint_path, commit_path
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.objects import ObjectStore
-from txnlog.storage.tables import config_of, create_actions, metadata_action
+from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions, metadata_action
 from txnlog.storage.transact import transact
 
 R = TypeVar("R")
@@ -204,6 +206,31 @@ class TopicLog:
             return actions
 
         self._change("DELETE TOPIC", decide)
+
+    def alter(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Replace the topic's settings by what `change` makes of them; properties of others stay.
+
+        Raises UnknownTopicOrPartitionError, and what `change` raises.
+        """
+
+        def decide() -> list[Action]:
+            metadata = self.log.metadata
+            if not self.exists or metadata is None:
+                raise UnknownTopicOrPartitionError(
+                    f"There is no topic {self.name!r} to alter.", topic=self.name
+                )
+            config = change(self.config)
+            if config == self.config:
+                return []
+            others = {
+                key: value
+                for key, value in metadata.configuration.items()
+                if not key.startswith(CONFIG_PREFIX)
+            }
+            ours = {CONFIG_PREFIX + key: value for key, value in config.items()}
+            return [replace(metadata, configuration={**others, **ours})]
+
+        self._change("ALTER TOPIC", decide)
 
     def _change(self, operation: str, decide: Callable[[], list[Action]]) -> None:
         """Commit actions that are no TopicCommit; none: the change is there already."""

@@ -28,9 +28,9 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     unknowns = 0
     for attempt in range(ATTEMPTS_MAX):
         guess = attempt == 0 and log.likely_current
-        if not guess:
-            log.refresh()
         try:
+            if not guess:
+                log.refresh()
             decision = decide()
             outcome = commit(decision)
         except TxnLogError as error:

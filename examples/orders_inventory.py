@@ -1,0 +1,120 @@
+"""Orders and inventory: two topics, both or neither, however often the shop is killed.
+
+Each purchase writes an order to one topic and takes the articles from the stock in another, in one
+transaction. The shop is a process that is killed again and again in the middle of its work. A
+reader runs all the while. At the end every order has its stock movement and the other way round.
+
+    python examples/orders_inventory.py [--root /tmp/shop] [--purchases 1000] [--publish eager]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.messages import OFFSET_BEGINNING, TopicPartition
+from txnlog.producer import Producer
+
+ARTICLES = ("apple", "pear", "plum", "cherry")
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def shop(root: str, publish: str, purchases: int) -> None:
+    """Sell until everything is sold; start anew after every death, with nothing but the root."""
+    chosen = random.Random()
+    producer = Producer(
+        {
+            "txnlog.root": root,
+            "transactional.id": "shop",
+            "transaction.publish": publish,
+            "client.id": "orders-inventory",
+        }
+    )
+    # Fences the shop before, and ends what it left undone.
+    producer.init_transactions()
+    for number in range(len(purchased(root)), purchases):
+        order_id = f"order-{number:05}"
+        basket = Counter(chosen.choices(ARTICLES, k=3))
+        with producer.transaction():
+            producer.produce("orders", json.dumps(basket), key=order_id)
+            for article, count in basket.items():
+                movement = {"order": order_id, "count": -count}
+                producer.produce("inventory", json.dumps(movement), key=article)
+    producer.close()
+
+
+def purchased(root: str) -> dict[str, Counter[str]]:
+    """Order id -> basket, of all orders a read_committed reader sees now."""
+    return {key: Counter(json.loads(value)) for key, value in read(root, "orders")}
+
+
+def moved(root: str) -> dict[str, Counter[str]]:
+    """Order id -> articles taken from the stock."""
+    found: dict[str, Counter[str]] = {}
+    for article, value in read(root, "inventory"):
+        movement = json.loads(value)
+        found.setdefault(movement["order"], Counter())[article] -= movement["count"]
+    return found
+
+
+def read(root: str, topic: str) -> list[tuple[str, bytes]]:
+    """(key, value) of every record from the first to the last there is now."""
+    consumer = Consumer({"txnlog.root": root, "auto.offset.reset": "earliest"})
+    try:
+        metadata = consumer.list_topics(topic).topics[topic]
+        consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for number in metadata.partitions]
+        )
+        found = []
+        while messages := consumer.consume(10_000, timeout=0.2):
+            found += [((m.key() or b"").decode(), m.value() or b"") for m in messages]
+        return found
+    finally:
+        consumer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", help="folder of the cluster; a temporary one by default")
+    parser.add_argument("--purchases", type=int, default=1_000)
+    parser.add_argument("--publish", choices=("deferred", "eager"), default="deferred")
+    parser.add_argument("--life-s", type=float, default=2.0, help="mean life of a shop")
+    arguments = parser.parse_args()
+    root = arguments.root or tempfile.mkdtemp(prefix="orders-inventory-")
+    cluster = Cluster.open(root, create=True)
+    cluster.create_topic("orders", partitions=2, exist_ok=True)
+    cluster.create_topic("inventory", partitions=4, exist_ok=True)
+    print(f"The cluster is in {Path(root).resolve()}")
+
+    kills = 0
+    while True:
+        process = SPAWN.Process(target=shop, args=(root, arguments.publish, arguments.purchases))
+        process.start()
+        process.join(random.uniform(0.5, 1.5) * arguments.life_s)
+        if not process.is_alive():
+            break
+        process.kill()
+        process.join()
+        kills += 1
+        # The next shop ends what this one left; readers see whole purchases all the while.
+        print(f"killed the shop {kills} times; {len(purchased(root))} orders so far")
+        time.sleep(0.1)
+    if process.exitcode:
+        raise SystemExit(f"The shop failed with exit code {process.exitcode}.")
+
+    orders, inventory = purchased(root), moved(root)
+    assert orders == inventory, "an order without its movements, or the other way round"
+    assert len(orders) == arguments.purchases
+    print(f"{len(orders)} orders, each with its stock movements, after {kills} kills.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A producer's settings: Kafka's names and defaults, and refusals that help."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.producer.worlds import producer, world
+from txnlog.config import parse_config
+from txnlog.errors import ConfigError
+from txnlog.producer import Producer
+
+DEFAULTS = {
+    "transaction.timeout.ms": 60_000,
+    "enable.idempotence": True,
+    "linger.ms": 5,
+    "batch.size": 16_384,
+    "buffer.memory": 33_554_432,
+    "max.request.size": 1_048_576,
+    "max.block.ms": 60_000,
+    "delivery.timeout.ms": 120_000,
+    "transaction.publish": "deferred",
+}
+
+
+def test_defaults_are_kafkas() -> None:
+    """A job that moves over must not change its behaviour by what it leaves out."""
+    config = parse_config({"txnlog.root": "/data"}, "producer")
+    assert {name: config.get(name) for name in DEFAULTS} == DEFAULTS
+
+
+def test_librdkafka_names_and_python_values_are_taken() -> None:
+    """Numbers, booleans and texts, and the older names of the same settings."""
+    given = {
+        "txnlog.root": "/data",
+        "queue.buffering.max.ms": 7,
+        "message.timeout.ms": "9000",
+        "compression.codec": "LZ4",
+        "enable.idempotence": True,
+    }
+    config = parse_config(given, "producer")
+    assert config.get("linger.ms") == 7
+    assert config.get("delivery.timeout.ms") == 9_000
+    assert config.get("compression.type") == "lz4"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"lingerms": 1}, r"linger\.ms"),
+        ({"transactional.ids": "a"}, r"transactional\.id"),
+        ({"compression.type": "gzip"}, "zstd"),
+        ({"transaction.publish": "later"}, "eager"),
+        ({"batch.size": 0}, r"batch\.size"),
+        ({"on_delivery": "print"}, "on_delivery"),
+    ],
+)
+def test_wrong_settings_are_refused_with_what_would_be_right(
+    given: dict[str, object], named: str
+) -> None:
+    """A setting that is not understood must not be passed over (R60)."""
+    with pytest.raises(ConfigError, match=named):
+        parse_config({"txnlog.root": "/data", **given}, "producer")
+
+
+def test_settings_of_brokers_are_taken_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A configuration file for Kafka works as it is."""
+    given = {"txnlog.root": "/data", "bootstrap.servers": "b:9092", "acks": "all"}
+    with caplog.at_level(logging.WARNING, "txnlog"):
+        parse_config(given, "producer")
+        parse_config(given, "producer")
+    told = [record.message for record in caplog.records if "acks" in record.message]
+    assert len(told) <= 1
+
+
+def test_transactions_without_idempotence_contradict_each_other() -> None:
+    """As in Kafka."""
+    with pytest.raises(ConfigError, match=r"enable\.idempotence"):
+        producer(world(), "tx", enable_idempotence="false")
+
+
+def test_secrets_are_in_no_repr() -> None:
+    """Storage settings may be keys (R67)."""
+    config = parse_config({"txnlog.root": "s3://b/p", "storage.secret": "hush"}, "producer")
+    assert "hush" not in repr(config)
+    made = producer(world(), "tx")
+    assert "Producer(" in repr(made)
+    assert isinstance(made, Producer)

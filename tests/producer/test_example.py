@@ -1,0 +1,33 @@
+"""The example runs as its readers would run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("publish", ["deferred", "eager"])
+def test_orders_and_inventory_agree_after_the_shop_was_killed(publish: str, tmp_path: Path) -> None:
+    """Both or neither of each purchase, whatever moment the shop died at (R53)."""
+    ran = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "examples" / "orders_inventory.py"),
+            f"--root={tmp_path}",
+            "--purchases=150",
+            f"--publish={publish}",
+            "--life-s=1.5",
+        ],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "150 orders, each with its stock movements" in ran.stdout

@@ -1,0 +1,382 @@
+"""Every storage call of a producer fails, loses its reply or kills the process, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+
+from tests.coordinator.processes import outcome_of, planned, position, process, recover
+from tests.producer.worlds import (
+    TOPICS,
+    Reports,
+    cluster_of,
+    group,
+    input_at,
+    producer,
+    values,
+    world,
+)
+from txnlog.errors import OperationTimedOutError, TxnLogError
+from txnlog.producer import Producer
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.invariants import Witness, check_cluster
+
+CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
+
+
+def fill(made: Producer, name: str, reports: Reports | None = None) -> None:
+    """Two records for each topic, one for each partition."""
+    for topic in TOPICS:
+        for partition in (0, 1):
+            made.produce(topic, f"{name}-{partition}", partition=partition, on_delivery=reports)
+
+
+@dataclass
+class Act:
+    """A producer that is made and has done one transaction, then acts under faults."""
+
+    name: str
+    publish: str
+    act: Callable[[Producer], None]
+    commits: bool = True
+    offsets: bool = False
+
+    def begin(self, shared: SharedMemory) -> Producer:
+        made = producer(shared, "tx", self.publish)
+        made.init_transactions()
+        with made.transaction():
+            fill(made, "before")
+            made.send_offsets_to_transaction(input_at(10), group())
+        return made
+
+
+def commit(made: Producer) -> None:
+    made.begin_transaction()
+    fill(made, "mine")
+    made.commit_transaction()
+
+
+def commit_offsets(made: Producer) -> None:
+    made.begin_transaction()
+    fill(made, "mine")
+    made.send_offsets_to_transaction(input_at(20), group())
+    made.commit_transaction()
+
+
+def commit_flushed(made: Producer) -> None:
+    made.begin_transaction()
+    fill(made, "mine")
+    made.flush()
+    made.commit_transaction()
+
+
+def abort(made: Producer) -> None:
+    made.begin_transaction()
+    fill(made, "mine")
+    made.send_offsets_to_transaction(input_at(20), group())
+    made.flush()
+    made.abort_transaction()
+
+
+def two_phases(made: Producer) -> None:
+    made.begin_transaction()
+    fill(made, "mine")
+    made.send_offsets_to_transaction(input_at(20), group())
+    made.complete_transaction(made.prepare_transaction())
+
+
+def two_phases_aborted(made: Producer) -> None:
+    made.begin_transaction()
+    fill(made, "mine")
+    made.send_offsets_to_transaction(input_at(20), group())
+    made.prepare_transaction()
+    made.complete_transaction(None)
+
+
+ACTS = [
+    Act("commit", "deferred", commit),
+    Act("commit", "eager", commit),
+    Act("offsets", "deferred", commit_offsets, offsets=True),
+    Act("offsets", "eager", commit_offsets, offsets=True),
+    Act("flushed", "eager", commit_flushed),
+    Act("abort", "deferred", abort, commits=False),
+    Act("abort", "eager", abort, commits=False),
+    Act("phases", "deferred", two_phases, offsets=True),
+    Act("phases", "eager", two_phases, offsets=True),
+    Act("phases-aborted", "deferred", two_phases_aborted, commits=False),
+    Act("phases-aborted", "eager", two_phases_aborted, commits=False),
+]
+EACH = pytest.mark.parametrize("act", ACTS, ids=lambda act: f"{act.name}-{act.publish}")
+
+
+def calls_of(act: Act) -> int:
+    made = act.begin(world())
+    with planned(cluster_of(made), {}) as plan:
+        act.act(made)
+    return plan.calls
+
+
+def seen(shared: SharedMemory, name: str) -> bool:
+    """All of a transaction's records, in every topic, once each; or none."""
+    return shown(shared, name)[0]
+
+
+def shown(shared: SharedMemory, *names: str) -> list[bool]:
+    """The same of several transactions, by one look."""
+    cluster = process(shared)
+    found = [sorted(values(cluster, topic)) for topic in TOPICS]
+    answers = []
+    for name in names:
+        own = [[value for value in one if value.startswith(name)] for one in found]
+        assert own in ([[], []], [[f"{name}-0", f"{name}-1"]] * 2), f"torn: {own}"
+        answers.append(bool(own[0]))
+    return answers
+
+
+def judge(act: Act, shared: SharedMemory, outcome: str) -> bool:
+    after = recover(shared)
+    before, mine = shown(shared, "before", "mine")
+    assert before
+    assert position(after) == (20 if mine and act.offsets else 10)
+    if outcome == "done":
+        assert mine == act.commits
+    if not act.commits:
+        assert not mine
+    return mine
+
+
+def settle_prepared(shared: SharedMemory) -> None:
+    """What an operator does for a client that died between the two phases."""
+    heir = producer(shared, "tx")
+    heir.init_transactions(keep_prepared=True)
+    if heir.prepared_state is not None:
+        heir.complete_transaction(None)
+
+
+@EACH
+def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act) -> None:
+    """Whoever sweeps next settles it, by its decision (R36, R45, R73)."""
+    results = set()
+    for number in range(calls_of(act)):
+        for fault in CRASHES:
+            shared = world()
+            made = act.begin(shared)
+            witness = Witness()
+            witness.look(process(shared))
+            with planned(cluster_of(made), {number: fault}):
+                assert outcome_of(lambda m=made: act.act(m)) in ("crashed", "done")
+            check_cluster(process(shared))
+            witness.look(process(shared))
+            settle_prepared(shared)
+            results.add(judge(act, shared, "crashed"))
+            witness.look(process(shared))
+    assert results == ({True, False} if act.commits else {False})
+
+
+@EACH
+def test_producer_with_any_reply_lost_goes_on_and_succeeds(act: Act) -> None:
+    """One fault is repaired by the call it meets, within its time-out (R28, R36, R41)."""
+    for number in range(calls_of(act)):
+        for fault in ERRORS:
+            shared = world()
+            made = act.begin(shared)
+            with planned(cluster_of(made), {number: fault}):
+                try:
+                    act.act(made)
+                except TxnLogError as error:
+                    raise AssertionError(f"{fault} at call {number}: {error!r}") from error
+            shared.land_late()
+            check_cluster(process(shared))
+            judge(act, shared, "done")
+            # The producer is as good as new.
+            with made.transaction():
+                fill(made, "next")
+            shared.land_late()
+            assert seen(shared, "next")
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("fault", "lands_last"),
+    [
+        (Fault.LOSE_REPLY, False),
+        (Fault.FAIL_BEFORE, False),
+        (Fault.LAND_LATE, False),
+        (Fault.LAND_LATE, True),
+    ],
+)
+def test_producer_without_store_from_any_call_on_times_out_and_goes_on(
+    act: Act, fault: Fault, lands_last: bool
+) -> None:
+    """The outage lasts longer than every call; afterwards the same call goes on (R41).
+
+    Puts of the outage land before that, or after: then they must not undo what it has done.
+    """
+    for number in range(calls_of(act)):
+        shared = world()
+        made = act.begin(shared)
+        store = cluster_of(made).store
+        counted = 0
+
+        def outage(verb: str, path: str, number: int = number) -> Fault:
+            nonlocal counted
+            counted += 1
+            return fault if counted > number else Fault.NONE
+
+        store.plan = outage  # type: ignore[attr-defined]
+        outcome = outcome_of(lambda m=made: act.act(m))
+        assert outcome in ("OperationTimedOutError", "TransactionAbortableError", "done"), outcome
+        store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
+        if not lands_last:
+            shared.land_late()
+        committed = recovered(made, act)
+        shared.land_late()
+        check_cluster(process(shared))
+        if lands_last and made._state.name != "FATAL_ERROR":
+            with made.transaction():
+                fill(made, "next")
+            assert seen(shared, "next")
+        mine = judge(act, shared, "recovered")
+        assert committed is None or mine == committed, f"{outcome} at call {number}"
+
+
+def recovered(made: Producer, act: Act) -> bool | None:
+    """Do what the state machine says may be done; whether the transaction committed."""
+    state = made._state.name
+    if state == "COMMITTING":
+        made.commit_transaction()
+        return True
+    if state == "PREPARED" and act.commits:
+        made.commit_transaction()
+        return True
+    if state in ("IN_TRANSACTION", "ABORTABLE_ERROR", "ABORTING", "PREPARING", "PREPARED"):
+        made.abort_transaction()
+        return False
+    return None
+
+
+@EACH
+def test_producer_met_by_its_successor_at_any_call_is_fenced_or_done(act: Act) -> None:
+    """A zombie stands still at any call, its successor commits, and it wakes up (R27, R44)."""
+    for number in range(calls_of(act)):
+        for late in (False, True):
+            shared = world()
+            made = act.begin(shared)
+
+            def take_over(shared: SharedMemory = shared) -> None:
+                heir = producer(shared, "tx", act.publish)
+                heir.init_transactions()
+                with heir.transaction():
+                    fill(heir, "theirs")
+
+            store = cluster_of(made).store
+            store.plan = FaultsAt(  # type: ignore[attr-defined]
+                {number: Fault.LAND_LATE} if late else {},
+                interlude=take_over,
+                interlude_at=number + late,
+            )
+            outcome = outcome_of(lambda m=made: act.act(m))
+            shared.land_late()
+            check_cluster(process(shared))
+            mine = judge(act, shared, "met")
+            assert seen(shared, "theirs") or (late and number == calls_of(act) - 1)
+            if act.commits:
+                assert (outcome == "done") <= mine, f"{outcome} at call {number}"
+            if outcome not in ("done", "ProducerFencedError"):
+                with suppress(TxnLogError):
+                    made.abort_transaction()
+                with pytest.raises(TxnLogError):
+                    commit(made)
+            assert not seen(shared, "mine") or mine
+
+
+@pytest.mark.parametrize("fault", [*ERRORS, *CRASHES])
+def test_idempotent_producer_with_any_fault_writes_each_record_once(fault: Fault) -> None:
+    """Lost replies are settled by sending the same again (R1, R2, R7, R9)."""
+
+    def act(made: Producer, reports: Reports) -> None:
+        for name in ("a", "b"):
+            fill(made, name, reports)
+            assert made.flush() == 0
+
+    made = producer(world())
+    with planned(cluster_of(made), {}) as dry:
+        act(made, Reports())
+    for number in range(dry.calls):
+        shared = world()
+        made, reports = producer(shared), Reports()
+        with planned(cluster_of(made), {number: fault}):
+            outcome = outcome_of(lambda m=made, r=reports: act(m, r))
+        shared.land_late()
+        assert outcome == ("crashed" if fault in CRASHES else "done"), f"{fault} at {number}"
+        check_cluster(process(shared))
+        for topic in TOPICS:
+            found = sorted(values(process(shared), topic))
+            assert len(set(found)) == len(found), f"twice: {found}"
+            if outcome == "done":
+                assert found == ["a-0", "a-1", "b-0", "b-1"]
+        assert not reports.errors
+        told = [(m.topic(), m.partition(), m.offset(), m.value()) for _, m in reports.told]
+        assert len(set(told)) == len(told)
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+def test_idempotent_producer_repeats_itself_through_an_outage(fault: Fault) -> None:
+    """The same batches under the same sequences, until they are known to be there (R2, R63)."""
+    for number in range(12):
+        shared = world()
+        made, reports = producer(shared), Reports()
+        fill(made, "a", reports)
+        made.flush()
+        until_ms = shared.clock.boot_ms() + 50_000
+        counted = 0
+
+        def outage(
+            verb: str, path: str, number: int = number, shared: SharedMemory = shared
+        ) -> Fault:
+            nonlocal counted
+            counted += 1
+            is_out = counted > number and shared.clock.boot_ms() < until_ms  # noqa: B023
+            return fault if is_out else Fault.NONE
+
+        cluster_of(made).store.plan = outage  # type: ignore[attr-defined]
+        fill(made, "b", reports)
+        assert made.flush() == 0
+        shared.land_late()
+        fill(made, "c", reports)
+        made.flush()
+        check_cluster(process(shared))
+        assert not reports.errors
+        for topic in TOPICS:
+            assert sorted(values(process(shared), topic)) == [
+                f"{name}-{at}" for name in "abc" for at in (0, 1)
+            ]
+
+
+def test_idempotent_producer_without_store_fails_its_records_and_goes_on() -> None:
+    """What may have landed is never sent under the same sequences again (R2, R9)."""
+    shared = world()
+    made, reports = producer(shared, delivery_timeout_ms=30_000), Reports()
+    fill(made, "a", reports)
+    made.flush()
+    store = cluster_of(made).store
+    store.plan = (  # type: ignore[attr-defined]
+        lambda verb, path: Fault.LAND_LATE if "_delta_log" in path else Fault.NONE
+    )
+    fill(made, "b", reports)
+    assert made.flush() == 0
+    assert reports.errors == ["OperationTimedOutError"] * 4
+    assert isinstance(reports.told[-1][0], OperationTimedOutError)
+    store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
+    shared.land_late()
+    fill(made, "c", reports)
+    made.flush()
+    check_cluster(process(shared))
+    for topic in TOPICS:
+        found = sorted(values(process(shared), topic))
+        assert set(found) >= {"a-0", "a-1", "c-0", "c-1"}
+        assert len(set(found)) == len(found)

@@ -1,0 +1,106 @@
+"""Limits of size, memory and names; what a producer holds back, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.processes import process
+from tests.producer.worlds import (
+    cluster_of,
+    producer,
+    values,
+    world,
+)
+from txnlog.errors import (
+    BufferExhaustedError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from txnlog.testing.faults import Fault
+
+BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
+
+
+def started(shared, publish, name="tx", **config):
+    made = producer(shared, name, publish, **config)
+    made.init_transactions()
+    return made
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_record_too_large_is_refused_at_once_and_nothing_lands(publish: str) -> None:
+    """The producer's limit, and the topic's; the transaction itself goes on (R65)."""
+    shared = world()
+    process(shared).create_topic("small", partitions=1, config={"max.message.bytes": "500"})
+    made = started(shared, publish, max_request_size=1_000)
+    made.begin_transaction()
+    for topic, size in (("small", 500), ("orders", 1_000)):
+        made.produce(topic, "fits")
+        with pytest.raises(RecordTooLargeError, match=r"max\.request\.size"):
+            made.produce(topic, b"x" * size)
+    made.commit_transaction()
+    assert values(process(shared), "small") == values(process(shared), "orders") == ["fits"]
+
+
+def test_partition_or_topic_that_is_not_there_is_refused_at_once() -> None:
+    """The error names what there is (R60)."""
+    made = producer(world(), auto_create_topics_enable="false")
+    with pytest.raises(UnknownTopicOrPartitionError, match="0 to 1"):
+        made.produce("orders", "a", partition=2)
+    with pytest.raises(UnknownTopicOrPartitionError, match="orders, stock"):
+        made.produce("nowhere", "a")
+
+
+@BOTH
+def test_full_memory_blocks_and_then_refuses_the_record(publish: str) -> None:
+    """As confluent-kafka, a BufferError; what was taken before is not lost."""
+    shared = world()
+    made = started(shared, publish, buffer_memory=3_000, max_block_ms=2_000)
+    store = cluster_of(made).store
+    made.begin_transaction()
+    made.produce("orders", b"0" * 200)
+    store.plan = lambda verb, path: Fault.FAIL_BEFORE
+    taken = 1
+
+    def fill() -> None:
+        nonlocal taken
+        while taken < 100:
+            made.produce("orders", b"1" * 200)
+            taken += 1
+
+    with pytest.raises(BufferError) as full:
+        fill()
+    assert isinstance(full.value, BufferExhaustedError)
+    store.plan = lambda verb, path: Fault.NONE
+    made.commit_transaction()
+    assert len(values(process(shared), "orders")) == taken
+
+
+def test_large_deferred_transaction_writes_few_files() -> None:
+    """Memory is bounded, and files are as large as it allows, whatever batch.size says."""
+    shared = world()
+    made = started(shared, "deferred", buffer_memory=200_000, batch_size=1_000)
+    with made.transaction():
+        for number in range(4_000):
+            made.produce("orders", b"%0100d" % number, key=b"%d" % number)
+            assert made._accumulator.held_bytes <= 200_000 + 1_000
+    log = process(shared).topic("orders")
+    assert sum(len(state.batches) for state in log.view.partitions) <= 16
+    assert len(values(process(shared), "orders")) == 4_000
+    assert made._accumulator.held_bytes == 0
+
+
+@BOTH
+def test_memory_is_free_after_every_end(publish: str) -> None:
+    """Bytes that are counted twice or never released would block the producer in the end."""
+    shared = world()
+    made = started(shared, publish)
+    for end in (made.commit_transaction, made.abort_transaction, made.close):
+        made.begin_transaction()
+        for number in range(30):
+            made.produce("orders", "v" * number, key=str(number), headers={"h": "1"})
+        end()
+        assert made._accumulator.held_bytes == 0

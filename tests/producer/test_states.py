@@ -1,0 +1,88 @@
+"""The producer's own state machine: one table, every pair decided, refusals that help."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from txnlog.errors import (
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TopicAuthorizationError,
+    UnknownTopicIdError,
+)
+from txnlog.protocol.producer_states import (
+    ADVICE,
+    CALLS,
+    VALID_PREVIOUS,
+    ProducerCall,
+    ProducerState,
+    failed_state,
+    prepare_call,
+    prepare_move,
+)
+
+S = ProducerState
+
+
+def test_table_has_an_answer_for_every_state() -> None:
+    """A state added without a decision about it must not go unnoticed (R39)."""
+    assert set(ADVICE) == set(VALID_PREVIOUS) == set(S)
+
+
+@pytest.mark.parametrize(("state", "call"), list(itertools.product(S, ProducerCall)))
+def test_call_is_allowed_by_the_table_or_refused_with_advice(
+    state: ProducerState, call: ProducerCall
+) -> None:
+    """Calls out of order say what to call instead (R39)."""
+    if (state, call) in CALLS:
+        entered = prepare_call(state, call)
+        assert prepare_move(state, entered) is entered
+        return
+    with pytest.raises(InvalidTxnStateError) as refused:
+        prepare_call(state, call)
+    assert ADVICE[state] in refused.value.message
+    assert call.value in refused.value.message
+
+
+def test_advice_names_a_call_that_is_allowed() -> None:
+    """Advice that would be refused, too, sends the user in circles (R39)."""
+    for state in set(S) - {S.IDLE, S.FATAL_ERROR, S.CLOSED}:
+        first = next(call for call in ProducerCall if f"{call.value}" in ADVICE[state])
+        assert (state, first) in CALLS, state
+
+
+def test_after_a_commit_only_commit_and_after_an_abort_only_abort() -> None:
+    """What a timed-out end has decided nobody turns round (R41)."""
+    ends = {ProducerCall.COMMIT, ProducerCall.ABORT, ProducerCall.BEGIN, ProducerCall.SEND}
+    allowed = {state: {call for call in ends if (state, call) in CALLS} for state in S}
+    assert allowed[S.COMMITTING] == {ProducerCall.COMMIT}
+    assert allowed[S.ABORTING] == {ProducerCall.ABORT}
+    assert allowed[S.ABORTABLE_ERROR] == {ProducerCall.ABORT}
+    assert not allowed[S.FATAL_ERROR]
+
+
+def test_moves_outside_the_table_are_refused() -> None:
+    """A commit never becomes an abort but through an error that says so (R41)."""
+    for state, to in [(S.COMMITTING, S.ABORTING), (S.ABORTING, S.COMMITTING), (S.CLOSED, S.READY)]:
+        with pytest.raises(InvalidTxnStateError):
+            prepare_move(state, to)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "expected"),
+    [
+        (ProducerFencedError("x"), S.IN_TRANSACTION, S.FATAL_ERROR),
+        (UnknownTopicIdError("x"), S.IN_TRANSACTION, S.ABORTABLE_ERROR),
+        (TopicAuthorizationError("x"), S.IN_TRANSACTION, S.ABORTABLE_ERROR),
+        (UnknownTopicIdError("x"), S.IDLE, S.IDLE),
+        (OutOfOrderSequenceError("x"), S.IDLE, S.FATAL_ERROR),
+    ],
+)
+def test_errors_make_a_producer_abortable_or_end_it(
+    error: Exception, state: ProducerState, expected: ProducerState
+) -> None:
+    """Fenced is fatal; one topic that cannot be written is not (R42)."""
+    assert failed_state(error, state) is expected  # type: ignore[arg-type]

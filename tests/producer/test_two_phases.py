@@ -1,0 +1,169 @@
+"""Two-phase commit with an outside database (KIP-939): prepared transactions and their heirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.processes import position, process, recover, state_of
+from tests.producer.worlds import GROUP, Reports, group, input_at, producer, values, world
+from txnlog.errors import InvalidTxnStateError, ProducerFencedError, UnstableOffsetCommitError
+from txnlog.producer import Producer
+from txnlog.protocol.states import TransactionState
+from txnlog.sweeper import Sweeper
+from txnlog.testing.faults import SharedMemory
+from txnlog.testing.invariants import check_cluster
+
+BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
+DAY_MS = 86_400_000
+
+
+def prepared(shared: SharedMemory, publish: str) -> tuple[Producer, str]:
+    made = producer(shared, "tx", publish, transaction_timeout_ms=60_000)
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "a", partition=0)
+    made.send_offsets_to_transaction(input_at(5), group())
+    return made, made.prepare_transaction()
+
+
+@BOTH
+def test_prepared_transaction_is_unseen_and_never_times_out(publish: str) -> None:
+    """It waits for an outside decision, however long that takes (R29, R32, R46)."""
+    shared = world()
+    made, state = prepared(shared, publish)
+    for _ in range(3):
+        sweep_for_a_day(shared)
+    assert values(process(shared), "orders") == []
+    with pytest.raises(UnstableOffsetCommitError):
+        process(shared).groups.fetch(GROUP)
+    assert made.complete_transaction(state)
+    assert values(process(shared), "orders") == ["a"]
+    assert position(process(shared)) == 5
+    check_cluster(process(shared), settled=True)
+
+
+def sweep_for_a_day(shared: SharedMemory) -> None:
+    sweeper = Sweeper(process(shared))
+    sweeper.sweep_if_due()
+    shared.clock.advance_ms(DAY_MS // 4)
+    sweeper.sweep_if_due()
+
+
+@BOTH
+@pytest.mark.parametrize("kept", ["the same", "another", None])
+def test_heir_completes_what_the_database_holds_and_aborts_the_rest(
+    publish: str, kept: str | None
+) -> None:
+    """A crash between the two phases: the database's answer decides (KIP-939)."""
+    shared = world()
+    dead, state = prepared(shared, publish)
+    heir = producer(shared, "tx", publish)
+    heir.init_transactions(keep_prepared=True)
+    assert heir.prepared_state == state
+    with pytest.raises(InvalidTxnStateError, match="complete_transaction"):
+        heir.begin_transaction()
+    answer = {"the same": state, "another": "0:77", None: None}[kept]
+    assert heir.complete_transaction(answer) is (kept == "the same")
+    assert values(process(shared), "orders") == (["a"] if kept == "the same" else [])
+    assert position(process(shared)) == (5 if kept == "the same" else 0)
+    if kept == "the same":
+        # It was committed, which is all that was asked; but the id is another's.
+        assert dead.complete_transaction(state)
+        with pytest.raises(ProducerFencedError):
+            dead.begin_transaction()
+    else:
+        with pytest.raises(ProducerFencedError):
+            dead.complete_transaction(state)
+    with heir.transaction():
+        heir.produce("orders", "next", partition=0)
+    assert values(process(shared), "orders")[-1] == "next"
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_heir_of_an_heir_keeps_the_same_state(publish: str) -> None:
+    """Each heir fences the one before, and none changes the transaction's name (R10, R28)."""
+    shared = world()
+    _, state = prepared(shared, publish)
+    heirs = []
+    for _ in range(3):
+        heirs.append(producer(shared, "tx", publish))
+        heirs[-1].init_transactions(keep_prepared=True)
+        assert heirs[-1].prepared_state == state
+    epochs = [heir._own().row.producer_epoch for heir in heirs]
+    assert sorted(set(epochs)) == epochs
+    with pytest.raises(ProducerFencedError):
+        heirs[0].complete_transaction(state)
+    assert heirs[-1].complete_transaction(state)
+    assert values(process(shared), "orders") == ["a"]
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_heir_that_does_not_ask_for_it_aborts_the_prepared_transaction(publish: str) -> None:
+    """init_transactions() without keep_prepared begins clean (R27)."""
+    shared = world()
+    prepared(shared, publish)
+    heir = producer(shared, "tx", publish)
+    heir.init_transactions()
+    assert heir.prepared_state is None
+    assert values(process(shared), "orders") == []
+    assert state_of(process(shared)) is TransactionState.COMPLETE_ABORT or recover(shared)
+    check_cluster(process(shared), settled=True)
+
+
+def test_keep_prepared_without_anything_prepared_is_ready() -> None:
+    """An open transaction that was not prepared is aborted all the same (R27)."""
+    shared = world()
+    made = producer(shared, "tx", "eager")
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "open")
+    made.flush()
+    heir = producer(shared, "tx", "eager")
+    heir.init_transactions(keep_prepared=True)
+    with heir.transaction():
+        heir.produce("orders", "next")
+    assert values(process(shared), "orders") == ["next"]
+
+
+@BOTH
+def test_nothing_is_added_to_a_prepared_transaction(publish: str) -> None:
+    """What was promised to the database is what is committed (R39)."""
+    shared = world()
+    made, _ = prepared(shared, publish)
+    for call in (
+        lambda: made.produce("orders", "b"),
+        lambda: made.send_offsets_to_transaction(input_at(9), group()),
+        made.prepare_transaction,
+    ):
+        with pytest.raises(InvalidTxnStateError, match="complete_transaction"):
+            call()
+    made.commit_transaction()
+    assert values(process(shared), "orders") == ["a"]
+
+
+@BOTH
+def test_closing_keeps_a_prepared_transaction(publish: str) -> None:
+    """The process may go; the promise stays."""
+    shared = world()
+    made, state = prepared(shared, publish)
+    made.close()
+    heir = producer(shared, "tx", publish)
+    heir.init_transactions(keep_prepared=True)
+    assert heir.complete_transaction(state)
+    assert values(process(shared), "orders") == ["a"]
+
+
+def test_block_that_prepares_is_left_prepared() -> None:
+    """`with producer.transaction()` does not commit what waits for another decision."""
+    shared = world()
+    made, reports = producer(shared, "tx"), Reports()
+    made.init_transactions()
+    with made.transaction():
+        made.produce("orders", "a", on_delivery=reports)
+        state = made.prepare_transaction()
+    assert made.prepared_state == state
+    made.complete_transaction(state)
+    made.poll()
+    assert len(reports.offsets) == 1

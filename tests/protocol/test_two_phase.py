@@ -1,0 +1,169 @@
+"""Decisions for two-phase and eager producers: kept transactions, manifests, added partitions."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from txnlog.errors import InvalidTxnStateError, ProducerFencedError
+from txnlog.protocol.appends import check_added
+from txnlog.protocol.metadata import (
+    Manifest,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.transitions import (
+    Done,
+    Transition,
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_end,
+    prepare_init,
+)
+
+BATCH = StagedBatch(
+    topic="orders",
+    topic_id="o",
+    partition=0,
+    path="part-0-a.parquet",
+    size_bytes=1,
+    num_records=1,
+    timestamp_min_us=0,
+    timestamp_max_us=0,
+    staged_ms=0,
+)
+OTHER = replace(BATCH, path="part-0-b.parquet")
+IDLE = TransactionMetadata(
+    transactional_id="tx",
+    producer_id=7,
+    producer_epoch=3,
+    timeout_ms=60_000,
+    owner=Owner(run_id="first"),
+)
+
+
+def add(row: TransactionMetadata, **request: object) -> Transition | Done:
+    return prepare_add_partitions(
+        row,
+        transactional_id="tx",
+        producer_id=7,
+        producer_epoch=row.producer_epoch,
+        run_id=row.owner.run_id,
+        now_ms=1,
+        **request,  # type: ignore[arg-type]
+    )
+
+
+def end(
+    row: TransactionMetadata, result: TransactionResult, **request: object
+) -> TransactionMetadata:
+    decision = prepare_end(
+        row,
+        transactional_id="tx",
+        producer_id=7,
+        result=result,
+        now_ms=2,
+        **{"producer_epoch": row.producer_epoch, "run_id": row.owner.run_id, **request},  # type: ignore[arg-type]
+    )
+    return decision.next if isinstance(decision, Transition) else decision.metadata  # type: ignore[return-value]
+
+
+def init(row: TransactionMetadata, run: str, **request: bool) -> Transition | Done:
+    return prepare_init(
+        row,
+        transactional_id="tx",
+        new_producer_id=-1,
+        owner=Owner(run_id=run),
+        timeout_ms=60_000,
+        now_ms=3,
+        **request,
+    )
+
+
+def prepared() -> TransactionMetadata:
+    decision = add(IDLE, manifest=Manifest(batches=(BATCH,), groups=("g",)))
+    assert isinstance(decision, Transition)
+    return decision.next
+
+
+def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
+    """No two owners hold one epoch, and the outside database's name stays true (R10, KIP-939)."""
+    row = prepared()
+    kept = init(row, "second", keep_prepared=True)
+    assert isinstance(kept, Transition)
+    assert kept.next.state is TransactionState.ONGOING
+    assert (kept.next.producer_epoch, kept.next.txn_epoch) == (4, 3)
+    assert kept.next.pending == row.pending
+    assert kept.next.owner.former_runs == ("first",)
+    assert isinstance(init(kept.next, "second", keep_prepared=True), Done)
+    with pytest.raises(ProducerFencedError):
+        end(kept.next, TransactionResult.COMMIT, txn_epoch=3, run_id="first", producer_epoch=3)
+    aborting = init(kept.next, "third")
+    assert isinstance(aborting, Transition)
+    assert aborting.next.state is TransactionState.PREPARE_ABORT
+    assert aborting.next.txn_epoch == 3
+
+
+@pytest.mark.parametrize("result", TransactionResult)
+def test_kept_transaction_ends_under_its_own_epoch_and_repeats_are_recognised(
+    result: TransactionResult,
+) -> None:
+    """Entries in the groups are of that epoch; a lost reply is settled by asking again (R31)."""
+    kept = init(prepared(), "second", keep_prepared=True)
+    assert isinstance(kept, Transition)
+    ended = end(kept.next, result, manifest=Manifest(), txn_epoch=3)
+    assert (ended.state, ended.txn_epoch) == (result.prepared, 3)
+    assert ended.pending.batches == ((BATCH,) if result is TransactionResult.COMMIT else ())
+    again = end(ended, result, manifest=Manifest(), txn_epoch=3, producer_epoch=4)
+    assert again == ended
+    completed = prepare_complete(ended, producer_id=7, txn_epoch=3, now_ms=4)
+    assert isinstance(completed, Transition)
+    assert completed.next.producer_epoch == 5
+    late = end(completed.next, result, manifest=Manifest(), txn_epoch=3, producer_epoch=4)
+    assert late == completed.next
+
+
+def test_commit_repeated_with_other_batches_is_refused() -> None:
+    """Whoever asks for B after A was decided must not be told that B is committed (R31)."""
+    decided = end(IDLE, TransactionResult.COMMIT, manifest=Manifest(batches=(BATCH,)))
+    assert decided.state is TransactionState.PREPARE_COMMIT
+    same = Manifest(batches=(BATCH,))
+    assert end(decided, TransactionResult.COMMIT, manifest=same) == decided
+    with pytest.raises(InvalidTxnStateError, match="other batches"):
+        end(decided, TransactionResult.COMMIT, manifest=Manifest(batches=(OTHER,)))
+    with pytest.raises(InvalidTxnStateError, match="other batches"):
+        end(prepared(), TransactionResult.COMMIT, manifest=Manifest(batches=(OTHER,)))
+
+
+def test_nothing_joins_a_prepared_transaction() -> None:
+    """What the database was promised is what is committed (R30)."""
+    row = prepared()
+    touched = TopicPartitions(topic="stock", topic_id="s", partitions=(0,))
+    for request in (
+        {"partitions": (touched,)},
+        {"groups": ("another",)},
+        {"manifest": Manifest(batches=(OTHER,))},
+    ):
+        with pytest.raises(InvalidTxnStateError, match="prepared"):
+            add(row, **request)
+    assert isinstance(add(row, manifest=Manifest(batches=(BATCH,), groups=("g",))), Done)
+    assert isinstance(add(row), Done)
+
+
+def test_init_that_may_not_take_over_leaves_another_owner_alone() -> None:
+    """A producer that revives its expired id must not fence who has it now (R35, R44)."""
+    with pytest.raises(ProducerFencedError):
+        init(IDLE, "second", take_over=False)
+    assert isinstance(init(IDLE, "first", take_over=False), Done)
+
+
+def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
+    """It would get no marker, and stay undecided for ever (R30)."""
+    added = [TopicPartitions(topic="orders", topic_id="o", partitions=(0, 2))]
+    check_added(added, [BATCH, replace(BATCH, partition=2)])
+    for wrong in (replace(BATCH, partition=1), replace(BATCH, topic_id="newer")):
+        with pytest.raises(InvalidTxnStateError, match="add_partitions"):
+            check_added(added, [wrong])

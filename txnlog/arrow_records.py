@@ -1,0 +1,163 @@
+"""Arrow tables as records: columns value, and key, headers, partition, timestamp where they are.
+
+The same columns as the Spark sink takes; times without zone are refused, since they are no moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.errors import (
+    InvalidRecordError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
+
+SLICE_BYTES_MAX = 16 << 20
+COLUMNS = ("value", "key", "headers", "partition", "timestamp")
+TIMESTAMP_TYPE = RECORD_SCHEMA.field("timestamp").type
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A slice of a table: records of RECORD_SCHEMA, int32 partitions (null: by key), their bytes
+    as the producer counts them, and the largest one's."""
+
+    records: pa.RecordBatch
+    partitions: pa.Array | None
+    size_bytes: int
+    size_bytes_max: int
+
+
+def to_records(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[Records]:
+    """The table in slices of SLICE_BYTES_MAX at most, as records; `now_ms` where no time is given.
+
+    Raises InvalidRecordError naming the column.
+    """
+    if not isinstance(table, (pa.Table, pa.RecordBatch)):
+        raise TypeError(f"produce_batch takes a pyarrow.Table or RecordBatch, not {type(table)}.")
+    names = table.schema.names
+    unknown = [name for name in names if name not in COLUMNS]
+    if "value" not in names or unknown or len(set(names)) < len(names):
+        raise InvalidRecordError(
+            f"The table has columns {names}; it needs value, and may have key, headers, partition "
+            "and timestamp, once each. Rename or drop the others."
+        )
+    batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
+    for batch in batches:
+        for part in _sliced(batch):
+            if part.num_rows:
+                yield _records_of(part, now_ms)
+
+
+def check_sizes(found: Records, *, topic: str, size_bytes_max: int) -> None:
+    """Raises RecordTooLargeError naming the row of the slice (R65)."""
+    if found.size_bytes_max > size_bytes_max:
+        row = int(np.argmax(record_sizes(found.records) > size_bytes_max))
+        raise RecordTooLargeError(
+            f"Row {row} of a batch for topic {topic!r} is larger than {size_bytes_max} bytes, the "
+            "smaller of the topic's max.message.bytes and the producer's max.request.size. Nothing "
+            "of the batch from there on was taken; split it, or raise both.",
+            topic=topic,
+            size_bytes=found.size_bytes_max,
+            size_bytes_max=size_bytes_max,
+        )
+
+
+def check_partitions(found: Records, *, topic: str, partitions: int) -> None:
+    """Raises UnknownTopicOrPartitionError for numbers that the topic does not have."""
+    if found.partitions is None or found.partitions.null_count == len(found.partitions):
+        return
+    low, high = pc.min_max(found.partitions).values()
+    for number in (low.as_py(), high.as_py()):
+        if not -1 <= number < partitions:
+            raise UnknownTopicOrPartitionError(
+                f"Column partition has {number}; topic {topic!r} has partitions 0 to "
+                f"{partitions - 1}, and -1 or null lets the key decide.",
+                topic=topic,
+                partition=number,
+            )
+
+
+def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows < 2 or batch.nbytes <= SLICE_BYTES_MAX:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _sliced(batch.slice(0, half))
+    yield from _sliced(batch.slice(half))
+
+
+def _records_of(batch: pa.RecordBatch, now_ms: int) -> Records:
+    records = pa.RecordBatch.from_arrays(
+        [
+            _timestamps(batch, now_ms),
+            _column(batch, "key", lambda column: column.cast(pa.binary())),
+            _column(batch, "value", lambda column: column.cast(pa.binary())),
+            _column(batch, "headers", to_headers),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+    partitions = None
+    if "partition" in batch.schema.names:
+        partitions = _cast(batch, "partition", lambda column: column.cast(pa.int32()))
+    sizes = record_sizes(records)
+    return Records(records, partitions, int(sizes.sum()), int(sizes.max()))
+
+
+def _column(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    wanted = RECORD_SCHEMA.field(name).type
+    if name not in batch.schema.names or pa.types.is_null(batch.column(name).type):
+        return pa.nulls(batch.num_rows, wanted)
+    column = batch.column(name)
+    if column.type == wanted:
+        return column
+    return _cast(batch, name, convert)
+
+
+def _timestamps(batch: pa.RecordBatch, now_ms: int) -> pa.Array:
+    now = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
+    if "timestamp" not in batch.schema.names:
+        return pa.repeat(now, batch.num_rows)
+    kind = batch.schema.field("timestamp").type
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        raise InvalidRecordError(
+            f"Column timestamp is {kind}: a time without zone is no moment. Cast it to a timestamp "
+            "with a zone, or give milliseconds since 1970 as int64.",
+            column="timestamp",
+        )
+
+    def convert(column: pa.Array) -> pa.Array:
+        if pa.types.is_integer(column.type):
+            column = pc.multiply(column.cast(pa.int64()), 1000)
+        return column.cast(TIMESTAMP_TYPE, safe=False)
+
+    found = _cast(batch, "timestamp", convert)
+    lowest = pc.min(found.cast(pa.int64())).as_py()
+    if lowest is not None and lowest < 0:
+        raise InvalidRecordError(
+            "Column timestamp has times before 1970-01-01T00:00:00Z, which a record cannot have.",
+            column="timestamp",
+        )
+    return found.fill_null(now) if found.null_count else found
+
+
+def _cast(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    column = batch.column(name)
+    wanted = {"partition": pa.int32(), "headers": HEADERS_TYPE, "timestamp": TIMESTAMP_TYPE}
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        return convert(column)
+    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+        raise InvalidRecordError(
+            f"Column {name} of type {column.type} cannot become {wanted.get(name, pa.binary())}: "
+            f"{error}",
+            column=name,
+        ) from error

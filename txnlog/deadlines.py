@@ -1,0 +1,58 @@
+"""Calls with a time-out: retriable errors are tried again until the time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from txnlog.clock import Clock
+from txnlog.errors import OperationTimedOutError, TxnLogError
+
+T = TypeVar("T")
+
+BACKOFF_MS_MIN = 5
+BACKOFF_MS_MAX = 1_000
+
+
+class Deadline:
+    """The end of one call of a user. `call` is its name, for the error that says it is over.
+
+    A storage call under way is not interrupted: the end may be late by one.
+    """
+
+    def __init__(self, clock: Clock, call: str, timeout_ms: float) -> None:
+        self._clock = clock
+        self._call = call
+        self._timeout_ms = timeout_ms
+        self._end_ms = clock.boot_ms() + timeout_ms
+        self._backoff_ms: float = BACKOFF_MS_MIN
+
+    @property
+    def remaining_ms(self) -> float:
+        return max(0.0, self._end_ms - self._clock.boot_ms())
+
+    def retry(self, attempt: Callable[[], T]) -> T:
+        """Call until it does not raise a retriable error. Raises OperationTimedOutError."""
+        while True:
+            try:
+                return attempt()
+            except TxnLogError as error:
+                if not error.retriable:
+                    raise
+                self.pause(error)
+
+    def pause(self, error: TxnLogError | None) -> None:
+        """Wait a while before the next try. Raises OperationTimedOutError when there is none."""
+        if self.remaining_ms <= 0:
+            raise self.over(error) from error
+        self._clock.sleep_ms(min(self._backoff_ms, self.remaining_ms))
+        self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS_MAX)
+
+    def over(self, error: TxnLogError | None) -> OperationTimedOutError:
+        """The error of a call whose time is over, and what held it up."""
+        why = f" The last error: {error.message}" if error is not None else ""
+        return OperationTimedOutError(
+            f"{self._call} did not end within {self._timeout_ms / 1000:g} s. Call it again, it "
+            f"goes on where it stopped.{why}",
+            call=self._call,
+        )

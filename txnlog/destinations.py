@@ -1,0 +1,107 @@
+"""The topics a producer writes to: looked up, looked up again when old, made if need be."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from txnlog.accumulator import Destination
+from txnlog.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+from txnlog.protocol.topics import check_topic_name
+
+if TYPE_CHECKING:
+    from txnlog.cluster import Cluster
+    from txnlog.config import Config
+    from txnlog.storage.topic_log import TopicLog
+
+MAX_MESSAGE_BYTES = "max.message.bytes"
+MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
+CHUNK_BYTES = 1 << 20
+"""Records of a deferred transaction that gather before they become Arrow columns."""
+
+
+class Destinations:
+    """Callers of `look_up` hold the producer's io lock; `known` is for anybody."""
+
+    def __init__(self, cluster: Cluster, config: Config) -> None:
+        self._cluster = cluster
+        self._clock = cluster.store.clock
+        self._is_deferred = (
+            config.get("transactional.id") is not None
+            and config.get("transaction.publish") == "deferred"
+        )
+        self._batch_bytes: int = config.get("batch.size")
+        self._request_bytes_max: int = config.get("max.request.size")
+        self._age_ms_max: int = config.get("metadata.max.age.ms")
+        self._auto_create: bool = config.get("auto.create.topics.enable")
+        self._partitions_of_new: int = config.get("num.partitions")
+        self._found: dict[str, Destination] = {}
+
+    def known(self, topic: str) -> Destination | None:
+        """What was looked up, unless it is too old."""
+        found = self._found.get(topic)
+        if found is None or self._clock.boot_ms() - found.looked_up_ms > self._age_ms_max:
+            return None
+        return found
+
+    def look_up(self, topic: str) -> Destination:
+        """The topic as it is now.
+
+        Raises InvalidTopicError, UnknownTopicOrPartitionError, TopicAuthorizationError,
+        StorageError.
+        """
+        check_topic_name(topic)
+        log = self._find(topic)
+        batches = CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions
+        message_bytes_max = int(log.config.get(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_DEFAULT))
+        before = self._found.get(topic)
+        found = Destination(
+            topic=topic,
+            topic_id=log.topic_id,
+            partitions=log.partitions,
+            record_bytes_max=min(message_bytes_max, self._request_bytes_max),
+            wake_bytes=batches,
+            looked_up_ms=self._clock.boot_ms(),
+            sticky_seed=random.randrange(1 << 30) if before is None else before.sticky_seed,
+            sticky_bytes=0 if before is None else before.sticky_bytes,
+        )
+        self._found[topic] = found
+        return found
+
+    def forget(self, topic: str) -> None:
+        """Look the topic up at the next record."""
+        self._found.pop(topic, None)
+
+    def forget_all(self) -> None:
+        """Look every topic up again."""
+        self._found = {}
+
+    def _find(self, topic: str) -> TopicLog:
+        try:
+            return self._cluster.topic(topic)
+        except UnknownTopicOrPartitionError:
+            if not self._auto_create:
+                raise
+        log = self._cluster.create_topic(topic, partitions=self._partitions_of_new, exist_ok=True)
+        log.refresh()
+        return log
+
+
+def check_record(destination: Destination, partition: int, size_bytes: int) -> None:
+    """Raises RecordTooLargeError (R65), UnknownTopicOrPartitionError."""
+    if size_bytes > destination.record_bytes_max:
+        raise RecordTooLargeError(
+            f"A record of {size_bytes} bytes for topic {destination.topic!r} is larger than "
+            f"{destination.record_bytes_max}, the smaller of the topic's max.message.bytes and the "
+            "producer's max.request.size. It was not taken; split it, or raise both.",
+            topic=destination.topic,
+            size_bytes=size_bytes,
+            size_bytes_max=destination.record_bytes_max,
+        )
+    if not -1 <= partition < destination.partitions:
+        raise UnknownTopicOrPartitionError(
+            f"Topic {destination.topic!r} has partitions 0 to {destination.partitions - 1}, not "
+            f"{partition}; -1 lets the partitioner choose. The record was not taken.",
+            topic=destination.topic,
+            partition=partition,
+        )

@@ -1,0 +1,236 @@
+"""A producer's transactions at the coordinator: one attempt per call, no waiting, no threads.
+
+init      own the transactional.id; with keep_prepared, what was prepared before
+open      name partitions and groups in the row (eager publication), before the first data
+prepare   hold what is to be committed until an outside database has decided (KIP-939)
+commit    steps 0 to 4; repeated after a retriable error, it finds what has been done
+abort     always ends in a write where something of the transaction may be under way, since
+          a put that comes late would otherwise land, and open what nobody knows of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from txnlog.errors import (
+    CommitStateUnknownError,
+    IllegalGenerationError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    OutcomeLostError,
+    TxnLogError,
+)
+from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.protocol.fencing import fenced
+from txnlog.protocol.groups import GroupOffsets, check_member
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+
+if TYPE_CHECKING:
+    from txnlog.cluster import Cluster
+
+
+@dataclass(slots=True)
+class _Positions:
+    """What one group has read, as of its newest `send_offsets_to_transaction`."""
+
+    generation: int
+    member_id: str
+    end: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+class ProducerTransactions:
+    """One producer session's row, and what its open transaction has done to it.
+
+    `lost` is why this session may not go on after a transaction of it has ended well.
+    """
+
+    def __init__(
+        self, cluster: Cluster, *, transactional_id: str, owner: Owner, timeout_ms: int
+    ) -> None:
+        self._cluster = cluster
+        self._coordinator = cluster.coordinator
+        self._owner = owner
+        self._timeout_ms = timeout_ms
+        self._row: TransactionMetadata | None = None
+        self.transactional_id = transactional_id
+        self.lost: TxnLogError | None = None
+        self.begin()
+
+    @property
+    def row(self) -> TransactionMetadata:
+        """The row as this session knows it."""
+        if self._row is None:
+            raise InvalidTxnStateError(
+                f"{self.transactional_id!r} is not initialised. Call init_transactions first."
+            )
+        return self._row
+
+    @property
+    def prepared_state(self) -> str:
+        """The name of the prepared transaction, for an outside database to keep."""
+        return f"{self.row.producer_id}:{self.row.txn_epoch}"
+
+    def init(self, *, keep_prepared: bool, take_over: bool = True) -> bool:
+        """Own the id; whether a prepared transaction is kept."""
+        self._row = self._coordinator.init_producer_id(
+            self.transactional_id,
+            self._owner,
+            timeout_ms=self._timeout_ms,
+            keep_prepared=keep_prepared,
+            take_over=take_over,
+        )
+        is_kept = self._row.state is TransactionState.ONGOING
+        self._is_touched = self._is_opened = is_kept
+        return is_kept
+
+    def begin(self) -> None:
+        """Forget the transaction before; no I/O (R29)."""
+        self._offsets: dict[str, _Positions] = {}
+        self._is_touched = False
+        self._is_opened = False
+        self._is_doubtful = False
+        self._is_lost = False
+        self._aborting: TransactionMetadata | None = None
+
+    def open(
+        self, named: Sequence[TopicPartitions], groups: Sequence[str] = ()
+    ) -> TransactionMetadata:
+        """AddPartitionsToTxn, and groups (R30); the row with all that was named so far."""
+        self._is_touched = True
+
+        def attempt() -> TransactionMetadata:
+            return self._coordinator.add_partitions(self.row, named, groups=groups)
+
+        self._row = attempt() if self._is_opened else self._revived(attempt)
+        self._is_opened = True
+        return self._row
+
+    def add_offsets(
+        self, positions: Iterable[TopicPartition], group: ConsumerGroupMetadata, *, eager: bool
+    ) -> None:
+        """Remember what was read; repeated calls add up. Raises when the group has moved on."""
+        log = self._cluster.offsets_log()
+        log.refresh()
+        check_member(
+            log.view.rows.get(group.group_id),
+            group_id=group.group_id,
+            generation=group.generation,
+            member_id=group.member_id,
+        )
+        known = self._offsets.get(group.group_id)
+        if known is not None and known.generation != group.generation:
+            raise IllegalGenerationError(
+                f"This transaction has offsets of generation {known.generation} of group "
+                f"{group.group_id!r}, and now of generation {group.generation}. Abort it, and "
+                "begin again from the committed positions.",
+                group_id=group.group_id,
+            )
+        if eager:
+            self.open((), (group.group_id,))
+        entry = self._offsets.setdefault(
+            group.group_id, _Positions(group.generation, group.member_id)
+        )
+        for position in positions:
+            entry.end.setdefault(position.topic, {})[position.partition] = position.offset
+
+    def is_empty(self, batches: Sequence[StagedBatch]) -> bool:
+        """Nothing to commit, and nothing of it anywhere."""
+        return not batches and not self._offsets and not self._is_touched
+
+    def prepare(self, batches: Sequence[StagedBatch]) -> str:
+        """The first of two phases; the state to keep."""
+        self._row = self._decided(
+            lambda: self._coordinator.prepare(self.row, batches, offsets=self._requests())
+        )
+        self._is_opened = True
+        return self.prepared_state
+
+    def commit(self, batches: Sequence[StagedBatch]) -> None:
+        """Commit, or go on with a commit. Raises what refuses it, `is_committed` says for certain.
+
+        After a try whose outcome is not known no refusal is believed: OutcomeLostError.
+        """
+        held = self.row.pending.prepared_by_client
+        offsets = () if held else self._requests()
+        self._adopt(
+            self._decided(lambda: self._coordinator.commit(self.row, batches, offsets=offsets))
+        )
+
+    def is_committed(self) -> bool:
+        """Whether the transaction is decided as a commit, whoever finishes it."""
+        return self._is_touched and self._coordinator.is_committed(self.row)
+
+    def abort(self) -> None:
+        """Abort, or go on with an abort."""
+        if not self._is_touched and not self._is_lost:
+            return
+        try:
+            if not self._is_lost:
+                if self._aborting is None:
+                    self._aborting = self._coordinator.add_partitions(
+                        self.row, (), groups=sorted(self._offsets)
+                    )
+                self._adopt(self._coordinator.abort(self._aborting))
+                return
+        except (InvalidProducerEpochError, InvalidProducerIdMappingError):
+            # Somebody ended it for us; where nobody took the id, it goes on under a new epoch.
+            self._is_lost = True
+        self.init(keep_prepared=False, take_over=False)
+
+    def note_failure(self, error: TxnLogError) -> None:
+        """An error that an abort will have to make good."""
+        if isinstance(error, (InvalidProducerEpochError, InvalidProducerIdMappingError)):
+            self._is_lost = True
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _requests(self) -> tuple[GroupOffsets, ...]:
+        return tuple(
+            GroupOffsets(
+                group_id=group_id,
+                generation=entry.generation,
+                start={},
+                end=entry.end,
+                member_id=entry.member_id,
+            )
+            for group_id, entry in sorted(self._offsets.items())
+        )
+
+    def _decided(self, attempt: Callable[[], TransactionMetadata]) -> TransactionMetadata:
+        """A try of a deciding write, which keeps in mind whether one may have landed."""
+        self._is_touched = True
+        try:
+            if self._is_opened or self._is_doubtful:
+                return attempt()
+            return self._revived(attempt)
+        except CommitStateUnknownError:
+            self._is_doubtful = True
+            raise
+        except TxnLogError as error:
+            if error.retriable or not self._is_doubtful or self.is_committed():
+                raise
+            raise OutcomeLostError(
+                f"Whether the transaction of {self.transactional_id!r} at epoch "
+                f"{self.row.producer_epoch} was committed is not known: an earlier try got no "
+                f"reply, and now: {error.message}",
+                transactional_id=self.transactional_id,
+            ) from error
+
+    def _revived(self, attempt: Callable[[], TransactionMetadata]) -> TransactionMetadata:
+        """An id that expired while it was idle has lost nothing: take a new producer id."""
+        try:
+            return attempt()
+        except InvalidProducerIdMappingError:
+            self.init(keep_prepared=False, take_over=False)
+            return attempt()
+
+    def _adopt(self, row: TransactionMetadata) -> None:
+        """Go on with the row after an end, unless it is another owner's by now."""
+        if row.owner.run_id != self._owner.run_id:
+            self.lost = fenced(row, f"run {self._owner.run_id}")
+        else:
+            self._row = row

@@ -1,0 +1,152 @@
+"""The states of a producer and the one table of what may be called in each of them.
+
+Mirrors org.apache.kafka.clients.producer.internals.TransactionManager.State. A producer without
+transactional.id knows only IDLE, FATAL_ERROR and CLOSED. While a commit or an abort is under way,
+or has timed out, the state says which of the two may be called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from txnlog.errors import (
+    GroupAuthorizationError,
+    InvalidTxnStateError,
+    TopicAuthorizationError,
+    TransactionAbortableError,
+    TxnLogError,
+)
+
+
+class ProducerState(Enum):
+    """What a producer is doing."""
+
+    IDLE = "without transactional.id"
+    UNINITIALIZED = "not initialised"
+    INITIALIZING = "initialising"
+    READY = "between transactions"
+    IN_TRANSACTION = "in a transaction"
+    PREPARING = "preparing its transaction"
+    PREPARED = "holding a prepared transaction"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "in a transaction that failed"
+    FATAL_ERROR = "in an error that it cannot leave"
+    CLOSED = "closed"
+
+
+class ProducerCall(Enum):
+    """What a user can call."""
+
+    INIT = "init_transactions()"
+    BEGIN = "begin_transaction()"
+    SEND = "produce()"
+    SEND_OFFSETS = "send_offsets_to_transaction()"
+    PREPARE = "prepare_transaction()"
+    COMMIT = "commit_transaction()"
+    ABORT = "abort_transaction()"
+    COMPLETE = "complete_transaction()"
+
+
+S = ProducerState
+C = ProducerCall
+
+# (state, call) -> the state while the call runs; every other pair is refused.
+CALLS: Mapping[tuple[ProducerState, ProducerCall], ProducerState] = {
+    (S.IDLE, C.SEND): S.IDLE,
+    (S.UNINITIALIZED, C.INIT): S.INITIALIZING,
+    (S.INITIALIZING, C.INIT): S.INITIALIZING,
+    (S.READY, C.BEGIN): S.IN_TRANSACTION,
+    (S.IN_TRANSACTION, C.SEND): S.IN_TRANSACTION,
+    (S.IN_TRANSACTION, C.SEND_OFFSETS): S.IN_TRANSACTION,
+    (S.IN_TRANSACTION, C.PREPARE): S.PREPARING,
+    (S.IN_TRANSACTION, C.COMMIT): S.COMMITTING,
+    (S.IN_TRANSACTION, C.ABORT): S.ABORTING,
+    (S.PREPARING, C.PREPARE): S.PREPARING,
+    (S.PREPARING, C.ABORT): S.ABORTING,
+    (S.PREPARED, C.COMMIT): S.COMMITTING,
+    (S.PREPARED, C.ABORT): S.ABORTING,
+    (S.PREPARED, C.COMPLETE): S.PREPARED,
+    (S.COMMITTING, C.COMMIT): S.COMMITTING,
+    (S.COMMITTING, C.COMPLETE): S.COMMITTING,
+    (S.ABORTING, C.ABORT): S.ABORTING,
+    (S.ABORTING, C.COMPLETE): S.ABORTING,
+    (S.ABORTABLE_ERROR, C.ABORT): S.ABORTING,
+}
+
+# state -> the states it may be entered from; FATAL_ERROR and CLOSED from every one.
+VALID_PREVIOUS: Mapping[ProducerState, frozenset[ProducerState]] = {
+    S.IDLE: frozenset({S.IDLE}),
+    S.UNINITIALIZED: frozenset(),
+    S.INITIALIZING: frozenset({S.UNINITIALIZED, S.INITIALIZING}),
+    S.READY: frozenset({S.INITIALIZING, S.COMMITTING, S.ABORTING}),
+    S.IN_TRANSACTION: frozenset({S.READY, S.IN_TRANSACTION}),
+    S.PREPARING: frozenset({S.IN_TRANSACTION, S.PREPARING}),
+    S.PREPARED: frozenset({S.INITIALIZING, S.PREPARING, S.PREPARED}),
+    S.COMMITTING: frozenset({S.IN_TRANSACTION, S.PREPARED, S.COMMITTING}),
+    S.ABORTING: frozenset(
+        {S.IN_TRANSACTION, S.PREPARING, S.PREPARED, S.ABORTABLE_ERROR, S.ABORTING}
+    ),
+    S.ABORTABLE_ERROR: frozenset({S.IN_TRANSACTION, S.PREPARING, S.COMMITTING, S.ABORTABLE_ERROR}),
+    S.FATAL_ERROR: frozenset(S) - {S.CLOSED},
+    S.CLOSED: frozenset(S),
+}
+
+# What to do instead; the rest of the sentence "This producer is <state>: ...".
+ADVICE: Mapping[ProducerState, str] = {
+    S.IDLE: "set transactional.id to use transactions, or just call produce() and flush()",
+    S.UNINITIALIZED: "call init_transactions() first",
+    S.INITIALIZING: "call init_transactions() again, it has not succeeded yet",
+    S.READY: "call begin_transaction()",
+    S.IN_TRANSACTION: "call produce(), commit_transaction() or abort_transaction()",
+    S.PREPARING: "call prepare_transaction() again, or abort_transaction()",
+    S.PREPARED: "call complete_transaction(), commit_transaction() or abort_transaction()",
+    S.COMMITTING: "call commit_transaction() again; only that can settle whether it committed",
+    S.ABORTING: "call abort_transaction() again, it has not succeeded yet",
+    S.ABORTABLE_ERROR: "call abort_transaction(), then begin another transaction",
+    S.FATAL_ERROR: "close it and make a new one",
+    S.CLOSED: "make a new one",
+}
+del S, C
+
+
+def prepare_call(state: ProducerState, call: ProducerCall) -> ProducerState:
+    """The state while `call` runs. Raises InvalidTxnStateError that names what to call (R39)."""
+    entered = CALLS.get((state, call))
+    if entered is None:
+        raise InvalidTxnStateError(
+            f"{call.value} cannot be called now. This producer is {state.value}: {ADVICE[state]}.",
+            state=state.name,
+            call=call.value,
+        )
+    return entered
+
+
+def prepare_move(state: ProducerState, to: ProducerState) -> ProducerState:
+    """The state after an outcome; every pair the table does not have is a bug, and refused."""
+    if state not in VALID_PREVIOUS[to]:
+        raise InvalidTxnStateError(
+            f"A producer that is {state.value} cannot become {to.value}.", state=state.name
+        )
+    return to
+
+
+def failed_state(error: TxnLogError, state: ProducerState) -> ProducerState:
+    """What an error that is not retriable makes of a producer; other topics are not its end."""
+    if state is ProducerState.IDLE and not error.fatal:
+        return state
+    if error.fatal and not isinstance(error, _OF_ONE_RESOURCE):
+        return ProducerState.FATAL_ERROR
+    return ProducerState.ABORTABLE_ERROR
+
+
+def failed_transaction(error: TxnLogError | None) -> TransactionAbortableError:
+    """What every call but abort answers in a transaction that failed with `error`."""
+    why = "" if error is None else f" It failed with {type(error).__name__}: {error.message}"
+    return TransactionAbortableError(
+        f"The transaction has failed. Call abort_transaction(), then begin another one.{why}"
+    )
+
+
+_OF_ONE_RESOURCE = (TopicAuthorizationError, GroupAuthorizationError, InvalidTxnStateError)

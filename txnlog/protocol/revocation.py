@@ -1,0 +1,57 @@
+"""What an operator decides about a transactional.id from outside (R43). Each is one row write.
+
+A deferred transaction is in no table before it is decided, so its owner is what can be stopped: the
+run joins the former ones, and neither it nor a fresh worker of it decides anything any more.
+"""
+
+from __future__ import annotations
+
+from txnlog.errors import InvalidTxnStateError
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.transitions import Done, Transition, prepare_fence
+
+
+def prepare_revoke(
+    row: TransactionMetadata | None, *, run_id: str, by: str, reason: str, now_ms: int
+) -> Transition | Done:
+    """Fence the run that owns the row, whatever its epoch is by now; an open transaction aborts.
+
+    Done when the run is fenced already, or another one owns the row. Raises
+    ConcurrentTransactionsError when a decided transaction must be finished first.
+    """
+    if row is None or row.owner.run_id != run_id or run_id in row.owner.former_runs:
+        return Done(row)
+    return prepare_fence(row, above_epoch=row.producer_epoch, by=by, reason=reason, now_ms=now_ms)
+
+
+def prepare_abort_open(
+    row: TransactionMetadata | None,
+    *,
+    producer_id: int,
+    txn_epoch: int,
+    by: str,
+    reason: str,
+    now_ms: int,
+) -> Transition | Done:
+    """Abort the Ongoing transaction of this epoch, and fence its owner; Done when it is aborted.
+
+    Raises InvalidTxnStateError when it has committed, or is over.
+    """
+    if row is None or row.producer_id != producer_id or row.txn_epoch != txn_epoch:
+        raise _over("is over", row)
+    if row.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT):
+        raise _over("has been decided as a commit", row)
+    if row.state is not TransactionState.ONGOING:
+        return Done(row)
+    return prepare_fence(row, above_epoch=row.producer_epoch, by=by, reason=reason, now_ms=now_ms)
+
+
+def _over(what: str, row: TransactionMetadata | None) -> InvalidTxnStateError:
+    name = "" if row is None else row.transactional_id
+    return InvalidTxnStateError(
+        f"The transaction of {name!r} {what}, and cannot be aborted any more. Fence its producer "
+        "if it shall write nothing more.",
+        transactional_id=name,
+        state="" if row is None else row.state.name,
+    )

@@ -1,0 +1,271 @@
+"""Requests: the batches of one topic, in one commit, sent until they are known to be in the log.
+
+A request whose reply was lost is sent again, letter for letter: sequences tell a repeat. One
+request per topic is on its way at a time, so that order holds, and topics do not wait for each
+other. Callers hold the producer's io lock; nothing here sleeps or knows of threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from txnlog.batching import Batch, stage
+from txnlog.errors import (
+    CommitStateUnknownError,
+    InvalidProducerEpochError,
+    OperationTimedOutError,
+    OutOfOrderSequenceError,
+    TopicAuthorizationError,
+    TxnLogError,
+    UnknownTopicIdError,
+)
+from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.publishing import Outlet
+
+logger = logging.getLogger("txnlog")
+
+
+@dataclass(slots=True)
+class Request:
+    """Batches of one topic, of different partitions. Once it was tried, nothing in it changes."""
+
+    topic: str
+    topic_id: str
+    created_ms: int
+    batches: list[Batch] = field(default_factory=list)
+    staged: list[StagedBatch] = field(default_factory=list)
+    producer_id: int = -1
+    base_sequences: dict[int, int] = field(default_factory=dict)
+    is_doubtful: bool = False
+
+    @property
+    def num_records(self) -> int:
+        return sum(batch.num_records for batch in self.batches)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+
+class RequestPublication:
+    """Requests per topic; Idempotent and Eager say how one is appended."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._cluster = outlet.cluster
+        self._clock = outlet.cluster.store.clock
+        self._deliveries = outlet.deliveries
+        self._release = outlet.release
+        self._delivery_timeout_ms = outlet.delivery_timeout_ms
+        self._compression = outlet.compression
+        self._queues: dict[str, deque[Request]] = {}
+        self.error: TxnLogError | None = None
+        self.last_error: TxnLogError | None = None
+
+    @property
+    def waiting(self) -> int:
+        return sum(request.num_records for queue in self._queues.values() for request in queue)
+
+    def add(self, batch: Batch) -> None:
+        """Join the topic's newest request if it was not tried yet, else begin another."""
+        queue = self._queues.setdefault(batch.topic, deque())
+        newest = queue[-1] if queue else None
+        if newest is None or newest.staged or newest.topic_id != batch.topic_id:
+            newest = Request(batch.topic, batch.topic_id, batch.created_ms)
+            queue.append(newest)
+        newest.batches.append(batch)
+
+    def pump(self) -> None:
+        for topic in list(self._queues):
+            queue = self._queues[topic]
+            while queue and self._send(queue[0]):
+                queue.popleft()
+            if not queue:
+                del self._queues[topic]
+
+    def discard(self, error: TxnLogError) -> None:
+        for queue in self._queues.values():
+            for request in queue:
+                self._fail(request, error)
+        self._queues.clear()
+
+    def _send(self, request: Request) -> bool:
+        """True: the request is done with, one way or the other."""
+        if self.error is not None:
+            self._fail(request, self.error)
+            return True
+        try:
+            self._stage(request)
+            offsets = self._append(request)
+        except TxnLogError as error:
+            request.is_doubtful |= isinstance(error, CommitStateUnknownError)
+            return self._refused(request, error)
+        for (_, batches), offset in zip(_by_partition(request), offsets, strict=True):
+            for batch in batches:
+                self._deliveries.add(batch, offset)
+                offset += batch.num_records
+        self._release(request.size_bytes)
+        return True
+
+    def _refused(self, request: Request, error: TxnLogError) -> bool:
+        self.last_error = error
+        if not error.retriable:
+            self._give_up(request, error)
+            return True
+        age_ms = self._clock.boot_ms() - request.created_ms
+        if age_ms <= self._delivery_timeout_ms:
+            return False
+        failed = OperationTimedOutError(
+            f"{request.num_records} records for topic {request.topic!r} could not be delivered "
+            f"within delivery.timeout.ms={self._delivery_timeout_ms}"
+            f"{'; they may have been written all the same' if request.is_doubtful else ''}. The "
+            f"last error: {error.message}",
+            topic=request.topic,
+        )
+        failed.__cause__ = error
+        self._give_up(request, failed)
+        return True
+
+    def _stage(self, request: Request) -> None:
+        """Write the request's files; those written by an earlier try stay."""
+        written = {staged.partition for staged in request.staged}
+        for partition, batches in _by_partition(request):
+            if partition not in written:
+                staged = stage(self._cluster.store, batches, self._compression)
+                request.staged.append(staged)
+        request.staged.sort(key=lambda staged: staged.partition)
+
+    def _fail(self, request: Request, error: TxnLogError) -> None:
+        for batch in request.batches:
+            self._deliveries.add(batch, None, error)
+        self._release(request.size_bytes)
+
+    def _append(self, request: Request) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _give_up(self, request: Request, error: TxnLogError) -> None:
+        raise NotImplementedError
+
+
+def _by_partition(request: Request) -> list[tuple[int, list[Batch]]]:
+    found: dict[int, list[Batch]] = {}
+    for batch in request.batches:
+        found.setdefault(batch.partition, []).append(batch)
+    return sorted(found.items())
+
+
+class Idempotent(RequestPublication):
+    """Final at once. After a request that was given up the producer id is a fresh one (R9).
+
+    `on_lost` is told of a topic that is gone, or is another one now (R71).
+    """
+
+    def __init__(self, outlet: Outlet, *, on_lost: Callable[[str], None]) -> None:
+        super().__init__(outlet)
+        self._on_lost = on_lost
+        self._producer_id = -1
+        self._next_sequences: dict[tuple[int, str, int], int] = {}
+        self._topic_ids: dict[str, str] = {}
+
+    def _append(self, request: Request) -> tuple[int, ...]:
+        if request.producer_id < 0:
+            self._name(request)
+        try:
+            offsets = self._append_named(request)
+        except OutOfOrderSequenceError as error:
+            if error.context.get("expected_sequence") != 0 or request.is_doubtful:
+                raise
+            # The log has forgotten an idle producer. All it wrote before was acknowledged.
+            self._reset()
+            self._name(request)
+            offsets = self._append_named(request)
+        for staged in request.staged:
+            key = (request.producer_id, request.topic_id, staged.partition)
+            first = request.base_sequences[staged.partition]
+            self._next_sequences[key] = first + staged.num_records
+        return offsets
+
+    def _append_named(self, request: Request) -> tuple[int, ...]:
+        return self._cluster.coordinator.append_idempotent(
+            request.producer_id, request.staged, request.base_sequences
+        )
+
+    def _name(self, request: Request) -> None:
+        if self._topic_ids.setdefault(request.topic, request.topic_id) != request.topic_id:
+            # A topic that was created again keeps the sequences of the one before.
+            self._reset()
+            self._topic_ids[request.topic] = request.topic_id
+        if self._producer_id < 0:
+            self._producer_id = self._cluster.next_producer_id()
+        request.producer_id = self._producer_id
+        request.base_sequences = {
+            staged.partition: self._next_sequences.get(
+                (self._producer_id, request.topic_id, staged.partition), 0
+            )
+            for staged in request.staged
+        }
+
+    def _reset(self) -> None:
+        self._producer_id = -1
+        self._next_sequences.clear()
+        self._topic_ids.clear()
+
+    def _give_up(self, request: Request, error: TxnLogError) -> None:
+        logger.warning("%d records were not delivered: %s", request.num_records, error)
+        self._fail(request, error)
+        # Its sequences may be in the log, or may yet get there: nobody uses them again.
+        self._reset()
+        if isinstance(error, UnknownTopicIdError):
+            self._on_lost(request.topic)
+        elif error.fatal and not isinstance(error, TopicAuthorizationError):
+            self.error = error
+
+
+class Eager(RequestPublication):
+    """Inside a transaction; made anew for each one. The first failure fails the transaction."""
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        *,
+        open_partitions: Callable[[list[TopicPartitions]], TransactionMetadata],
+    ) -> None:
+        super().__init__(outlet)
+        self._open_partitions = open_partitions
+        self._row: TransactionMetadata | None = None
+        self._added: set[tuple[str, int]] = set()
+        self._next_sequences: dict[tuple[str, int], int] = {}
+
+    def _append(self, request: Request) -> tuple[int, ...]:
+        numbers = tuple(staged.partition for staged in request.staged)
+        fresh = {(request.topic_id, number) for number in numbers} - self._added
+        if fresh or self._row is None:
+            # Before the first data: what the row does not name would get no marker (R29).
+            named = TopicPartitions(
+                topic=request.topic, topic_id=request.topic_id, partitions=numbers
+            )
+            self._row = self._open_partitions([named])
+            self._added |= fresh
+        if not request.base_sequences:
+            request.base_sequences = {
+                number: self._next_sequences.get((request.topic_id, number), 0)
+                for number in numbers
+            }
+        coordinator = self._cluster.coordinator
+        try:
+            offsets = coordinator.append(self._row, request.staged, request.base_sequences)
+        except InvalidProducerEpochError:
+            # The topic knows that the transaction has ended, the row knows by whom (R32, R42).
+            coordinator.check_owner(self._row)
+            raise
+        for staged in request.staged:
+            key = (request.topic_id, staged.partition)
+            first = request.base_sequences[staged.partition]
+            self._next_sequences[key] = first + staged.num_records
+        return offsets
+
+    def _give_up(self, request: Request, error: TxnLogError) -> None:
+        self._fail(request, error)
+        self.error = error
