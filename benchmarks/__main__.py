@@ -18,7 +18,7 @@ from benchmarks.scale import FULL, QUICK, Scale
 PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results.json"
 SPARK_GROUPS = ("sink", "source", "latency")
-GROUPS = ("transactions", "opening", "staging", *SPARK_GROUPS)
+GROUPS = ("transactions", "clients", "opening", "staging", *SPARK_GROUPS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,12 +83,15 @@ def measure(group: str, scale: Scale) -> list[Figure]:
         modules = {"sink": sink, "source": source, "latency": latency}
         with session.bench_session() as spark:
             return modules[group].measure(spark, scale)
-    from benchmarks import opening, staging, transactions
+    from benchmarks import clients, opening, staging, transactions
 
-    if group == "transactions":
-        transactions.TRANSACTIONS, transactions.TAILS = scale.transactions, scale.tails
-        return transactions.measure()
-    return {"opening": opening, "staging": staging}[group].measure(scale)
+    others = {
+        "transactions": transactions,
+        "clients": clients,
+        "opening": opening,
+        "staging": staging,
+    }
+    return others[group].measure(scale)
 
 
 def _in_own_process(group: str, *, quick: bool) -> list[dict[str, Any]] | None:

@@ -57,6 +57,11 @@ def at_least(name: str, value: float, unit: str, goal: float, against: str = "")
     )
 
 
+def reported(name: str, value: float, unit: str, against: str = "") -> Figure:
+    """A figure without a goal."""
+    return Figure(name=name, value=value, unit=unit, goal="", holds=True, against=against)
+
+
 def environment() -> str:
     """Processors and system, in a few words."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}"

@@ -12,6 +12,8 @@ class Scale:
     rounds: int
     transactions: int
     tails: int
+    client_transactions: int
+    records_by_message: int
     live_batches: int
     staged_bytes: int
     records: int
@@ -28,6 +30,8 @@ FULL = Scale(
     rounds=3,
     transactions=10_000,
     tails=500,
+    client_transactions=2_000,
+    records_by_message=300_000,
     live_batches=10_000,
     staged_bytes=2_000_000_000,
     records=2_000_000,
@@ -39,6 +43,8 @@ QUICK = Scale(
     rounds=1,
     transactions=300,
     tails=10,
+    client_transactions=20,
+    records_by_message=2_000,
     live_batches=200,
     staged_bytes=2_000_000,
     records=2_000,

@@ -9,7 +9,8 @@ import uuid
 
 import pyarrow as pa
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figures import Figure, at_most, reported
+from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch
 from txnlog.storage.checkpoints import wait_for_background
@@ -17,54 +18,59 @@ from txnlog.storage.parquet import write_batch_file
 from txnlog.storage.records import RECORD_SCHEMA
 from txnlog.storage.topic_log import TopicLog
 
-TRANSACTIONS = 10_000
 PARTITIONS = 4
 RECORDS = 10
 WINDOW = 100
-TAILS = 500
 
 
-def measure() -> list[Figure]:
+def measure(scale: Scale) -> list[Figure]:
     """p50 of a transaction early and late in a topic's life, and of tailing one commit."""
     with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
         cluster = Cluster.open(root, create=True)
         topic = cluster.create_topic("bench", partitions=PARTITIONS)
-        times_ms = _transactions(cluster, topic)
-        tail_ms = _tails(cluster, root)
+        times_ms = _transactions(cluster, topic, scale.transactions)
+        tail_ms = _tails(cluster, root, scale.tails)
+        wait_for_background()
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
+        durable = Cluster.open(root, {"fsync": "true"}, create=True)
+        topic = durable.create_topic("bench", partitions=PARTITIONS)
+        synced_ms = statistics.median(_transactions(durable, topic, scale.transactions // 20))
         wait_for_background()
     early = statistics.median(times_ms[100 : 100 + WINDOW])
     late = statistics.median(times_ms[-WINDOW:])
+    name = "transaction of 4 small batches, p50"
     return [
-        at_most("transaction of 4 small batches, p50 at number 100", early, "ms", 2),
-        at_most(f"transaction of 4 small batches, p50 at number {TRANSACTIONS:,}", late, "ms", 2),
+        at_most(f"{name} at number 100", early, "ms", 2),
+        at_most(f"{name} at number {scale.transactions:,}", late, "ms", 2),
         at_most("the same, late / early", late / early, "x", 1.2, "transaction number 100"),
+        reported(f"{name} with storage.fsync=true", synced_ms, "ms"),
         at_most("tailing one new commit of 4 batches, p50", tail_ms, "ms", 1),
     ]
 
 
-def _transactions(cluster: Cluster, topic: TopicLog) -> list[float]:
+def _transactions(cluster: Cluster, topic: TopicLog, count: int) -> list[float]:
     """Stage 4 files, PREPARE, publish, COMPLETE; each in milliseconds."""
     row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
     records = _records()
     times_ms = []
-    for number in range(TRANSACTIONS):
+    for number in range(count):
         started = time.perf_counter()
         row = cluster.coordinator.commit(row, _stage(cluster, topic, records))
         times_ms.append((time.perf_counter() - started) * 1000)
         if number % 1_000 == 999:
-            print(f"\r{number + 1:,} of {TRANSACTIONS:,} transactions", end="", flush=True)
+            print(f"\r{number + 1:,} of {count:,} transactions", end="", flush=True)
     print("\r", end="")
     return times_ms
 
 
-def _tails(cluster: Cluster, root: str) -> float:
+def _tails(cluster: Cluster, root: str, count: int) -> float:
     """A second process's view: how long one refresh takes when one commit is new."""
     reader = Cluster.open(root).topic("bench")
     writer = cluster.topic("bench")
     row = cluster.coordinator.init_producer_id("tail", Owner(run_id="tail"))
     records = _records()
     times_ms = []
-    for _ in range(TAILS):
+    for _ in range(count):
         row = cluster.coordinator.commit(row, _stage(cluster, writer, records))
         started = time.perf_counter()
         reader.refresh()

@@ -105,3 +105,20 @@ def test_sweeper_pending_entry_of_dead_holder_settled_after_its_timeout() -> Non
     assert after is not None
     assert after.producer_epoch > row.producer_epoch
     assert "r" in after.owner.former_runs
+
+
+def test_sweeper_leaves_a_prepared_transaction_of_two_phases_alone() -> None:
+    """Its client is asking an outside database: no time-out, and no complaint (R32, R46)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    topic = owner.create_topic("t", partitions=1)
+    generation = owner.groups.start("g")
+    row = owner.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=5_000)
+    offsets = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
+    row = owner.coordinator.prepare(row, [staged(owner, topic)], offsets=[offsets])
+    sweeper = Sweeper(other)
+    for _ in range(3):
+        assert sweeper.sweep() == 0
+        clock.advance_ms(3_600_000)
+    owner.coordinator.commit(row, row.pending.batches)
+    assert other.groups.fetch("g", generation) == {"t": {0: 7}}

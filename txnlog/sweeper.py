@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from weakref import WeakKeyDictionary
 
 from txnlog.cluster import Cluster
-from txnlog.errors import StorePermissionError, TxnLogError
+from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -78,6 +78,9 @@ class Sweeper:
             try:
                 self._cluster.groups.settle(group_id, entry, by=self._name)
                 settled += 1
+            except UnstableOffsetCommitError:
+                # A transaction that its client has prepared: only the client ends it.
+                continue
             except TxnLogError as error:
                 errors.append(error)
         self._first_seen_ms = seen
