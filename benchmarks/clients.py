@@ -1,4 +1,4 @@
-"""The Python clients on a local disk: transactions of one producer and of eight; records in, out."""
+"""The Python clients on a local disk: transactions of one producer and of eight, and records."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ LAYERS = {
     "txnlog.errors": 0,
     "txnlog.clock": 0,
     "txnlog.failpoint": 0,
-    "txnlog.config": 0,
     "txnlog.protocol": 1,
     "txnlog.storage": 2,
     "txnlog": 3,

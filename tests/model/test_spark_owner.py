@@ -7,6 +7,7 @@ import pytest
 from txnlog.testing.models.rules import (
     CLEAR_WITHOUT_FENCE,
     COMPLETE_BEFORE_OFFSETS,
+    FENCE_BY_EPOCH,
     FENCE_FORGETS_RUN,
     MARKER_WITHOUT_TXN,
     STEP0_IGNORES_START,
@@ -75,6 +76,7 @@ def test_fenced_run_decides_nothing_any_more() -> None:
         (MARKER_WITHOUT_TXN, {"actors": "AH"}, "moves from offset"),
         (FORGET_BATCHES, {"actors": "AB", "grouped": False}, "twice"),
         (FENCE_FORGETS_RUN, {"actors": "AF", "batches": 2}, "was fenced"),
+        (FENCE_BY_EPOCH, {"actors": "AF", "batches": 2}, "was fenced"),
     ],
 )
 def test_search_finds_what_a_missing_rule_breaks(

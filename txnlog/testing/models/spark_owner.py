@@ -17,13 +17,17 @@ from txnlog.errors import TxnLogError
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import LastBatch, Manifest, Owner
 from txnlog.protocol.micro_batches import is_committed
+from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionResult
-from txnlog.protocol.transitions import prepare_end, prepare_init
+from txnlog.protocol.transitions import Done, Transition, prepare_end, prepare_init
 from txnlog.testing.models.recovery import DEAD, Pc, Recovery
+from txnlog.testing.models.rules import FENCE_BY_EPOCH, FENCE_FORGETS_RUN
 from txnlog.testing.models.values import (
+    Row,
     Stored,
     Wrote,
     broken_history,
+    forget_run,
     revived_entry,
     staged,
     visible_units,
@@ -124,7 +128,7 @@ class SparkOwner:
         elif pc[0] == "reset":
             yield from self._reset(state)
         elif pc[0] == "expel":
-            yield from self._expel(state)
+            yield from self._expel(state, pc)
         elif pc[0] in ("start", "fetch", "bump", "first", "plan", "ack"):
             yield from self._query(state, actor, pc)
         elif pc[0] in ("own", "step 0", "prepare"):
@@ -138,13 +142,33 @@ class SparkOwner:
         if not wrote.entries:
             yield "resets to where the group stands", wrote.stored, checkpoints, DEAD
 
-    def _expel(self, state: State) -> Iterator[Step]:
-        row = self.world.row(state.stored, 0)
-        if row is not None and not row.state.is_prepared:
-            above = row.producer_epoch
-            wrote = self.world.fence(state.stored, 0, above, spare_two_phase=False)
-            gone = ("expelled", row.owner.run_id, above)
-            yield f"fences run {row.owner.run_id}", wrote.stored, state.checkpoints, gone
+    def _expel(self, state: State, pc: Pc) -> Iterator[Step]:
+        """fence_producers: look whose the row is, and refuse that run, whatever it did since."""
+        stored, checkpoints, _ = state
+        row = self.world.row(stored, 0)
+        if row is None or row.state.is_prepared:
+            return
+        if len(pc) == 1:
+            seen = ("expel", row.owner.run_id, row.producer_epoch)
+            yield f"finds run {row.owner.run_id}", stored, checkpoints, seen
+            return
+        _, run_id, epoch = pc
+        if FENCE_BY_EPOCH in self.world.broken:
+            wrote = self.world.fence(stored, 0, epoch, spare_two_phase=False)
+        else:
+            wrote = self._revoke(stored, run_id)
+        after = self.world.row(wrote.stored, 0)
+        assert after is not None
+        gone = ("expelled", run_id, after.producer_epoch - 1)
+        yield f"fences run {run_id}", wrote.stored, checkpoints, gone
+
+    def _revoke(self, stored: Stored, run_id: str) -> Wrote:
+        def decide(row: Row) -> Transition | Done:
+            decision = prepare_revoke(row, run_id=run_id, by="", reason="", now_ms=0)
+            forgets = FENCE_FORGETS_RUN in self.world.broken
+            return forget_run(row, decision) if forgets else decision
+
+        return self.world.transition(stored, 0, ("revoke", run_id), decide)
 
     def _query(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         """The source's start and Spark's own checkpoint."""

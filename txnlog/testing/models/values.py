@@ -14,6 +14,7 @@ from txnlog.protocol.groups import Group
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.sequences import ProducerState
 from txnlog.protocol.topics import TopicState
+from txnlog.protocol.transitions import Done, Transition
 
 Row = TransactionMetadata | None
 NOTHING: tuple[int, ...] = ()
@@ -53,6 +54,15 @@ def row_key(row: Row) -> Hashable:
     batches = dict(sorted(row.owner.batches.items()))
     owner = replace(row.owner, fenced=None, former_runs=former, batches=batches)
     return msgspec.json.encode(replace(row, owner=owner))
+
+
+def forget_run(row: Row, decision: Transition | Done) -> Transition | Done:
+    """A fence as it would be if the fenced run did not join the former ones."""
+    if isinstance(decision, Done) or row is None:
+        return decision
+    owner = replace(decision.next.owner, former_runs=row.owner.former_runs)
+    moved = replace(decision.next, owner=owner)
+    return Transition(operation=decision.operation, previous=row, next=moved)
 
 
 def offsets_key(table: OffsetsTable) -> Hashable:

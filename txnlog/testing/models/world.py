@@ -59,6 +59,7 @@ from txnlog.testing.models.values import (
     Row,
     Stored,
     Wrote,
+    forget_run,
     offsets_key,
     row_key,
     topic_key,
@@ -143,13 +144,7 @@ class World:
                 now_ms=0,
                 spare_two_phase=spare_two_phase,
             )
-            if isinstance(decision, Transition) and row is not None:
-                moved = decision.next
-                if FENCE_FORGETS_RUN in self.broken:
-                    owner = replace(moved.owner, former_runs=row.owner.former_runs)
-                    moved = replace(moved, owner=owner)
-                return Transition(operation="FENCE", previous=row, next=moved)
-            return decision
+            return forget_run(row, decision) if FENCE_FORGETS_RUN in self.broken else decision
 
         return self.transition(stored, which, ("fence", above_epoch, spare_two_phase), decide)
 

@@ -1,0 +1,252 @@
+"""Ending transactions from outside (R43), and what their owners are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.coordinator.processes import (
+    GROUP,
+    MINUTE_MS,
+    both,
+    consumed,
+    eager,
+    outcome_of,
+    owned,
+    planned,
+    position,
+    prepared,
+    process,
+    recover,
+    staged,
+    state_of,
+    visible,
+    world,
+)
+from txnlog.admin import AbortTransactionSpec, AdminClient
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TransactionalIdNotFoundError,
+)
+from txnlog.messages import TopicPartition
+from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.invariants import check_cluster
+
+CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
+ENDED = (ProducerFencedError, InvalidTxnStateError)
+HOUR_MS = 60 * MINUTE_MS
+
+
+def admin(cluster: Cluster) -> AdminClient:
+    return AdminClient({"client.id": "ops"}, cluster=cluster)
+
+
+def partition_of(cluster: Cluster, name: str = "x") -> TopicPartition:
+    return TopicPartition("orders", staged(cluster, "orders", name).partition)
+
+
+def query(cluster: Cluster, run: str) -> TransactionMetadata:
+    """A run of a Spark query takes its id, as the sink does before each batch."""
+    owner = Owner(run_id=run, query_id="q1", host="driver", pid=7)
+    return cluster.coordinator.init_producer_id("tx", owner, timeout_ms=MINUTE_MS)
+
+
+# --- Ending ---------------------------------------------------------------------------------------
+
+
+def test_abort_of_an_open_transaction_tells_its_owner_who_and_why() -> None:
+    """Its data is gone, its owner fenced; the next owner goes on (R43, R44)."""
+    shared = world()
+    owner = process(shared)
+    row = eager(owner, owned(owner, "first"), "x", groups=(GROUP,))
+    owner.groups.add_pending(row, [consumed(0, 10)])
+    admin(process(shared)).abort_transaction("tx", reason="it hung").result()
+    after = process(shared)
+    check_cluster(after, settled=True)
+    assert visible(after, "x") == (False, False)
+    assert state_of(after) is TransactionState.COMPLETE_ABORT
+    for act in (
+        lambda: owner.coordinator.commit(row),
+        lambda: eager(owner, row, "xx"),
+        lambda: owned(owner, "first"),
+    ):
+        with pytest.raises(ENDED, match="it hung"):
+            act()
+    heir = owned(process(shared), "second")
+    after.coordinator.commit(heir, both(after, "y"), offsets=[consumed(0, 10)])
+    assert position(after) == 10
+
+
+def test_abort_of_a_decided_commit_finishes_and_refuses_it() -> None:
+    """After PREPARE there is only one result (R31, R36)."""
+    shared = world()
+    prepared(shared)
+    client = admin(process(shared))
+    with pytest.raises(InvalidTxnStateError, match="decided as a commit"):
+        client.abort_transaction("tx").result()
+    after = process(shared)
+    check_cluster(after, settled=True)
+    assert visible(after, "mine") == (True, True)
+    with pytest.raises(TransactionalIdNotFoundError):
+        client.abort_transaction("nothing").result()
+
+
+@pytest.mark.parametrize("way", ["fence", "abort"])
+def test_spark_query_fenced_from_outside_is_refused_in_every_worker(way: str) -> None:
+    """A fresh commit worker of the run must not adopt the raised epoch (R43)."""
+    shared = world()
+    driver = process(shared)
+    row = query(driver, "run-1")
+    batch = ("q1", LastBatch(batch_id=0))
+    row = driver.coordinator.commit(row, both(driver, "x"), batch=batch)
+    client = admin(process(shared))
+    if way == "fence":
+        fenced = client.fence_producers(["tx"])["tx"].result()
+        assert fenced.producer_epoch > row.producer_epoch
+        assert fenced.producer_id == row.producer_id
+    else:
+        client.abort_transaction("tx").result()
+    with pytest.raises(ProducerFencedError, match="operator"):
+        driver.coordinator.commit(row, both(driver, "y"), batch=("q1", LastBatch(batch_id=1)))
+    with pytest.raises(ProducerFencedError, match="operator"):
+        query(process(shared), "run-1")
+    restarted = query(process(shared), "run-2")
+    assert restarted.owner.batches["q1"].batch_id == 0
+    process(shared).coordinator.commit(restarted, both(driver, "z"))
+    assert visible(process(shared), "y") == (False, False)
+    assert visible(process(shared), "z") == (True, True)
+
+
+@pytest.mark.parametrize("way", ["fence", "abort"])
+def test_fence_meets_a_deferred_commit_at_any_call_all_or_nothing(way: str) -> None:
+    """The transaction commits whole, or its owner is told; the run is fenced either way (R43)."""
+    dry = process(world())
+    row = owned(dry, "first")
+    batches = both(dry, "x")
+    with planned(dry, {}) as plan:
+        dry.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+    results = set()
+    for number in range(plan.calls):
+        shared = world()
+        cluster = process(shared)
+        row = query(cluster, "run-1")
+        batches = both(cluster, "x")
+
+        def interlude(shared: SharedMemory = shared) -> None:
+            client = admin(process(shared))
+            if way == "fence":
+                client.fence_producers(["tx"])["tx"].result()
+            else:
+                client.abort_transaction("tx").exception()
+
+        store = cluster.store
+        store.plan = FaultsAt({}, interlude=interlude, interlude_at=number)  # type: ignore[attr-defined]
+        outcome = outcome_of(
+            lambda c=cluster, r=row, b=batches: c.coordinator.commit(
+                r, b, offsets=[consumed(0, 10)]
+            )
+        )
+        check_cluster(process(shared))
+        after = recover(shared)
+        seen = visible(after, "x")
+        assert seen in ((True, True), (False, False))
+        assert position(after) == (10 if seen[0] else 0)
+        assert (outcome == "done") <= seen[0]
+        if way == "fence":
+            with pytest.raises(ProducerFencedError):
+                query(process(shared), "run-1")
+        results.add(seen[0])
+    assert results == {True, False}
+
+
+def test_fence_of_a_query_that_committed_in_between_still_fences_it() -> None:
+    """Fencing by an epoch that was read would do nothing to a run that has moved on (R43)."""
+    dry = admin(process(world()))
+    owned(dry.cluster, "run-1")
+    with planned(dry.cluster, {}) as plan:
+        dry.fence_producers(["tx"])["tx"].result()
+    for number in range(plan.calls):
+        shared = world()
+        driver, operator = process(shared), process(shared)
+        rows = [query(driver, "run-1")]
+
+        def commit(driver: Cluster = driver, rows: list[TransactionMetadata] = rows) -> None:
+            with suppress(ProducerFencedError):
+                rows.append(driver.coordinator.commit(rows[-1], both(driver, "x")))
+
+        operator.store.plan = FaultsAt({}, interlude=commit, interlude_at=number)  # type: ignore[attr-defined]
+        admin(operator).fence_producers(["tx"])["tx"].result()
+        with pytest.raises(ProducerFencedError):
+            driver.coordinator.commit(rows[-1], both(driver, "y"))
+        check_cluster(process(shared), settled=True)
+
+
+def test_fence_frees_the_group_of_a_transaction_before_its_prepare() -> None:
+    """A pending entry of a fenced owner must not hold its group up for a time-out (R46)."""
+    shared = world()
+    owner = process(shared)
+    row = owned(owner, "first")
+    owner.groups.add_pending(row, [consumed(0, 10)])
+    admin(process(shared)).fence_producers(["tx"])["tx"].result()
+    group = process(shared).groups.describe(GROUP)
+    assert group is not None
+    assert group.pending == ()
+
+
+def _fence(cluster: Cluster) -> None:
+    admin(cluster).fence_producers(["tx"])["tx"].result()
+
+
+def _abort(cluster: Cluster) -> None:
+    admin(cluster).abort_transaction("tx").result()
+
+
+def _abort_spec(cluster: Cluster) -> None:
+    row = cluster.coordinator.describe("tx")
+    assert row is not None
+    spec = AbortTransactionSpec(
+        topic_partition=partition_of(cluster), producer_id=row.producer_id, producer_epoch=0
+    )
+    admin(cluster).abort_transaction(spec).result()
+
+
+@pytest.mark.parametrize("act", [_fence, _abort, _abort_spec])
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
+def test_ending_cut_at_any_call_leaves_nothing_half_done(
+    act: Callable[[Cluster], None], fault: Fault
+) -> None:
+    """An operator's process dies, too: whoever sweeps next finishes it, the same result (R36)."""
+
+    def prepare() -> tuple[SharedMemory, Cluster, TransactionMetadata]:
+        shared = world()
+        owner = process(shared)
+        row = eager(owner, owned(owner, "first"), "x", groups=(GROUP,))
+        owner.groups.add_pending(row, [consumed(0, 10)])
+        return shared, process(shared), row
+
+    _, dry, _ = prepare()
+    with planned(dry, {}) as plan:
+        act(dry)
+    for number in range(plan.calls):
+        shared, cluster, row = prepare()
+        with planned(cluster, {number: fault}):
+            outcome = outcome_of(lambda c=cluster: act(c))
+        assert outcome in ("done", "crashed", "StorageError", "CommitStateUnknownError")
+        check_cluster(process(shared))
+        shared.land_late()
+        if outcome not in ("done", "crashed"):
+            again = outcome_of(lambda c=cluster: act(c))
+            assert again == "done" or (act is _abort_spec and again == "InvalidTxnStateError")
+        after = recover(shared)
+        assert visible(after, "x") == (False, False)
+        assert position(after) == 0
+        if outcome == "done":
+            with pytest.raises(ENDED, match="operator"):
+                process(shared).coordinator.commit(row)

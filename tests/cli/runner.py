@@ -1,0 +1,52 @@
+"""The command in this process, on a cluster in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from txnlog.cli.app import app
+from txnlog.cluster import Cluster
+from txnlog.storage.delta_log import LogSettings
+
+ENVIRONMENT = {"TXNLOG_ROOT": "", "TXNLOG_STORAGE": "", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+class Command:
+    """`txnlog` for one root; the results of `json` are parsed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = str(folder / "lake")
+
+    def run(self, *args: str, input: bytes | None = None) -> Any:
+        """Exit code, stdout and stderr; nothing may be raised."""
+        result = CliRunner().invoke(app, ["--root", self.root, *args], input, ENVIRONMENT)
+        assert result.exception is None or isinstance(result.exception, SystemExit), (
+            result.exception
+        )
+        return result
+
+    def ok(self, *args: str, input: bytes | None = None) -> str:
+        """Stdout of a run that went well, and said nothing on stderr."""
+        result = self.run(*args, input=input)
+        assert (result.exit_code, result.stderr) == (0, ""), result.stderr
+        return str(result.stdout)
+
+    def json(self, *args: str) -> Any:
+        """What `--output json` prints."""
+        return json.loads(self.ok(*args, "--output", "json"))
+
+    def fails(self, *args: str, input: bytes | None = None) -> str:
+        """The one line of an error, without stdout."""
+        result = self.run(*args, input=input)
+        assert (result.exit_code, result.stdout) == (1, "")
+        [line] = result.stderr.splitlines()
+        return str(line)
+
+    def cluster(self) -> Cluster:
+        """Another process's view of the same cluster."""
+        settings = LogSettings(checkpoint_mode="off")
+        return Cluster.open(self.root, create=True, shards=2, settings=settings)

@@ -1,0 +1,70 @@
+"""docs/cli.md names what there is, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from typer.main import get_command
+
+from tests.cli.runner import Command
+from txnlog.admin import AdminClient
+from txnlog.cli.app import app
+from txnlog.topic_configs import TOPIC_CONFIGS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "cli.md").read_text()
+
+
+def commands() -> dict[str, set[str]]:
+    """Every command by its whole name, with its options."""
+    found: dict[str, set[str]] = {}
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        for child_name, child in getattr(command, "commands", {"": command}).items():
+            options = {option for parameter in child.params for option in parameter.opts}
+            found[f"{name} {child_name}".strip()] = options
+    return found
+
+
+def test_every_command_is_in_the_docs() -> None:
+    """What is not written down is found by nobody."""
+    for name in commands():
+        assert f"`{name} " in PAGE or f"`{name}`" in PAGE or f"txnlog {name}" in PAGE, name
+
+
+def test_every_option_in_the_docs_is_there() -> None:
+    """An option that was renamed must not stay in the docs."""
+    known = {"--root", "--storage", "--output", "--install-completion"}.union(*commands().values())
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z.-]*[a-z]", PAGE))
+    # Kafka's way to say `groups describe`.
+    assert named - known == {"--describe"}
+
+
+def test_every_topic_configuration_and_default_is_in_the_docs() -> None:
+    """The table says what `configs describe` shows."""
+    for row in TOPIC_CONFIGS.values():
+        assert f"| `{row.name}` | {row.default} |" in PAGE
+
+
+def test_every_call_of_the_admin_client_is_in_the_docs() -> None:
+    """And every call in the docs is there."""
+    calls = {name for name, _ in inspect.getmembers(AdminClient, inspect.isfunction)}
+    calls = {name for name in calls if not name.startswith("_")}
+    table = PAGE[PAGE.rindex("| topics |") :]
+    assert set(re.findall(r"`(\w+)`", table)) == calls
+
+
+def test_the_python_of_the_docs_runs(command: Command) -> None:
+    """Who copies it must not meet an error."""
+    [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    command.ok("produce", "-t", "t", "--transactional-id", "copy", input=b"x\n")
+    exec(code.replace("/data/lake", command.root), {})
+
+
+def test_the_script_and_its_extra_are_declared() -> None:
+    """`pip install 'txnlog[cli]'` must bring the command and what it needs."""
+    project = (ROOT / "pyproject.toml").read_text()
+    assert '\n[project.scripts]\ntxnlog = "txnlog.cli.main:run"\n' in project
+    [extra] = re.findall(r"^cli = \[(.*?)^\]", project, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r'"([a-z]+)', extra)) == {"typer", "rich"}

@@ -1,0 +1,234 @@
+"""`txnlog produce` and `consume`: lines in, lines out, and what is committed when a pipe breaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cli.runner import Command
+from txnlog.cli.record_lines import from_json, to_json
+from txnlog.messages import Message
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def topic(command: Command) -> Command:
+    """Topic `t` with one partition."""
+    command.ok("topics", "create", "-t", "t", "--partitions", "1")
+    return command
+
+
+def read(command: Command, *args: str) -> str:
+    return command.ok("consume", "-t", "t", "--from-beginning", "--timeout-ms", "300", *args)
+
+
+# --- Lines ----------------------------------------------------------------------------------------
+
+
+def test_lines_with_keys_and_headers_come_back(topic: Command) -> None:
+    """As in kafka-console-producer and -consumer."""
+    topic.ok("produce", "-t", "t", "-K", ":", "-H", "from=test", input=b"a:1\nb:x:2\n:\n")
+    assert read(topic) == "1\nx:2\n\n"
+    assert read(topic, "-K", "\\t") == "a\t1\nb\tx:2\n\t\n"
+    told = read(topic, "--print-headers", "--print-partition", "--print-offset", "-n", "1")
+    assert told == "Partition:0\tOffset:0\tfrom:test\t1\n"
+    assert read(topic, "--print-timestamp", "-n", "1").startswith("20")
+    topic.ok("produce", "-t", "t", input=b"without a key")
+    assert read(topic, "--offset", "3", "-K", "=") == "null=without a key\n"
+
+
+def test_json_lines_go_round(topic: Command) -> None:
+    """What one writes the other reads: bytes that are no text, nulls, headers, time, partition."""
+    lines = [
+        {
+            "topic": "t",
+            "key": "k",
+            "value": "ü",
+            "headers": [["h", None], ["h", "1"]],
+            "timestamp": 5,
+        },
+        {"topic": "t", "key": None, "value": {"base64": "/w=="}},
+        {"topic": "t", "partition": 0, "value": None},
+    ]
+    text = "\n\n".join(map(json.dumps, lines))
+    topic.ok("produce", "--json", input=text.encode())
+    found = [json.loads(line) for line in read(topic, "--output", "json").splitlines()]
+    assert [(r["key"], r["value"], r["headers"]) for r in found] == [
+        ("k", "ü", [["h", None], ["h", "1"]]),
+        (None, {"base64": "/w=="}, []),
+        (None, None, []),
+    ]
+    assert found[0]["timestamp"] == 5
+    topic.ok("topics", "create", "-t", "copy", "--partitions", "1")
+    again = read(topic, "--output", "json").replace('"topic": "t"', '"topic": "copy"')
+    topic.ok("produce", "--json", input=again.encode())
+    copied = topic.ok(
+        "consume", "-t", "copy", "--from-beginning", "-n", "3", "--output", "json"
+    ).splitlines()
+    assert [{**json.loads(line), "topic": "t"} for line in copied] == found
+
+
+@given(
+    key=st.none() | st.binary(),
+    value=st.none() | st.binary(),
+    headers=st.lists(st.tuples(TEXTS, st.none() | st.binary())),
+)
+def test_json_lines_lose_no_byte(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    """Text where it is text, base64 where it is not, and always back again."""
+    line = to_json(Message("t", 1, 2, key, value, 3, headers))
+    assert b"\n" not in line
+    record = from_json(line, 1)
+    assert (record["key"], record["value"], record.get("headers", [])) == (key, value, headers)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "Line 2"),
+        (b'{"valeu": "x"}', "valeu"),
+        (b'{"value": 5}', "neither"),
+        (b'{"value": {"base64": "?"}}', "Line 2"),
+        (b"[]", "Line 2"),
+        (b'{"value": "x", "partition": 9}', "partition"),
+    ],
+)
+def test_json_line_that_is_wrong_is_named_and_what_came_before_is_written(
+    topic: Command, line: bytes, said: str
+) -> None:
+    """A job that pipes must learn which line it was."""
+    assert said in topic.fails("produce", "-t", "t", "--json", input=b'{"value": "ok"}\n' + line)
+    assert read(topic) == "ok\n"
+
+
+def test_produce_without_separator_or_topic_is_refused(topic: Command) -> None:
+    """Silence would turn keys into values."""
+    assert "Line 1 has no key separator" in topic.fails(
+        "produce", "-t", "t", "-K", ":", input=b"x\n"
+    )
+    assert topic.run("produce", input=b"x\n").exit_code == 2
+    assert "names no topic" in topic.fails("produce", "--json", input=b'{"value": "x"}')
+    assert "max.message.bytes" in topic.fails("produce", "-t", "t", input=b"x" * 2_000_000)
+
+
+def test_produce_in_a_transaction_is_all_or_nothing(topic: Command) -> None:
+    """A bad line in the middle of stdin aborts what came before."""
+    producing = ["produce", "-t", "t", "--json", "--transactional-id", "import"]
+    topic.fails(*producing, input=b'{"value": "lost"}\n{')
+    assert read(topic) == ""
+    topic.ok(*producing, input=b'{"value": "kept"}\n{"value": "too"}\n')
+    assert read(topic) == "kept\ntoo\n"
+    [row] = topic.json("transactions", "list")
+    assert (row["TransactionalId"], row["TransactionState"]) == ("import", "CompleteCommit")
+
+
+def test_consume_in_a_group_goes_on_where_it_stopped(topic: Command) -> None:
+    """What was written out is committed, and nothing else."""
+    topic.ok("produce", "-t", "t", input=b"0\n1\n2\n3\n")
+    assert read(topic, "-g", "g", "-n", "3") == "0\n1\n2\n"
+    assert read(topic, "-g", "g") == "3\n"
+    assert topic.run("consume", "-t", "t", "-g", "g", "--partition", "0").exit_code == 2
+    assert "no topic 'x'" in topic.fails("consume", "-t", "x", "--timeout-ms", "1")
+
+
+# --- Processes ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def process(command: Command, *args: str, **streams: int) -> Iterator[subprocess.Popen[bytes]]:
+    environ = {**os.environ, "TXNLOG_ROOT": command.root, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "txnlog.cli.main", *args]
+    with subprocess.Popen(
+        argv, env=environ, cwd=ROOT, stderr=subprocess.PIPE, **streams
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def ended(running: subprocess.Popen[bytes]) -> tuple[int, bytes]:
+    """Exit code and stderr."""
+    assert running.stderr is not None
+    told = running.stderr.read()
+    return running.wait(60), told
+
+
+def test_pipe_from_consume_to_produce_copies(topic: Command) -> None:
+    """`consume | produce` between topics, with keys, headers and bytes."""
+    topic.ok(
+        "produce", "-t", "t", "-K", ":", input=b"".join(b"%d:x%d\n" % (n, n) for n in range(900))
+    )
+    topic.ok("topics", "create", "-t", "copy", "--partitions", "1")
+    reading = ("consume", "-t", "t", "--from-beginning", "-n", "900", "-K", ":")
+    with process(topic, *reading, stdout=subprocess.PIPE) as consuming:
+        with process(
+            topic,
+            "produce",
+            "-t",
+            "copy",
+            "-K",
+            ":",
+            stdin=consuming.stdout,  # type: ignore[arg-type]
+        ) as producing:
+            assert ended(producing) == (0, b"")
+        assert ended(consuming) == (0, b"")
+    copied = topic.ok("consume", "-t", "copy", "--from-beginning", "-n", "900")
+    assert copied.splitlines() == [f"x{number}" for number in range(900)]
+
+
+def test_broken_pipe_ends_in_silence_and_commits_nothing_unread(topic: Command) -> None:
+    """`consume | head -n 1`: no traceback; what nobody took is read again (at least once)."""
+    lines = b"".join(b"%d %s\n" % (number, b"x" * 500) for number in range(3_000))
+    topic.ok("produce", "-t", "t", input=lines)
+    reading = ("consume", "-t", "t", "-g", "g", "--from-beginning")
+    with process(topic, *reading, stdout=subprocess.PIPE) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline().startswith(b"0 ")
+        consuming.stdout.close()
+        assert ended(consuming) == (0, b"")
+    [row] = topic.json("groups", "describe", "-g", "g")
+    assert row["CURRENT-OFFSET"] is None or row["CURRENT-OFFSET"] <= 1_000
+    rest = topic.ok("consume", "-t", "t", "-g", "g", "--from-beginning", "--timeout-ms", "500")
+    numbers = [int(line.split()[0]) for line in rest.splitlines()]
+    assert numbers[-1] == 2_999
+    assert numbers == list(range(numbers[0], 3_000))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_consume_stopped_by_a_signal_ends_well_and_leaves_its_group(
+    topic: Command, number: signal.Signals
+) -> None:
+    """Ctrl-C is how it is ended; the next member need not wait for a session time-out."""
+    topic.ok("produce", "-t", "t", input=b"first\n")
+    reading = ("consume", "-t", "t", "-g", "g", "--from-beginning")
+    with process(topic, *reading, stdout=subprocess.PIPE) as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline() == b"first\n"
+        consuming.send_signal(number)
+        assert ended(consuming) == (0, b"")
+    [state] = topic.json("groups", "describe", "-g", "g", "--state")
+    assert (state["STATE"], state["#MEMBERS"]) == ("Empty", 0)
+    assert topic.json("groups", "describe", "-g", "g")[0]["CURRENT-OFFSET"] == 1
+
+
+def test_list_into_a_closed_pipe_is_silent(topic: Command) -> None:
+    """`txnlog topics list | true`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with process(topic, "topics", "list", stdout=writer) as listing:
+        os.close(writer)
+        assert ended(listing) == (0, b"")

@@ -1,0 +1,268 @@
+"""`txnlog topics`, `configs`, `offsets` and `groups`: columns, exit codes, errors of one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.cli.runner import ENVIRONMENT, Command
+from txnlog.cli.app import app, hoisted, root
+from txnlog.cli.session import session_of
+from txnlog.consumer import Consumer
+
+SECRET = "hunter2"
+
+
+def header(text: str) -> list[str]:
+    return text.splitlines()[0].split()
+
+
+def cells(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()[1:]]
+
+
+# --- The command itself ---------------------------------------------------------------------------
+
+
+def test_exit_codes_are_0_1_and_2(command: Command) -> None:
+    """Scripts must tell an error of the cluster from one of their own."""
+    assert command.run("topics", "list").exit_code == 0
+    assert command.run("topics", "describe", "--topic", "nothing").exit_code == 1
+    for wrong in (
+        ["nothing"],
+        ["topics", "create"],
+        ["topics", "alter", "-t", "t", "--partitions", "x"],
+        ["configs", "alter", "-t", "t"],
+        ["offsets", "--time", "soon"],
+        ["--storage", "no-equals", "topics", "list"],
+    ):
+        assert command.run(*wrong).exit_code == 2, wrong
+
+
+def test_without_a_root_the_error_says_how_to_give_one() -> None:
+    """Exit code 2: the command was not given what it needs."""
+    result = CliRunner().invoke(app, ["topics", "list"], env=ENVIRONMENT)
+    assert result.exit_code == 2
+    assert "TXNLOG_ROOT" in result.stderr
+
+
+def test_root_from_the_environment_and_global_options_anywhere(command: Command) -> None:
+    """`--output json` at the end of a line is where people write it."""
+    command.ok("topics", "create", "-t", "a")
+    env = {**ENVIRONMENT, "TXNLOG_ROOT": command.root}
+    result = CliRunner().invoke(app, ["topics", "list", "--output", "json"], env=env)
+    assert json.loads(result.stdout) == ["a"]
+    assert hoisted(["a", "--root=x", "--", "--root", "y"]) == ["--root=x", "a", "--", "--root", "y"]
+    assert hoisted(["a", "--root"]) == ["--root", "a"]
+
+
+def test_no_cluster_is_one_clear_line(tmp_path: Path) -> None:
+    """Not a traceback; in JSON an object with Kafka's code."""
+    command = Command(tmp_path)
+    assert command.fails("topics", "list").startswith("txnlog: There is no folder")
+    command.cluster()
+    line = command.fails("topics", "describe", "-t", "nothing", "--output", "json")
+    told = json.loads(line)
+    assert (told["error"], told["code"]) == ("UnknownTopicOrPartitionError", 3)
+
+
+@pytest.mark.parametrize("storage", [f"aws_secret_access_key={SECRET}", SECRET])
+def test_secrets_of_the_store_show_nowhere(storage: str, tmp_path: Path) -> None:
+    """Not in errors about them, nor in errors about anything else (R67)."""
+    env = {**ENVIRONMENT, "TXNLOG_STORAGE": storage}
+    for args in (
+        ["--root", "s3://bucket/x", "topics", "list", "--nonsense"],
+        ["--root", "nosuch://x", "topics", "list"],
+        ["--root", str(tmp_path / "none"), "--output", "json", "topics", "list"],
+        ["--storage", storage, "topics", "list", "--help"],
+    ):
+        result = CliRunner().invoke(app, args, env=env)
+        assert SECRET not in result.stdout + result.stderr, args
+        assert SECRET not in repr(result.exception), args
+
+
+def test_settings_of_the_store_from_the_variable_and_the_line() -> None:
+    """Several pairs, with the prefix of the other clients or without it."""
+    sessions = []
+
+    def look(context: typer.Context) -> None:
+        sessions.append(session_of(context))
+
+    probe = typer.Typer()
+    probe.callback()(root)
+    probe.command("look")(look)
+    env = {**ENVIRONMENT, "TXNLOG_ROOT": "/x", "TXNLOG_STORAGE": "a=1 storage.b=x=y"}
+    assert CliRunner().invoke(probe, ["look"], env=env).exit_code == 0
+    assert CliRunner().invoke(probe, ["--storage", "c=3", "look"], env=env).exit_code == 0
+    assert sessions[0].storage == {"a": "1", "b": "x=y"}
+    assert sessions[0].config()["storage.b"] == "x=y"
+    assert sessions[1].storage == {"c": "3"}
+    assert "x=y" not in repr(sessions[0])
+
+
+def test_help_and_completion_are_there() -> None:
+    """Every command explains itself; typer completes for the shells."""
+    result = CliRunner().invoke(app, ["--help"], env=ENVIRONMENT)
+    for name in ("topics", "produce", "consume", "groups", "offsets", "transactions", "configs",
+                 "dump", "housekeeping", "--install-completion"):  # fmt: skip
+        assert name in result.stdout
+    shown = CliRunner().invoke(app, ["transactions", "abort", "--help"], env=ENVIRONMENT)
+    assert "--transactional-id" in shown.stdout
+
+
+# --- Topics ---------------------------------------------------------------------------------------
+
+
+def test_topics_created_grown_described_and_deleted(command: Command) -> None:
+    """Subcommands, and the same as flags, as in kafka-topics.sh."""
+    create = ["topics", "create", "--topic", "t", "--partitions", "2"]
+    assert command.ok(*create, "--config", "retention.ms=5") == "Created topic t.\n"
+    assert "exists already" in command.fails(*create)
+    assert command.ok(*create, "--if-not-exists") == ""
+    assert command.ok("topics", "--list") == "t\n"
+    command.ok("topics", "alter", "-t", "t", "--partitions", "3")
+    assert "can only be added" in command.fails("topics", "alter", "-t", "t", "--partitions", "1")
+    shown = command.ok("topics", "--describe", "--topic", "t")
+    assert header(shown) == [
+        "Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark", "TopicId",
+        "Configs",
+    ]  # fmt: skip
+    assert [row[:2] + row[6:] for row in cells(shown)] == [
+        ["t", str(number), "retention.ms=5"] for number in range(3)
+    ]
+    assert command.json("topics", "describe")[0]["Configs"] == {"retention.ms": "5"}
+    assert command.ok("topics", "delete", "-t", "t") == "Deleted topic t.\n"
+    assert command.ok("topics", "delete", "-t", "t", "--if-exists") == ""
+    assert "no topic" in command.fails("topics", "delete", "-t", "t")
+    assert command.json("topics", "list") == []
+
+
+def test_configs_changed_and_explained(command: Command) -> None:
+    """An unknown name is refused with the nearest one."""
+    command.ok("topics", "create", "-t", "t")
+    alter = ["configs", "alter", "-t", "t"]
+    command.ok(*alter, "--add-config", "retention.ms=5", "--add-config", "cleanup.policy=compact")
+    command.ok(*alter, "--delete-config", "retention.ms")
+    assert "Did you mean retention.ms" in command.fails(*alter, "--add-config", "retention.m=5")
+    found = {row["Name"]: row for row in command.json("configs", "describe", "-t", "t")}
+    assert (found["cleanup.policy"]["Value"], found["cleanup.policy"]["Source"]) == (
+        "compact", "TOPIC",
+    )  # fmt: skip
+    assert found["retention.ms"]["Source"] == "DEFAULT"
+    assert "tombstone" in command.ok("configs", "--describe", "-t", "t", "--explain")
+
+
+def test_offsets_and_deleted_records(command: Command) -> None:
+    """Earliest, latest, and of a time."""
+    command.ok("topics", "create", "-t", "t", "--partitions", "1")
+    command.ok("produce", "-t", "t", input=b"a\nb\nc\n")
+    shown = command.ok("offsets")
+    assert header(shown) == ["TOPIC", "PARTITION", "OFFSET"]
+    assert cells(shown) == [["t", "0", "3"]]
+    asked = ["topics", "delete-records", "-t", "t", "-p", "0", "--offset"]
+    assert cells(command.ok(*asked, "2")) == [["t", "0", "2"]]
+    assert "at most" in command.fails(*asked, "9")
+    for time, offset in [("earliest", 2), ("-1", 3), ("2020-01-01T00:00:00Z", 2), ("9" * 13, -1)]:
+        [row] = command.json("offsets", "-t", "t", "--partitions", "0", "--time", time)
+        assert row["OFFSET"] == offset, time
+    assert "no partition 7" in command.fails("offsets", "-t", "t", "--partitions", "7")
+
+
+# --- Groups ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(command: Command) -> Command:
+    """Topic `t` of two partitions with five records in partition 0, of which group `g` read two."""
+    command.ok("topics", "create", "-t", "t", "--partitions", "2")
+    command.ok("produce", "-t", "t", "-p", "0", input=b"0\n1\n2\n3\n4\n")
+    assert command.ok("consume", "-t", "t", "-g", "g", "--from-beginning", "-n", "2") == "0\n1\n"
+    return command
+
+
+def test_groups_described_with_kafkas_columns(read: Command) -> None:
+    """Where it stands, and its exact lag."""
+    shown = read.ok("groups", "--describe", "--group", "g")
+    assert header(shown) == [
+        "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
+        "HOST", "CLIENT-ID",
+    ]  # fmt: skip
+    assert cells(shown)[0] == ["g", "t", "0", "2", "5", "3", "-", "-", "-"]
+    assert read.json("groups", "list") == [{"GROUP": "g", "STATE": "Empty"}]
+    [state] = read.json("groups", "describe", "-g", "g", "--state")
+    assert (state["STATE"], state["#MEMBERS"]) == ("Empty", 0)
+    assert "no group 'x'" in read.fails("groups", "describe", "-g", "x")
+
+
+def test_groups_describe_shows_members(read: Command) -> None:
+    """Who has which partition, also one that nothing was committed in."""
+    config = {"txnlog.root": read.root, "group.id": "live", "client.id": "me"}
+    with Consumer(config) as consumer:
+        consumer.subscribe(["t"])
+        consumer.poll(0)
+        rows = read.json("groups", "describe", "-g", "live")
+        assert [(row["PARTITION"], row["CLIENT-ID"]) for row in rows] == [(0, "me"), (1, "me")]
+        [member] = read.json("groups", "describe", "-g", "live", "--members")
+        assert (member["CONSUMER-ID"], member["#PARTITIONS"]) == (consumer.memberid(), 2)
+        assert "has members" in read.fails("groups", "delete", "-g", "live")
+
+
+@pytest.mark.parametrize(
+    ("rule", "offset"),
+    [
+        (["--to-earliest"], 0),
+        (["--to-latest"], 5),
+        (["--to-offset", "4"], 4),
+        (["--shift-by", "-1"], 1),
+        (["--to-datetime", "2020-01-01T00:00:00.000"], 0),
+        (["--to-datetime", "2999-01-01T00:00:00Z"], 5),
+    ],
+)
+def test_groups_reset_shows_and_only_with_execute_does(
+    read: Command, rule: list[str], offset: int
+) -> None:
+    """A dry run is the default, as in Kafka's tool."""
+    asked = ["groups", "--reset-offsets", "--group", "g", "--topic", "t:0", *rule]
+    for dry in ([], ["--dry-run"]):
+        result = read.run(*asked, *dry)
+        assert result.exit_code == 0
+        assert header(result.stdout) == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
+        assert cells(result.stdout) == [["g", "t", "0", str(offset)]]
+        assert "--execute" in result.stderr
+        assert read.json("groups", "describe", "-g", "g")[0]["CURRENT-OFFSET"] == 2
+    assert read.json(*asked, "--execute")[0]["NEW-OFFSET"] == offset
+    assert read.json("groups", "describe", "-g", "g")[0]["CURRENT-OFFSET"] == offset
+
+
+def test_groups_reset_of_a_new_group_and_of_all_topics(read: Command) -> None:
+    """Outside of the log the nearest offset is taken, and said so."""
+    reset = ["groups", "reset-offsets", "-g", "new", "--execute"]
+    result = read.run(*reset, "-t", "t", "--to-offset", "4")
+    assert "offset 4 of t-1 is not there; 0 is the nearest" in result.stderr
+    assert [row["CURRENT-OFFSET"] for row in read.json("groups", "describe", "-g", "new")] == [4, 0]
+    read.ok(*reset, "--all-topics", "--to-latest")
+    assert read.json("groups", "describe", "-g", "new")[0]["LAG"] == 0
+    assert "no offset of 't' partition 0 to shift" in read.fails(
+        "groups", "reset-offsets", "-g", "third", "-t", "t", "--shift-by", "1"
+    )
+    for wrong in (
+        ["-t", "t"],
+        ["-t", "t", "--to-latest", "--to-earliest"],
+        ["--to-latest"],
+        ["-t", "t", "--all-topics", "--to-latest"],
+        ["-t", "t", "--to-latest", "--execute", "--dry-run"],
+        ["-t", "t:x", "--to-latest"],
+    ):
+        assert read.run("groups", "reset-offsets", "-g", "g", *wrong).exit_code == 2, wrong
+
+
+def test_groups_deleted(read: Command) -> None:
+    """First what it has of a topic, then the group."""
+    read.ok("groups", "delete-offsets", "-g", "g", "-t", "t:1")
+    assert [row["PARTITION"] for row in read.json("groups", "describe", "-g", "g")] == [0]
+    read.ok("groups", "delete", "-g", "g")
+    assert read.json("groups", "list") == []

@@ -1,0 +1,342 @@
+"""Housekeeping: duties, intervals, its lease, and that nothing depends on it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from tests.coordinator.processes import (
+    MINUTE_MS,
+    both,
+    consumed,
+    eager,
+    faults,
+    outcome_of,
+    owned,
+    planned,
+    position,
+    prepared,
+    process,
+    recover,
+    state_of,
+    visible,
+    world,
+)
+from txnlog.admin import AdminClient
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.errors import InvalidProducerIdMappingError, StorePermissionError, TxnLogError
+from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.protocol.metadata import LastBatch, Owner
+from txnlog.protocol.states import TransactionState
+from txnlog.testing.faults import Fault, SharedMemory, SkewedClock
+from txnlog.testing.invariants import check_cluster
+
+DAY_MS = 24 * 60 * MINUTE_MS
+WEEK_MS = 7 * DAY_MS
+HOUR_MS = 60 * MINUTE_MS
+SELDOM = HousekeepingSettings(abort_interval_ms=HOUR_MS, lease_ms=6 * HOUR_MS)
+"""Weeks pass in fewer steps."""
+
+
+def keep(shared: SharedMemory, keeper: Housekeeper, duration_ms: int) -> None:
+    """Let a housekeeper run for so long."""
+    end_ms = shared.clock.boot_ms() + duration_ms
+    while shared.clock.boot_ms() < end_ms:
+        wait_ms = keeper.step()
+        shared.clock.advance_ms(min(wait_ms, end_ms - shared.clock.boot_ms()))
+
+
+def ids(cluster: Cluster) -> list[str]:
+    found = AdminClient({}, cluster=cluster).list_transactions().result()
+    return [listing.transactional_id for listing in found]
+
+
+# --- What it does ---------------------------------------------------------------------------------
+
+
+def test_housekeeper_times_out_finishes_and_settles_with_no_other_traffic() -> None:
+    """An eager transaction, a decided one and a pending entry of dead processes (R32, R46, R73)."""
+    shared = world()
+    prepared(shared)
+    dying = process(shared)
+    eager(dying, owned(dying, "a", tid="open"), "x")
+    entry = owned(dying, "b", tid="entry")
+    dying.groups.start("other")
+    dying.groups.add_pending(entry, [consumed(0, 5, group="other")])
+    keep(shared, Housekeeper(process(shared)), 2 * MINUTE_MS)
+    after = process(shared)
+    check_cluster(after, settled=True)
+    assert visible(after, "mine") == (True, True)
+    assert visible(after, "x") == (False, False)
+    assert state_of(after, "open") is TransactionState.COMPLETE_ABORT
+    told = AdminClient({}, cluster=after).describe_transactions(["open"])["open"].result()
+    assert told.fenced is not None
+    assert "timed out" in told.fenced.reason
+
+
+def test_housekeeper_times_out_nothing_that_is_young_to_its_own_eyes() -> None:
+    """A housekeeper that has just started, and clocks that are wrong, abort nobody (R34)."""
+    shared = world()
+    owner = process(shared)
+    row = eager(owner, owned(owner, "a"), "x")
+    shared.clock.advance_ms(DAY_MS)
+    skewed = process(shared, clock=SkewedClock(shared.clock, DAY_MS))
+    keeper = Housekeeper(skewed)
+    keep(shared, keeper, MINUTE_MS - 1_000)
+    assert state_of(process(shared)) is TransactionState.ONGOING
+    owner.coordinator.commit(row)
+    assert visible(process(shared), "x") == (True, True)
+
+
+def test_housekeeper_empties_a_group_all_of_whose_members_died() -> None:
+    """Nobody is left in it to expel them; then it can be deleted."""
+    shared = world()
+    dead = Consumer(
+        {"group.id": "g", "session.timeout.ms": 45_000}, cluster=process(shared), background=False
+    )
+    dead.subscribe(["orders"])
+    dead.poll(0)
+    living = Consumer({"group.id": "alive"}, cluster=process(shared), background=False)
+    living.subscribe(["orders"])
+    keeper = Housekeeper(process(shared))
+    for _ in range(6):
+        keep(shared, keeper, 10_000)
+        living.poll(0)
+        assert living._opened is not None
+        assert living._opened._session is not None
+        living._opened._session.heart.beat()
+    groups = process(shared).groups
+    emptied, alive = groups.describe("g"), groups.describe("alive")
+    assert emptied is not None
+    assert (emptied.members, emptied.assignment) == ({}, {})
+    assert alive is not None
+    assert len(alive.members) == 1
+    check_cluster(process(shared))
+
+
+def test_housekeeper_removes_probes_that_dead_processes_left() -> None:
+    """Small objects in `__cluster`; a young one may be in use."""
+    shared = world()
+    cluster = process(shared)
+    cluster.store.put("__cluster/_clock/old", b"x")
+    cluster.store.put("__cluster/_probe/old", b"x")
+    shared.clock.advance_ms(61 * MINUTE_MS)
+    cluster.store.put("__cluster/_clock/young", b"x")
+    done = Housekeeper(process(shared)).run_once()
+    assert done is not None
+    assert done["clock and store probes removed"] == 2
+    left = [meta.path for meta in cluster.store.list("__cluster/_clock")]
+    assert left == ["__cluster/_clock/young"]
+    process(shared)
+
+
+# --- Expiry ---------------------------------------------------------------------------------------
+
+
+def test_expiry_forgets_idle_ids_and_their_next_init_gets_a_new_producer_id() -> None:
+    """From Empty and Complete* only (R35, R8)."""
+    shared = world()
+    cluster = process(shared)
+    empty = owned(cluster, "a", tid="empty")
+    done = cluster.coordinator.commit(owned(cluster, "b", tid="done"), both(cluster, "x"))
+    eager(cluster, owned(cluster, "c", tid="two-phase"), "y")
+    held = cluster.coordinator.describe("two-phase")
+    assert held is not None
+    cluster.coordinator.prepare(held)
+    keeper = Housekeeper(process(shared), SELDOM)
+    keep(shared, keeper, WEEK_MS - MINUTE_MS)
+    assert ids(process(shared)) == ["done", "empty", "two-phase"]
+    keep(shared, keeper, 2 * HOUR_MS)
+    after = process(shared)
+    assert ids(after) == ["two-phase"]
+    check_cluster(after)
+    assert visible(after, "x") == (True, True)
+    with pytest.raises(InvalidProducerIdMappingError):
+        cluster.coordinator.commit(empty, both(cluster, "late"))
+    again = owned(after, "d", tid="done")
+    assert again.producer_id not in (empty.producer_id, done.producer_id)
+    assert again.producer_epoch == 0
+    after.coordinator.commit(again, both(after, "z"))
+    assert visible(process(shared), "z") == (True, True)
+
+
+def test_expiry_never_forgets_what_a_streaming_query_owns() -> None:
+    """Its last batch id is what makes a replay recognised, however long the query was off (R35)."""
+    shared = world()
+    cluster = process(shared)
+    owner = Owner(run_id="r", query_id="q", host="h", pid=1)
+    row = cluster.coordinator.init_producer_id("tx", owner)
+    cluster.coordinator.commit(row, both(cluster, "x"), batch=("q", LastBatch(batch_id=0)))
+    batch_writer = cluster.coordinator.init_producer_id("app", Owner(run_id="w"))
+    cluster.coordinator.commit(batch_writer, batch=("app", LastBatch(batch_id=3)))
+    keep(shared, Housekeeper(process(shared), SELDOM), 2 * WEEK_MS)
+    assert ids(process(shared)) == ["app", "tx"]
+
+
+@pytest.mark.parametrize("skew_ms", [-52 * WEEK_MS, 52 * WEEK_MS])
+def test_expiry_spares_a_producer_at_work_whose_clock_is_wrong(skew_ms: int) -> None:
+    """Its rows say that they are a year old, or of next year (R34)."""
+    shared = world()
+    producer = process(shared, clock=SkewedClock(shared.clock, skew_ms))
+    row = owned(producer, "a")
+    keeper = Housekeeper(process(shared), SELDOM)
+    for number in range(8):
+        keep(shared, keeper, 50 * MINUTE_MS)
+        row = producer.coordinator.commit(row, both(producer, f"x{number}"))
+    assert ids(process(shared)) == ["tx"]
+    assert visible(process(shared), "x0") == (True, True)
+
+
+def test_expiry_races_with_an_init_and_one_of_them_wins() -> None:
+    """A row that changed since it was looked at is not the one that was old (R35)."""
+    shared = world()
+    cluster = process(shared)
+    owned(cluster, "a")
+    keeping = process(shared)
+    keeper = Housekeeper(keeping, SELDOM)
+    keep(shared, keeper, WEEK_MS - HOUR_MS)
+    heirs = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path.startswith("__transaction_state") and not heirs:
+            heirs.append(owned(process(shared), "b"))
+        return Fault.NONE
+
+    faults(keeping).plan = plan
+    keep(shared, keeper, 3 * HOUR_MS)
+    assert len(heirs) == 1
+    other = process(shared)
+    other.coordinator.commit(heirs[0], both(other, "x"))
+    assert visible(process(shared), "x") == (True, True)
+
+
+# --- Many of them, and none -----------------------------------------------------------------------
+
+
+def test_many_housekeepers_run_and_one_works(caplog: pytest.LogCaptureFixture) -> None:
+    """The others look at nothing but the lease; when it dies, one of them goes on (R73)."""
+    shared = world()
+    clusters = [process(shared) for _ in range(3)]
+    keepers = [Housekeeper(cluster) for cluster in clusters]
+    with caplog.at_level(logging.INFO, "txnlog"):
+        for keeper in keepers:
+            keeper.step()
+    assert [("this process" in message) for message in caplog.messages] == [True, False, False]
+    for cluster in clusters[1:]:
+        faults(cluster).calls.clear()
+        faults(cluster).plan = lambda verb, path: (
+            Fault.NONE if path.startswith("__cluster") else Fault.DENY
+        )
+    for keeper in keepers[1:]:
+        keep(shared, keeper, 10_000)
+        keepers[0].step()
+    assert keepers[1].run_once() is None
+    dying = process(shared)
+    eager(dying, owned(dying, "a"), "x")
+    for cluster in clusters[1:]:
+        faults(cluster).plan = lambda verb, path: Fault.NONE
+    for _ in range(40):
+        for keeper in keepers[1:]:
+            keep(shared, keeper, 5_000)
+    check_cluster(process(shared), settled=True)
+
+
+def test_housekeeper_stopped_gives_its_lease_up() -> None:
+    """The next one need not wait (SIGTERM)."""
+    shared = world()
+    stop = threading.Event()
+    stop.set()
+    first, second = Housekeeper(process(shared)), Housekeeper(process(shared))
+    first.step()
+    assert second.run_once() is None
+    first.run(stop)
+    assert second.run_once() is not None
+
+
+def test_housekeeper_without_permission_for_the_cluster_stops_and_says_so() -> None:
+    """Other trouble is logged and tried again: one table delays nobody else (R37, R68)."""
+    shared = world()
+    prepared(shared)
+    cluster = process(shared)
+    keeper = Housekeeper(cluster)
+    faults(cluster).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
+    with pytest.raises(StorePermissionError):
+        keeper.step()
+    faults(cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("orders") else Fault.NONE
+    )
+    keep(shared, keeper, MINUTE_MS)
+    assert visible(process(shared), "mine")[1]
+    faults(cluster).plan = lambda verb, path: Fault.NONE
+    keep(shared, keeper, MINUTE_MS)
+    check_cluster(process(shared), settled=True)
+    assert visible(process(shared), "mine") == (True, True)
+
+
+def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
+    """SIGKILL between any two writes: others work on, and the next one ends what is left."""
+    settings = HousekeepingSettings(
+        abort_interval_ms=5 * MINUTE_MS,
+        lease_ms=15 * MINUTE_MS,
+        transactional_id_expiration_ms=HOUR_MS,
+    )
+
+    def prepare() -> tuple[SharedMemory, Cluster, Housekeeper]:
+        shared = world()
+        prepared(shared)
+        dying = process(shared)
+        owned(dying, "old", tid="old")
+        eager(dying, owned(dying, "a", tid="open"), "x")
+        cluster = process(shared)
+        keeper = Housekeeper(cluster, settings)
+        keeper.run_once()
+        shared.clock.advance_ms(90 * MINUTE_MS)
+        return shared, cluster, keeper
+
+    _, dry, keeper = prepare()
+    faults(dry).calls.clear()
+    keeper.run_once()
+    writes = [number for number, (verb, _) in enumerate(faults(dry).calls) if verb == "put"]
+    assert len(writes) > 8
+    for number, fault in [(n, f) for n in writes for f in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)]:
+        shared, cluster, keeper = prepare()
+        live = owned(process(shared), "live", tid="live")
+        with planned(cluster, {number: fault}):
+            assert outcome_of(keeper.run_once) == "crashed"
+        check_cluster(process(shared))
+        other = process(shared)
+        other.coordinator.commit(live, both(other, "live"))
+        successor = Housekeeper(process(shared), settings)
+        keep(shared, successor, 5 * HOUR_MS)
+        after = recover(shared)
+        assert visible(after, "mine") == visible(after, "live") == (True, True)
+        assert visible(after, "x") == (False, False)
+        assert position(after) == 10
+        assert "old" not in ids(after)
+
+
+def test_housekeeper_meets_storage_errors_and_goes_on() -> None:
+    """Every call may fail; the next round does the work."""
+    for number in range(0, 40, 3):
+        shared = world()
+        prepared(shared)
+        cluster = process(shared)
+        keeper = Housekeeper(cluster)
+        with planned(cluster, {number: Fault.FAIL_BEFORE, number + 1: Fault.LOSE_REPLY}):
+            keep(shared, keeper, 2 * MINUTE_MS)
+        check_cluster(process(shared), settled=True)
+        assert visible(process(shared), "mine") == (True, True)
+
+
+def test_run_once_raises_what_went_wrong() -> None:
+    """A run by cron must not report success for work that was not done."""
+    shared = world()
+    cluster = process(shared)
+    with (
+        planned(cluster, dict.fromkeys(range(500), Fault.FAIL_BEFORE)),
+        pytest.raises(TxnLogError),
+    ):
+        Housekeeper(cluster).run_once()

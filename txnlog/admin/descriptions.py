@@ -1,0 +1,295 @@
+"""What an AdminClient takes and gives back: confluent-kafka's names, and Kafka's where it has none.
+
+All are values; times are milliseconds since the epoch by somebody's wall clock, for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from txnlog.messages import TopicPartition
+from txnlog.protocol.metadata import Fenced
+from txnlog.protocol.states import TransactionState
+
+# --- Topics ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; -1 partitions means the default. There is no replication."""
+
+    topic: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """How many partitions a topic shall have from now on."""
+
+    topic: str
+    new_total_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A live topic; `config` holds what was set for it."""
+
+    name: str
+    topic_id: str
+    partitions: Sequence[PartitionDescription]
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """One partition: where it begins, its last stable offset, and its end."""
+
+    id: int
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """The first offset that is left."""
+
+    low_watermark: int
+
+
+class IsolationLevel(Enum):
+    """What counts as the end: the last stable offset, or the high watermark."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """Which offset is asked for."""
+
+    kind: str
+    timestamp_ms: int = -1
+
+    @classmethod
+    def earliest(cls) -> OffsetSpec:
+        """The log start."""
+        return cls("earliest")
+
+    @classmethod
+    def latest(cls) -> OffsetSpec:
+        """The end under the isolation level."""
+        return cls("latest")
+
+    @classmethod
+    def for_timestamp(cls, timestamp: int) -> OffsetSpec:
+        """The first record at or after a time; -1 where there is none."""
+        return cls("timestamp", timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsResultInfo:
+    """An offset, -1 where there is no record so late."""
+
+    offset: int
+
+
+# --- Configurations -------------------------------------------------------------------------------
+
+
+class ResourceType(Enum):
+    """What can be configured: topics."""
+
+    TOPIC = 2
+
+
+class AlterConfigOpType(Enum):
+    """SET a value, or DELETE it: back to the default."""
+
+    SET = 0
+    DELETE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One configuration; the last four say what `describe_configs` found."""
+
+    name: str
+    value: str | None
+    incremental_operation: AlterConfigOpType = AlterConfigOpType.SET
+    is_default: bool = False
+    default: str = ""
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """A topic by name, with the changes to make to it, if any."""
+
+    restype: ResourceType
+    name: str
+    incremental_configs: Sequence[ConfigEntry] = field(default=(), compare=False)
+
+
+# --- Transactions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional.id; `coordinator` is the shard that holds its row."""
+
+    transactional_id: str
+    coordinator: int
+    producer_id: int
+    state: TransactionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """All about a transactional.id, in words where it helps.
+
+    `start_time_ms` is None when no transaction is open. `owner` is who may write, since
+    `owner_since_ms` (-1: not known) and, if `is_owner_fenced`, no more; `fenced` says who ended
+    the last right to write, when and why. `prepared_by_client`: the first of two phases is done.
+    """
+
+    coordinator_id: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: TransactionState
+    timeout_ms: int
+    start_time_ms: int | None
+    topic_partitions: Sequence[TopicPartition]
+    groups: Sequence[str]
+    prepared_by_client: bool
+    owner: str
+    owner_since_ms: int
+    query_id: str
+    is_owner_fenced: bool
+    fenced: Fenced | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerState:
+    """A producer as a partition knows it.
+
+    `coordinator_epoch` is the epoch of the newest transaction marker of this producer in the topic,
+    -1 without one: there is no coordinator whose epoch it could be.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_transaction_start_offset: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingTransaction:
+    """Undecided data that nobody will decide: it holds the last stable offset back."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp_ms: int
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTransactionSpec:
+    """A transaction by what it left in a partition, for one that no row knows any more."""
+
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FencedProducer:
+    """The epoch above that of the producer that was fenced."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+# --- Groups ---------------------------------------------------------------------------------------
+
+
+class ConsumerGroupState(Enum):
+    """Kafka's states, as far as a group without a coordinator has them."""
+
+    STABLE = "Stable"
+    PREPARING_REBALANCING = "PreparingRebalance"
+    EMPTY = "Empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupListing:
+    """A group; without members it is that of a Spark query, of `assign`, or nobody's now."""
+
+    group_id: str
+    is_simple_consumer_group: bool
+    state: ConsumerGroupState
+
+
+@dataclass(frozen=True, slots=True)
+class ListConsumerGroupsResult:
+    """The groups; `errors` is always empty here."""
+
+    valid: Sequence[ConsumerGroupListing]
+    errors: Sequence[Exception] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAssignment:
+    """The partitions of a member."""
+
+    topic_partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberDescription:
+    """A member of a group."""
+
+    member_id: str
+    client_id: str
+    host: str
+    assignment: MemberAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransaction:
+    """An open transaction that will commit offsets of the group."""
+
+    transactional_id: str
+    producer_id: int
+    topic_partitions: Sequence[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A group, its generation, its members, and the transactions that hold offsets of it."""
+
+    group_id: str
+    is_simple_consumer_group: bool
+    state: ConsumerGroupState
+    generation: int
+    members: Sequence[MemberDescription]
+    pending: Sequence[PendingTransaction]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupTopicPartitions:
+    """A group and partitions of it; None: all that it has."""
+
+    group_id: str
+    topic_partitions: Sequence[TopicPartition] | None = None

@@ -1,0 +1,148 @@
+"""What the Delta logs say, commit by commit: headers, markers, and the history of transactions.
+
+Only what is still there: a log's old commits go once a checkpoint stands for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from txnlog.cluster import Cluster
+from txnlog.errors import LogGapError, ObjectNotFoundError
+from txnlog.protocol.batches import decode_stats, header_from_values
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.topics import END_PREFIX, MARKER_PREFIX, START_PREFIX
+from txnlog.storage.actions import Add, Commit, Metadata, Remove, Txn, decode_commit
+from txnlog.storage.checkpoints import commit_path, list_log
+from txnlog.storage.tables import config_of
+
+Entry = dict[str, object]
+
+
+def dump_topic(
+    cluster: Cluster, topic: str, *, partition: int | None = None, from_version: int = 0
+) -> Iterator[Entry]:
+    """Each header, marker and setting of a topic's log as it was written.
+
+    With a partition only what is of it, and markers, which are of all. Raises
+    UnknownTopicOrPartitionError, CorruptLogError.
+    """
+    log = cluster.topic(topic)
+    for commit in commits(cluster, log.path, from_version):
+        for action in commit.actions:
+            entry = _topic_entry(log.path, commit, action)
+            if entry is not None and partition in (None, entry.get("partition", partition)):
+                yield {**_commit(commit), **entry}
+
+
+def _topic_entry(table: str, commit: Commit, action: object) -> Entry | None:
+    if isinstance(action, Add):
+        header = header_from_values(
+            action.partition_values,  # type: ignore[arg-type]
+            path=action.path,
+            size_bytes=action.size,
+            stats=action.stats or "",
+            source=commit_path(table, commit.version),
+        )
+        return {
+            "kind": "batch",
+            "partition": header.partition,
+            "baseOffset": header.base_offset,
+            "lastOffset": header.last_offset,
+            "count": decode_stats(header.stats)[0],
+            "txnStatus": header.status,
+            "producerId": header.producer_id,
+            "producerEpoch": header.producer_epoch,
+            "baseSequence": header.base_sequence,
+            "sizeBytes": header.size_bytes,
+            "file": header.path,
+        }
+    if isinstance(action, Remove):
+        return {"kind": "removed", "file": action.path}
+    if isinstance(action, Metadata):
+        return {"kind": "topic", "topicId": action.id, "settings": config_of(action)}
+    if isinstance(action, Txn):
+        return _txn_entry(action)
+    return None
+
+
+def _txn_entry(action: Txn) -> Entry | None:
+    for prefix, kind in ((END_PREFIX, "end"), (START_PREFIX, "start")):
+        if action.app_id.startswith(prefix):
+            number = int(action.app_id[len(prefix) :])
+            return {"kind": kind, "partition": number, "offset": action.version}
+    if not action.app_id.startswith(MARKER_PREFIX):
+        return None
+    producer_id, _, number_text = action.app_id[len(MARKER_PREFIX) :].partition("-")
+    if number_text:
+        return {
+            "kind": "sequence",
+            "partition": int(number_text),
+            "producerId": int(producer_id),
+            "lastSequence": action.version,
+        }
+    return {"kind": "marker", "producerId": int(producer_id), "txnEpoch": action.version}
+
+
+def dump_transaction(cluster: Cluster, transactional_id: str) -> Iterator[Entry]:
+    """Every state of a transactional.id, as it was written. Raises CorruptLogError."""
+    table = cluster.shard(cluster.shard_of(transactional_id)).path
+    path = ""
+    for commit in commits(cluster, table, 0):
+        for action in commit.actions:
+            if isinstance(action, Remove) and action.path == path:
+                path = ""
+                yield {**_commit(commit), "state": "removed"}
+            if not isinstance(action, Add):
+                continue
+            values = action.partition_values
+            if values.get("transactional_id") == transactional_id:
+                path = action.path
+                source = commit_path(table, commit.version)
+                row = TransactionMetadata.from_values(
+                    values,  # type: ignore[arg-type]
+                    path=path,
+                    source=source,
+                )
+                yield {**_commit(commit), **_row_entry(row)}
+
+
+def _row_entry(row: TransactionMetadata) -> Entry:
+    last = row.owner.fenced
+    return {
+        "state": row.state.name,
+        "producerId": row.producer_id,
+        "producerEpoch": row.producer_epoch,
+        "txnEpoch": row.txn_epoch,
+        "topics": sorted({topic for topic, _ in row.topic_ids}),
+        "batches": len(row.pending.batches),
+        "groups": list(row.pending.groups),
+        "owner": row.owner.describe(),
+        "fenced": None if last is None else msgspec.to_builtins(last),
+    }
+
+
+def commits(cluster: Cluster, table: str, from_version: int) -> Iterator[Commit]:
+    """The commits of a log that are there, in order. Raises LogGapError, CorruptLogError."""
+    # Without `since` the listing would begin at the newest checkpoint.
+    for version in list_log(cluster.store, table, since=from_version - 1).commits:
+        path = commit_path(table, version)
+        try:
+            data = cluster.store.get(path)
+        except ObjectNotFoundError as error:
+            raise LogGapError(
+                f"{cluster.store.url}/{path} was removed while it was to be read; try again.",
+                file=path,
+            ) from error
+        if version >= from_version:
+            yield decode_commit(data, version=version, source=path)
+
+
+def _commit(commit: Commit) -> Entry:
+    return {
+        "version": commit.version,
+        "timestampMs": commit.info.timestamp,
+        "operation": commit.info.operation,
+    }

@@ -1,0 +1,186 @@
+"""Consumer groups for operators: who is in them, where they stand, and moving them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from txnlog.admin.descriptions import (
+    ConsumerGroupDescription,
+    ConsumerGroupListing,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    MemberAssignment,
+    MemberDescription,
+    PendingTransaction,
+)
+from txnlog.admin.topics import by_topic
+from txnlog.clock import backoff_ms
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError, GroupIdNotFoundError
+from txnlog.lookups import check_partition
+from txnlog.messages import TopicPartition
+from txnlog.protocol.group_changes import is_gone, prepare_delete_group, prepare_delete_offsets
+from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.groups import Entangled, OffsetsCommit, unstable
+from txnlog.protocol.membership import is_rebalancing
+
+ATTEMPTS_MAX = 50
+
+
+def list_groups(
+    cluster: Cluster, *, states: Collection[ConsumerGroupState] = ()
+) -> list[ConsumerGroupListing]:
+    """Every group that has offsets or members, by name."""
+    log = cluster.offsets_log()
+    log.refresh()
+    found = [
+        ConsumerGroupListing(
+            group_id=group_id, is_simple_consumer_group=not group.members, state=_state_of(group)
+        )
+        for group_id, group in sorted(log.view.rows.items())
+        if not is_gone(group)
+    ]
+    return [listing for listing in found if not states or listing.state in states]
+
+
+def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
+    """Raises GroupIdNotFoundError."""
+    group = require_group(cluster, group_id)
+    return ConsumerGroupDescription(
+        group_id=group_id,
+        is_simple_consumer_group=not group.members,
+        state=_state_of(group),
+        generation=group.generation,
+        members=[
+            MemberDescription(
+                member_id=member_id,
+                client_id=member.client_id,
+                host=member.host,
+                assignment=MemberAssignment(_partitions(group.assignment.get(member_id, {}))),
+            )
+            for member_id, member in sorted(group.members.items())
+        ],
+        pending=[
+            PendingTransaction(
+                entry.transactional_id, entry.producer_id, _partitions(entry.offsets)
+            )
+            for entry in group.pending
+        ],
+    )
+
+
+def list_offsets(
+    cluster: Cluster, request: ConsumerGroupTopicPartitions, *, require_stable: bool
+) -> ConsumerGroupTopicPartitions:
+    """Committed offsets; OFFSET_INVALID for a partition that was asked for and has none.
+
+    Raises GroupIdNotFoundError; UnstableOffsetCommitError with `require_stable`, when an open
+    transaction holds offsets of them (R46).
+    """
+    group = require_group(cluster, request.group_id)
+    asked = request.topic_partitions
+    if require_stable and group.pending:
+        only = None if asked is None else by_topic(asked)
+        cluster.groups.fetch(request.group_id, partitions=only, fence=False)
+        group = require_group(cluster, request.group_id)
+    known = [
+        TopicPartition(topic, number, committed.offset, committed.metadata or None)
+        for topic, partitions in sorted(group.offsets.items())
+        for number, committed in sorted(partitions.items())
+    ]
+    if asked is not None:
+        there = {(p.topic, p.partition): p for p in known}
+        known = [
+            there.get((p.topic, p.partition), TopicPartition(p.topic, p.partition)) for p in asked
+        ]
+    return ConsumerGroupTopicPartitions(request.group_id, known)
+
+
+def alter_offsets(
+    cluster: Cluster, request: ConsumerGroupTopicPartitions
+) -> ConsumerGroupTopicPartitions:
+    """Set positions under a new generation: members begin anew there, others are refused (R48).
+
+    Raises UnknownTopicOrPartitionError, ConfigError for an offset below 0.
+    """
+    wanted = request.topic_partitions or ()
+    for partition in wanted:
+        check_partition(cluster.topic(partition.topic), partition.partition)
+        if partition.offset < 0:
+            raise ConfigError(
+                f"Offset {partition.offset} of {partition.topic!r} partition "
+                f"{partition.partition} is no position. Look it up with list_offsets."
+            )
+    cluster.groups.reset(request.group_id, by_topic(wanted))
+    return request
+
+
+def delete_offsets(
+    cluster: Cluster, request: ConsumerGroupTopicPartitions, *, by: str
+) -> ConsumerGroupTopicPartitions:
+    """Forget positions, under a new generation. Raises GroupIdNotFoundError."""
+    group = require_group(cluster, request.group_id)
+    partitions = request.topic_partitions
+    named = by_topic(partitions) if partitions is not None else group.positions()
+
+    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | Entangled | None:
+        return prepare_delete_offsets(now, partitions=named, now_ms=now_ms)
+
+    _change(cluster, request.group_id, decide, by=by)
+    return request
+
+
+def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
+    """Forget a group without members. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+    require_group(cluster, group_id)
+
+    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | Entangled | None:
+        return prepare_delete_group(now, now_ms=now_ms)
+
+    _change(cluster, group_id, decide, by=by)
+
+
+def require_group(cluster: Cluster, group_id: str) -> Group:
+    """The group's newest row. Raises GroupIdNotFoundError."""
+    group = cluster.groups.describe(group_id)
+    if group is None or is_gone(group):
+        raise GroupIdNotFoundError(
+            f"There is no group {group_id!r}: nothing was committed in it, and it has no members.",
+            group_id=group_id,
+        )
+    return group
+
+
+def _change(
+    cluster: Cluster,
+    group_id: str,
+    decide: Callable[[Group | None, int], OffsetsCommit | Entangled | None],
+    *,
+    by: str,
+) -> None:
+    """Write the decision, after what is pending in the group has been settled."""
+    clock = cluster.store.clock
+    for attempt in range(ATTEMPTS_MAX):
+        found = cluster.offsets_log().change(
+            lambda view, _: decide(view.rows.get(group_id), clock.now_ms())
+        )
+        if not isinstance(found, Entangled):
+            return
+        for entry in found.entries:
+            cluster.groups.settle(group_id, entry, by=by)
+        clock.sleep_ms(backoff_ms(attempt))
+    raise unstable(group_id, ())
+
+
+def _state_of(group: Group) -> ConsumerGroupState:
+    if not group.members:
+        return ConsumerGroupState.EMPTY
+    if is_rebalancing(group):
+        return ConsumerGroupState.PREPARING_REBALANCING
+    return ConsumerGroupState.STABLE
+
+
+def _partitions(named: Mapping[str, Collection[int]]) -> Sequence[TopicPartition]:
+    return [
+        TopicPartition(topic, number) for topic in sorted(named) for number in sorted(named[topic])
+    ]

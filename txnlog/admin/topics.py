@@ -1,0 +1,184 @@
+"""Topics for operators: creating, growing, configuring, deleting, and looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from txnlog.admin.descriptions import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    NewTopic,
+    OffsetSpec,
+    PartitionDescription,
+    ResourceType,
+    TopicDescription,
+)
+from txnlog.cluster import NUM_PARTITIONS_DEFAULT, Cluster
+from txnlog.errors import (
+    ConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+)
+from txnlog.lookups import positions_for_times, watermarks
+from txnlog.messages import TopicPartition
+from txnlog.protocol.topic_changes import prepare_delete_records
+from txnlog.protocol.topics import check_topic_name
+from txnlog.storage.topic_log import PARTITIONS_MAX
+from txnlog.topic_configs import (
+    TOPIC_CONFIGS,
+    changed,
+    check_configs,
+    find_config,
+    grown,
+    own_configs,
+)
+
+
+def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False) -> None:
+    """Raises InvalidTopicError, InvalidPartitionsError, ConfigError, TopicAlreadyExistsError."""
+    check_topic_name(new.topic)
+    config = check_configs(new.config)
+    count = NUM_PARTITIONS_DEFAULT if new.num_partitions == -1 else new.num_partitions
+    if not validate_only:
+        cluster.create_topic(new.topic, partitions=count, config=config)
+        return
+    if not 0 < count <= PARTITIONS_MAX:
+        raise InvalidPartitionsError(
+            f"Topic {new.topic!r}: {count} partitions; give 1 to {PARTITIONS_MAX}.",
+            topic=new.topic,
+        )
+    log = cluster.topic_log(new.topic)
+    log.refresh()
+    if log.exists:
+        raise TopicAlreadyExistsError(f"Topic {new.topic!r} exists already.", topic=new.topic)
+
+
+def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
+    """Records stay where they are: a key may go to another partition from now on.
+
+    Raises InvalidPartitionsError unless there are fewer now, UnknownTopicOrPartitionError.
+    """
+    asked = False
+
+    def change(config: Mapping[str, str]) -> Mapping[str, str]:
+        nonlocal asked
+        found = grown(
+            config, topic=topic, partitions=total, partitions_max=PARTITIONS_MAX, again=asked
+        )
+        asked = True
+        return found
+
+    cluster.topic_log(topic).alter(change)
+
+
+def describe_topic(cluster: Cluster, name: str) -> TopicDescription:
+    """Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+    log = cluster.topic(name)
+    view = log.view
+    return TopicDescription(
+        name=name,
+        topic_id=log.topic_id,
+        partitions=[
+            PartitionDescription(
+                id=number,
+                log_start_offset=view.log_start_offset(number),
+                last_stable_offset=view.last_stable_offset(number),
+                high_watermark=view.high_watermark(number),
+            )
+            for number in range(log.partitions)
+        ],
+        config=own_configs(log.config),
+    )
+
+
+# --- Configurations -------------------------------------------------------------------------------
+
+
+def describe_configs(cluster: Cluster, resource: ConfigResource) -> dict[str, ConfigEntry]:
+    """Every configuration of a topic. Raises UnknownTopicOrPartitionError."""
+    own = own_configs(cluster.topic(_topic_of(resource)).config)
+    # What a newer txnlog has set is shown as well.
+    entries = {name: ConfigEntry(name, value) for name, value in own.items()}
+    for name, row in TOPIC_CONFIGS.items():
+        entries[name] = ConfigEntry(
+            name,
+            own.get(name, row.default),
+            is_default=name not in own,
+            default=row.default,
+            doc=row.doc,
+        )
+    return dict(sorted(entries.items()))
+
+
+def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
+    """Make the changes of the resource, all or none.
+
+    Raises ConfigError, UnknownTopicOrPartitionError.
+    """
+    sets: dict[str, object] = {}
+    deletes = set()
+    for entry in resource.incremental_configs:
+        if entry.incremental_operation is AlterConfigOpType.DELETE:
+            row = find_config(entry.name)
+            deletes.update([] if row is None else [row.name])
+        else:
+            sets[entry.name] = "" if entry.value is None else entry.value
+    checked = check_configs(sets)
+    both = sorted(deletes & set(checked))
+    if both:
+        raise ConfigError(f"{both[0]} is both set and deleted. Do one of the two.", option=both[0])
+    cluster.topic_log(_topic_of(resource)).alter(
+        lambda config: changed(config, checked, frozenset(deletes))
+    )
+
+
+def _topic_of(resource: ConfigResource) -> str:
+    if resource.restype is not ResourceType.TOPIC:
+        raise InvalidTopicError("Only topics are configured here; there are no brokers.")
+    return resource.name
+
+
+# --- Records --------------------------------------------------------------------------------------
+
+
+def delete_records(cluster: Cluster, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+    """Partition -> log start after the records before those offsets (-1: all) are gone.
+
+    Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError.
+    """
+    log = cluster.topic(topic)
+    log.transact(lambda state: prepare_delete_records(state, topic=topic, before=before))
+    return {partition: log.view.log_start_offset(partition) for partition in before}
+
+
+def list_offset(
+    cluster: Cluster, partition: TopicPartition, spec: OffsetSpec, *, read_committed: bool
+) -> ListOffsetsResultInfo:
+    """Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+    topic, number = partition.topic, partition.partition
+    if spec.kind == "timestamp":
+        asked = TopicPartition(topic, number, spec.timestamp_ms)
+        [found] = positions_for_times(cluster, [asked], read_committed=read_committed)
+        return ListOffsetsResultInfo(found.offset)
+    start, end = watermarks(cluster, topic, number, read_committed=read_committed)
+    return ListOffsetsResultInfo(start if spec.kind == "earliest" else end)
+
+
+def all_partitions(cluster: Cluster, topics: Iterable[str]) -> list[TopicPartition]:
+    """Every partition of these topics. Raises UnknownTopicOrPartitionError."""
+    found: list[TopicPartition] = []
+    for topic in topics:
+        count = cluster.topic(topic).partitions
+        found += [TopicPartition(topic, number) for number in range(count)]
+    return found
+
+
+def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, dict[int, int]]:
+    """topic -> partition -> offset."""
+    found: dict[str, dict[int, int]] = {}
+    for partition in partitions:
+        found.setdefault(partition.topic, {})[partition.partition] = partition.offset
+    return found

@@ -1,0 +1,379 @@
+"""Transactions for operators: finding them, telling whose they are, and ending them (R21, R43)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+
+from txnlog.admin.descriptions import (
+    AbortTransactionSpec,
+    FencedProducer,
+    HangingTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
+from txnlog.clock import backoff_ms
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    ConfigError,
+    InvalidTxnStateError,
+    ObjectNotFoundError,
+    TransactionalIdNotFoundError,
+)
+from txnlog.lookups import partition_log
+from txnlog.messages import TopicPartition
+from txnlog.protocol.appends import prepare_marker
+from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.topics import TopicState
+from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition
+from txnlog.storage.topic_log import TopicLog
+
+ATTEMPTS_MAX = 50
+TIMESTAMPS_US = 2**62
+"""Beyond these a header's times are not known; see decode_stats."""
+
+Decide = Callable[[TransactionMetadata | None], Transition | Done]
+
+
+# --- Finding --------------------------------------------------------------------------------------
+
+
+def list_transactions(
+    cluster: Cluster,
+    *,
+    states: Collection[TransactionState] = (),
+    producer_ids: Collection[int] = (),
+    duration_ms: int = -1,
+    pattern: str | None = None,
+) -> list[TransactionListing]:
+    """State rows that match every filter given; `duration_ms`: open for longer than that.
+
+    Raises ConfigError for a pattern that is no regular expression.
+    """
+    try:
+        matches = re.compile(pattern or "").fullmatch if pattern else None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{pattern!r} is not a regular expression: {error}.") from None
+    now_ms = cluster.store.clock.now_ms()
+    found = []
+    for number, row in rows(cluster):
+        start_ms = _start_ms(row)
+        if (
+            (states and row.state not in states)
+            or (producer_ids and row.producer_id not in producer_ids)
+            or (duration_ms >= 0 and (start_ms is None or now_ms - start_ms <= duration_ms))
+            or (matches is not None and not matches(row.transactional_id))
+        ):
+            continue
+        found.append(
+            TransactionListing(
+                transactional_id=row.transactional_id,
+                coordinator=number,
+                producer_id=row.producer_id,
+                state=row.state,
+            )
+        )
+    return sorted(found, key=lambda listing: listing.transactional_id)
+
+
+def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription:
+    """Raises TransactionalIdNotFoundError."""
+    row = require_row(cluster, transactional_id)
+    owner = row.owner
+    touched = {(tp.topic, number) for tp in row.partitions for number in tp.partitions}
+    touched.update((batch.topic, batch.partition) for batch in row.pending.batches)
+    return TransactionDescription(
+        coordinator_id=cluster.shard_of(transactional_id),
+        transactional_id=transactional_id,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        state=row.state,
+        timeout_ms=row.timeout_ms,
+        start_time_ms=_start_ms(row),
+        topic_partitions=[TopicPartition(*key) for key in sorted(touched)],
+        groups=row.pending.groups,
+        prepared_by_client=row.pending.prepared_by_client,
+        owner=owner.describe(),
+        owner_since_ms=owner.since_ms,
+        query_id=owner.query_id,
+        is_owner_fenced=owner.run_id in owner.former_runs,
+        fenced=owner.fenced,
+    )
+
+
+def describe_producers(cluster: Cluster, topic: str, partition: int) -> list[ProducerState]:
+    """The producers a partition knows, by id. Raises UnknownTopicOrPartitionError."""
+    view = partition_log(cluster, topic, partition).view
+    known = {pid for pid, number in view.sequences if number == partition}
+    known.update(pid for pid, number in view.last_sequences if number == partition)
+    state = view.partitions[partition]
+    known.update(header.producer_id for header in state.ongoing.values())
+    newest: dict[int, BatchHeader] = {}
+    for header in state.batches:
+        if header.producer_id in known:
+            newest[header.producer_id] = header
+    return [_producer(view, partition, pid, newest.get(pid)) for pid in sorted(known)]
+
+
+def _producer(
+    view: TopicState, partition: int, producer_id: int, newest: BatchHeader | None
+) -> ProducerState:
+    sequences = view.sequences.get((producer_id, partition))
+    last_sequence = view.last_sequences.get((producer_id, partition), -1)
+    if sequences is not None:
+        last_sequence = max(last_sequence, sequences.last_sequence)
+    undecided = [
+        header.base_offset
+        for header in view.partitions[partition].ongoing.values()
+        if header.producer_id == producer_id
+    ]
+    return ProducerState(
+        producer_id=producer_id,
+        producer_epoch=0 if sequences is None else sequences.producer_epoch,
+        last_sequence=last_sequence,
+        last_timestamp_ms=-1 if newest is None else _timestamp_ms(newest),
+        coordinator_epoch=view.markers.get(producer_id, -1),
+        current_transaction_start_offset=min(undecided, default=None),
+    )
+
+
+def find_hanging(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout_ms_max: int = TIMEOUT_MS_MAX,
+) -> list[HangingTransaction]:
+    """Undecided data older than any time-out, which no living transaction accounts for (R21).
+
+    Its age is that of its files, by the store's clock: records may carry any timestamp. A
+    transaction that its client has prepared is waited for, and not listed.
+    Raises UnknownTopicOrPartitionError.
+    """
+    by_producer = {row.producer_id: row for _, row in rows(cluster)}
+    found = []
+    for partition in sorted(partitions):
+        log = partition_log(cluster, partition.topic, partition.partition)
+        undecided: dict[tuple[int, int], list[BatchHeader]] = {}
+        for header in log.view.partitions[partition.partition].ongoing.values():
+            key = (header.producer_id, header.producer_epoch)
+            undecided.setdefault(key, []).append(header)
+        for (producer_id, epoch), headers in sorted(undecided.items()):
+            row = by_producer.get(producer_id)
+            is_prepared = row is not None and row.pending.prepared_by_client
+            if row is not None and is_prepared and row.txn_epoch == epoch:
+                continue
+            first = min(headers, key=lambda header: header.base_offset)
+            age_ms = _age_ms(log, first)
+            if age_ms >= timeout_ms_max:
+                found.append(_hanging(log, partition.partition, headers, first, age_ms))
+    return found
+
+
+def _hanging(
+    log: TopicLog, partition: int, headers: list[BatchHeader], first: BatchHeader, age_ms: int
+) -> HangingTransaction:
+    return HangingTransaction(
+        topic=log.name,
+        partition=partition,
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        coordinator_epoch=log.view.markers.get(first.producer_id, -1),
+        start_offset=first.base_offset,
+        last_timestamp_ms=max(map(_timestamp_ms, headers)),
+        duration_ms=age_ms,
+    )
+
+
+def _age_ms(log: TopicLog, header: BatchHeader) -> int:
+    """How long a batch has been there; one whose file is gone is as old as can be."""
+    try:
+        meta = log.store.head(f"{log.path}/{header.path}")
+    except ObjectNotFoundError:
+        return TIMESTAMPS_US
+    return log.store.now_ms() - meta.last_modified_ms
+
+
+def _timestamp_ms(header: BatchHeader) -> int:
+    newest_us = header.timestamp_max_us
+    return newest_us // 1000 if newest_us < TIMESTAMPS_US else -1
+
+
+def _start_ms(row: TransactionMetadata) -> int | None:
+    return None if row.state.is_idle else row.started_ms
+
+
+# --- Ending ---------------------------------------------------------------------------------------
+
+
+def abort_transaction(
+    cluster: Cluster, transactional_id: str, *, by: str, reason: str
+) -> TransactionMetadata:
+    """End what is open under an id, and fence its owner; the row afterwards (R43).
+
+    A deferred transaction shows in no row before it is decided: so an idle row's owner is fenced,
+    and what it has open can only abort. Raises TransactionalIdNotFoundError, InvalidTxnStateError
+    for a transaction that was decided as a commit; that one is finished instead.
+    """
+    row = require_row(cluster, transactional_id)
+    if row.state is TransactionState.PREPARE_COMMIT:
+        cluster.coordinator.finish(row)
+        raise InvalidTxnStateError(
+            f"The transaction of {transactional_id!r} has been decided as a commit, and is now "
+            "finished. Fence its producer if it shall write nothing more.",
+            transactional_id=transactional_id,
+            state=row.state.name,
+        )
+    if row.state is not TransactionState.ONGOING:
+        return fence_producer(cluster, transactional_id, by=by, reason=reason)
+
+    def decide(now: TransactionMetadata | None) -> Transition | Done:
+        return prepare_abort_open(
+            now,
+            producer_id=row.producer_id,
+            txn_epoch=row.txn_epoch,
+            by=by,
+            reason=reason,
+            now_ms=cluster.store.clock.now_ms(),
+        )
+
+    return _carry_out(cluster, row, decide, by=by)
+
+
+def fence_producer(
+    cluster: Cluster, transactional_id: str, *, by: str, reason: str
+) -> TransactionMetadata:
+    """Refuse the id's owner from now on, a Spark query's run, too; the row afterwards (R43).
+
+    What it has open aborts, what is decided is finished. Raises TransactionalIdNotFoundError.
+    """
+    row = require_row(cluster, transactional_id)
+
+    def decide(now: TransactionMetadata | None) -> Transition | Done:
+        return prepare_revoke(
+            now,
+            run_id=row.owner.run_id,
+            by=by,
+            reason=reason,
+            now_ms=cluster.store.clock.now_ms(),
+        )
+
+    return _carry_out(cluster, row, decide, by=by)
+
+
+def _carry_out(
+    cluster: Cluster, row: TransactionMetadata, decide: Decide, *, by: str
+) -> TransactionMetadata:
+    """Write the decision, finish what it decides, and free the groups it held."""
+    coordinator = cluster.coordinator
+    shard = cluster.shard(cluster.shard_of(row.transactional_id))
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            moved = shard.transition(row.transactional_id, decide)
+        except ConcurrentTransactionsError:
+            decided = coordinator.describe(row.transactional_id)
+            if decided is not None:
+                coordinator.finish(decided)
+            cluster.store.clock.sleep_ms(backoff_ms(attempt))
+            continue
+        if moved is not None and moved.state.is_prepared:
+            moved = coordinator.finish(moved)
+        _settle_entries(cluster, row.transactional_id, by=by)
+        return moved or row
+    raise ConcurrentTransactionsError(
+        f"{row.transactional_id!r} keeps deciding transactions; try again.",
+        transactional_id=row.transactional_id,
+    )
+
+
+def _settle_entries(cluster: Cluster, transactional_id: str, *, by: str) -> None:
+    """Offsets the fenced owner had pending: nobody needs to wait for them any longer (R46)."""
+    log = cluster.offsets_log()
+    log.refresh()
+    row = cluster.coordinator.describe(transactional_id)
+    entries = [
+        (group_id, entry)
+        for group_id, group in log.view.rows.items()
+        for entry in group.pending
+        if entry.transactional_id == transactional_id
+    ]
+    for group_id, entry in entries:
+        # A successor that took the id over meanwhile has entries of its own.
+        if row is None or entry.txn_epoch < row.producer_epoch:
+            cluster.groups.settle(group_id, entry, by=by)
+
+
+def fence_producers(
+    cluster: Cluster, transactional_id: str, *, by: str, reason: str
+) -> FencedProducer:
+    """`fence_producer`, told as Kafka's admin client does."""
+    row = fence_producer(cluster, transactional_id, by=by, reason=reason)
+    return FencedProducer(row.producer_id, row.producer_epoch)
+
+
+def abort_hanging(
+    cluster: Cluster, spec: AbortTransactionSpec, *, by: str, reason: str
+) -> TransactionMetadata | None:
+    """End what a producer left undecided in a partition; its row, if there is one (R21).
+
+    A row that could still decide the transaction goes first, so that the marker written then says
+    what everybody will ever hear of it. Raises InvalidTxnStateError when there is nothing open.
+    """
+    topic, partition = spec.topic_partition.topic, spec.topic_partition.partition
+    log = partition_log(cluster, topic, partition)
+
+    def is_open() -> bool:
+        undecided = log.view.ongoing_of(spec.producer_id, spec.producer_epoch)
+        return any(header.partition == partition for header in undecided)
+
+    if not is_open():
+        raise InvalidTxnStateError(
+            f"Topic {topic!r} partition {partition} has nothing undecided of producer "
+            f"{spec.producer_id} up to epoch {spec.producer_epoch}.",
+            producer_id=spec.producer_id,
+        )
+    row = next((r for _, r in rows(cluster) if r.producer_id == spec.producer_id), None)
+    if row is not None and row.state.is_prepared:
+        row = cluster.coordinator.finish(row)
+    elif row is not None and row.producer_epoch <= spec.producer_epoch:
+        if row.state is TransactionState.ONGOING:
+            row = abort_transaction(cluster, row.transactional_id, by=by, reason=reason)
+        else:
+            row = fence_producer(cluster, row.transactional_id, by=by, reason=reason)
+    log.refresh()
+    if is_open():
+        log.transact(
+            lambda state: prepare_marker(
+                state,
+                topic_id=log.topic_id,
+                producer_id=spec.producer_id,
+                txn_epoch=spec.producer_epoch,
+                result=TransactionResult.ABORT,
+            )
+        )
+    return row
+
+
+def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
+    """(shard, row) of every transactional.id, as of now."""
+    for number in range(cluster.shards):
+        shard = cluster.shard(number)
+        shard.refresh()
+        for row in list(shard.view.rows.values()):
+            yield number, row
+
+
+def require_row(cluster: Cluster, transactional_id: str) -> TransactionMetadata:
+    """The row of an id. Raises TransactionalIdNotFoundError."""
+    row = cluster.coordinator.describe(transactional_id)
+    if row is None:
+        raise TransactionalIdNotFoundError(
+            f"There is no transactional.id {transactional_id!r}: it has committed nothing yet, or "
+            "has expired.",
+            transactional_id=transactional_id,
+        )
+    return row

@@ -1,0 +1,1 @@
+"""The command `txnlog`. Needs the extra `cli` (typer and rich)."""

@@ -1,0 +1,102 @@
+"""The root of the command: global options, errors as one line, and the commands below it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
+from txnlog.cli import transactions as transactions_commands
+from txnlog.cli.session import Output, Session, parse_storage, pipe_closed
+from txnlog.errors import TxnLogError
+
+GLOBAL = ("--root", "--storage", "--output")
+
+
+class Root(TyperGroup):
+    """Takes the global options anywhere on the line, and turns errors into one line each."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, hoisted(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TxnLogError as error:
+            fail(error, is_json=isinstance(ctx.obj, Session) and ctx.obj.is_json)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:
+            pipe_closed()
+            raise typer.Exit(0) from None
+
+
+def hoisted(args: list[str]) -> list[str]:
+    """The arguments with the global options first."""
+    front: list[str] = []
+    rest: list[str] = []
+    left = iter(args)
+    for arg in left:
+        if arg == "--":
+            rest += [arg, *left]
+        elif arg in GLOBAL:
+            front += [arg, *([value] if (value := next(left, None)) is not None else [])]
+        elif arg.partition("=")[0] in GLOBAL:
+            front.append(arg)
+        else:
+            rest.append(arg)
+    return front + rest
+
+
+def fail(error: TxnLogError, *, is_json: bool) -> None:
+    """What happened, on one line of stderr."""
+    message = " ".join(error.message.split())
+    if is_json:
+        told = {"error": type(error).__name__, "code": error.code, "message": message}
+        typer.echo(json.dumps(told), err=True)
+    else:
+        typer.echo(f"txnlog: {message}", err=True)
+
+
+app = typer.Typer(
+    cls=Root,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    root: Annotated[
+        str | None,
+        typer.Option(help="Root folder or url of the cluster.", envvar="TXNLOG_ROOT"),
+    ] = None,
+    storage: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Setting of the object store, key=value; may be given more than once. The "
+            "variable keeps secrets off the command line.",
+            envvar="TXNLOG_STORAGE",
+        ),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option(help="Tables for people, or JSON for programs.")
+    ] = Output.TEXT,
+) -> None:
+    """Kafka's transactions without brokers: topics, transactions and groups on Delta tables."""
+    context.obj = Session(root=root, storage=parse_storage(storage or ()), output=output)
+
+
+app.add_typer(topics.app, name="topics")
+app.add_typer(configs.app, name="configs")
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.add_typer(groups.app, name="groups")
+app.command("offsets")(offsets.offsets)
+app.add_typer(transactions_commands.app, name="transactions")
+app.command("dump")(dump.dump)
+app.command("housekeeping")(housekeeping.housekeeping)

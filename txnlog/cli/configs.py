@@ -1,0 +1,58 @@
+"""`txnlog configs`: what topics are configured to, and changing it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from txnlog.cli.flags import KafkaFlags
+from txnlog.cli.session import parse_pairs, session_of
+from txnlog.cli.topics import Topic
+
+app = typer.Typer(
+    cls=KafkaFlags, no_args_is_help=True, help="Show and change topic configurations."
+)
+
+
+@app.command()
+def describe(
+    context: typer.Context,
+    topic: Topic,
+    explain: Annotated[bool, typer.Option(help="Say what each one means.")] = False,
+) -> None:
+    """Every configuration of a topic, with what was set for it and what is the default."""
+    session = session_of(context)
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    entries = session.admin().describe_configs([resource])[resource].result()
+    rows = [
+        (e.name, e.value, "DEFAULT" if e.is_default else "TOPIC", *([e.doc] if explain else []))
+        for e in entries.values()
+    ]
+    session.show(("Name", "Value", "Source", *(["Meaning"] if explain else [])), rows)
+
+
+@app.command()
+def alter(
+    context: typer.Context,
+    topic: Topic,
+    add_config: Annotated[
+        list[str] | None, typer.Option(help="name=value; may be repeated.")
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option(help="Name to set back to its default; may be repeated.")
+    ] = None,
+) -> None:
+    """Change configurations of a topic, all that are named or none."""
+    session = session_of(context)
+    entries = [
+        ConfigEntry(name, value)
+        for name, value in parse_pairs("--add-config", add_config or ()).items()
+    ]
+    entries += [ConfigEntry(name, None, AlterConfigOpType.DELETE) for name in delete_config or ()]
+    if not entries:
+        raise typer.BadParameter("Give --add-config or --delete-config.")
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    session.admin().incremental_alter_configs([resource])[resource].result()
+    session.say(f"Changed the configuration of topic {topic}.")

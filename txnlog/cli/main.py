@@ -1,0 +1,20 @@
+"""Where the command begins: without the extra `cli` it says how to get it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def run() -> None:
+    """Entry point of the script `txnlog`. Exit codes: 0 done, 1 an error, 2 wrong usage."""
+    try:
+        from txnlog.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit("txnlog: the command line needs typer and rich: pip install 'txnlog[cli]'")
+    app(prog_name="txnlog")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,49 @@
+"""`txnlog offsets`: where topics begin and end, and where a time is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.admin import IsolationLevel, OffsetSpec
+from txnlog.cli.session import parse_numbers, parse_time_ms, session_of
+from txnlog.messages import TopicPartition
+
+SPECS = {
+    "latest": OffsetSpec.latest(),
+    "-1": OffsetSpec.latest(),
+    "earliest": OffsetSpec.earliest(),
+    "-2": OffsetSpec.earliest(),
+}
+
+
+def offsets(
+    context: typer.Context,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="May be repeated; all if left out.")
+    ] = None,
+    partitions: Annotated[str | None, typer.Option(help="Numbers, as in 0,1.")] = None,
+    time: Annotated[
+        str, typer.Option(help="latest (-1), earliest (-2), an ISO 8601 time, or ms since 1970.")
+    ] = "latest",
+    read_uncommitted: Annotated[
+        bool, typer.Option("--read-uncommitted", help="Count open transactions, too.")
+    ] = False,
+) -> None:
+    """Offsets of topics; -1 where there is no record so late."""
+    session = session_of(context)
+    admin = session.admin()
+    spec = SPECS.get(time) or OffsetSpec.for_timestamp(parse_time_ms("--time", time))
+    level = IsolationLevel.READ_UNCOMMITTED if read_uncommitted else IsolationLevel.READ_COMMITTED
+    wanted: list[TopicPartition] = []
+    for name in topic or sorted(admin.list_topics().topics):
+        numbers = (
+            parse_numbers("--partitions", partitions)
+            if partitions is not None
+            else range(admin.cluster.topic(name).partitions)
+        )
+        wanted += [TopicPartition(name, number) for number in numbers]
+    found = admin.list_offsets(dict.fromkeys(wanted, spec), isolation_level=level)
+    rows = [(asked.topic, asked.partition, found[asked].result().offset) for asked in wanted]
+    session.show(("TOPIC", "PARTITION", "OFFSET"), rows)

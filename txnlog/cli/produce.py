@@ -1,0 +1,121 @@
+"""`txnlog produce`: records from the lines of stdin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from txnlog.cli.record_lines import from_json
+from txnlog.cli.session import parse_pairs, session_of
+from txnlog.errors import InvalidRecordError, TxnLogError
+from txnlog.messages import Message
+from txnlog.producer import Producer
+
+
+class Tally:
+    """How many records were written, and why the first of the others was not."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.failed = 0
+        self.error: Exception | None = None
+
+    def on_delivery(self, error: Exception | None, message: Message) -> None:
+        if error is not None:
+            self.failed += 1
+            self.error = self.error or error
+
+    def check(self) -> None:
+        """Raises TxnLogError when a record was not written."""
+        if self.error is not None:
+            raise TxnLogError(
+                f"{self.failed} of {self.sent} records were not written: {self.error}"
+            )
+
+
+def produce(
+    context: typer.Context,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="With --json a record may name its own.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--key-separator", "-K", help="What ends the key on each line: no key without."
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="name=value, for every record; may be repeated."),
+    ] = None,
+    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by the key.")] = -1,
+    json_lines: Annotated[
+        bool, typer.Option("--json", help="Lines as `consume --output json` writes them.")
+    ] = False,
+    transactional_id: Annotated[
+        str | None, typer.Option(help="Write all of stdin as one transaction, or nothing.")
+    ] = None,
+) -> None:
+    """Write the lines of stdin as records. They are there when the command ends well."""
+    session = session_of(context)
+    if topic is None and not json_lines:
+        raise typer.BadParameter("Give --topic.")
+    headers = [(k, v.encode()) for k, v in parse_pairs("--header", header or ()).items()]
+    tally = Tally()
+    config = {**session.config(), "on_delivery": tally.on_delivery}
+    if transactional_id is not None:
+        config["transactional.id"] = transactional_id
+    defaults: dict[str, Any] = {"topic": topic, "partition": partition, "headers": headers}
+    with Producer(config) as producer:
+        lines = _records(sys.stdin.buffer, key_separator, json_lines)
+        if transactional_id is None:
+            try:
+                _send(producer, lines, defaults, tally)
+            finally:
+                # What was read before a bad line, or Ctrl-C, is written all the same.
+                producer.flush()
+        else:
+            producer.init_transactions()
+            with producer.transaction():
+                _send(producer, lines, defaults, tally)
+    tally.check()
+
+
+def _send(
+    producer: Producer, records: Iterator[dict[str, Any]], defaults: dict[str, Any], tally: Tally
+) -> None:
+    for record in records:
+        wanted = {**defaults, **record}
+        if wanted["topic"] is None:
+            raise InvalidRecordError(f"Record {tally.sent + 1} names no topic; give --topic.")
+        producer.produce(**wanted)
+        tally.sent += 1
+        producer.poll(0)
+
+
+def _records(
+    stdin: BinaryIO, key_separator: str | None, json_lines: bool
+) -> Iterator[dict[str, Any]]:
+    separator = None if key_separator is None else _unescaped(key_separator)
+    for number, raw in enumerate(stdin, start=1):
+        line = raw[:-1] if raw.endswith(b"\n") else raw
+        if json_lines:
+            if line.strip():
+                yield from_json(line, number)
+        elif separator is None:
+            yield {"value": line}
+        else:
+            key, found, value = line.partition(separator)
+            if not found:
+                raise InvalidRecordError(f"Line {number} has no key separator {key_separator!r}.")
+            yield {"key": key, "value": value}
+
+
+def _unescaped(separator: str) -> bytes:
+    r"""A separator as typed in a shell: \t is a tab. Raises BadParameter when it is empty."""
+    if not separator:
+        raise typer.BadParameter("--key-separator is empty.")
+    return separator.replace("\\t", "\t").encode()

@@ -1,0 +1,77 @@
+"""Records as JSON lines: what `consume --output json` writes and `produce --json` reads.
+
+Bytes are text where they are UTF-8, else {"base64": "..."}; null is null.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from txnlog.errors import InvalidRecordError
+from txnlog.messages import Message
+
+FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
+
+
+def to_json(message: Message) -> bytes:
+    """A message as a line."""
+    kind, timestamp_ms = message.timestamp()
+    line = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": timestamp_ms if kind else None,
+        "key": encode(message.key()),
+        "value": encode(message.value()),
+        "headers": [[name, encode(value)] for name, value in message.headers() or ()],
+    }
+    return json.dumps(line, ensure_ascii=False).encode()
+
+
+def from_json(line: bytes, number: int) -> dict[str, Any]:
+    """Arguments of `Producer.produce`, of those fields that are there; `offset` has no effect.
+
+    Raises InvalidRecordError that names the line.
+    """
+    try:
+        found = json.loads(line)
+        unknown = set(found) - FIELDS
+        if not isinstance(found, dict) or unknown:
+            raise ValueError(f"unknown fields {sorted(unknown)}")
+        record: dict[str, Any] = {
+            name: decode(found[name]) for name in ("key", "value") if name in found
+        }
+        places = ("topic", "partition", "timestamp")
+        record.update({name: found[name] for name in places if found.get(name) is not None})
+        if found.get("headers"):
+            record["headers"] = [(name, decode(value)) for name, value in found["headers"]]
+    except (ValueError, TypeError, KeyError, binascii.Error) as error:
+        raise InvalidRecordError(
+            f"Line {number} is no record as `consume --output json` writes it: {error}.",
+            line=number,
+        ) from None
+    return record
+
+
+def encode(data: bytes | None) -> str | dict[str, str] | None:
+    """Bytes as JSON."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def decode(value: object) -> bytes | None:
+    """Bytes from JSON. Raises ValueError, KeyError, TypeError."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and set(value) == {"base64"}:
+        return base64.b64decode(value["base64"], validate=True)
+    raise ValueError(f'{value!r} is neither a text, null, nor {{"base64": ...}}')

@@ -1,0 +1,178 @@
+"""What every command shares: where the cluster is, how to print, how to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from txnlog.admin import AdminClient
+from txnlog.options import STORAGE_PREFIX, StoreSettings
+
+CLIENT_ID = "txnlog-cli"
+PIPE_WIDTH = 100_000
+
+
+class Output(str, Enum):
+    """How results are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(slots=True, repr=False)
+class Session:
+    """The global options; settings of the store stay out of every repr (R67)."""
+
+    root: str | None = None
+    storage: StoreSettings = field(default_factory=StoreSettings)
+    output: Output = Output.TEXT
+
+    def config(self) -> dict[str, Any]:
+        """Settings for a client. Raises BadParameter when there is no root."""
+        if not self.root:
+            raise typer.BadParameter("Where is the cluster? Give --root, or set TXNLOG_ROOT.")
+        config: dict[str, Any] = {"txnlog.root": self.root, "client.id": CLIENT_ID}
+        config.update({STORAGE_PREFIX + key: value for key, value in self.storage.items()})
+        return config
+
+    def admin(self) -> AdminClient:
+        """An admin client for the cluster."""
+        return AdminClient(self.config())
+
+    @property
+    def is_json(self) -> bool:
+        return self.output is Output.JSON
+
+    def show(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A table; in JSON a list with an object for each row, named as the columns."""
+        if self.is_json:
+            self.show_json([dict(zip(columns, row, strict=True)) for row in rows])
+            return
+        table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+        for column in table.columns:
+            column.overflow = "fold"
+        for row in rows:
+            table.add_row(*(Text(_cell(value)) for value in row))
+        console = Console(file=sys.stdout)
+        if console.is_terminal:
+            console.print(table)
+            return
+        # A pipe has no width: nothing may be cut off.
+        console = Console(file=sys.stdout, width=PIPE_WIDTH)
+        with console.capture() as printed:
+            console.print(table)
+        for line in printed.get().splitlines():
+            typer.echo(line.rstrip())
+
+    def show_json(self, value: object) -> None:
+        """One JSON document on a line."""
+        typer.echo(json.dumps(value, ensure_ascii=False))
+
+    def say(self, line: str) -> None:
+        """A line about what was done; nothing in JSON."""
+        if not self.is_json:
+            typer.echo(line)
+
+
+def session_of(context: typer.Context) -> Session:
+    """The session of a command."""
+    found = context.obj
+    assert isinstance(found, Session)
+    return found
+
+
+def parse_storage(given: Sequence[str]) -> StoreSettings:
+    """key=value settings of the object store. Raises BadParameter, without what was given."""
+    found = StoreSettings()
+    for pair in given:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter("--storage takes key=value; one of them is not of that form.")
+        found[key.removeprefix(STORAGE_PREFIX)] = value
+    return found
+
+
+def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """key=value arguments of an option. Raises BadParameter."""
+    found = {}
+    for pair in given:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise typer.BadParameter(f"{option} takes key=value, not {pair!r}.")
+        found[key] = value
+    return found
+
+
+def parse_time_ms(option: str, value: str) -> int:
+    """Milliseconds since 1970, or an ISO 8601 time (UTC where it names no zone)."""
+    if value.isdigit():
+        return int(value)
+    try:
+        at = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{option} takes a time as in 2026-01-31T12:00:00, or ms since 1970, not {value!r}."
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=timezone.utc)
+    return round(at.timestamp() * 1000)
+
+
+def format_time(time_ms: int) -> str:
+    """A time for people; "-" where it is not known."""
+    if time_ms < 0:
+        return "-"
+    at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    return at.isoformat("T", "milliseconds").replace("+00:00", "Z")
+
+
+def parse_numbers(option: str, value: str) -> list[int]:
+    """Numbers separated by commas. Raises BadParameter."""
+    try:
+        return [int(part) for part in value.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{option} takes numbers as in 0,1,2, not {value!r}.") from None
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that a loop ends where it likes to."""
+    stop = threading.Event()
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [signal.SIGINT, signal.SIGTERM] if is_main else []
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def pipe_closed() -> None:
+    """Nobody reads any more: what Python still flushes at its end must go nowhere, in silence."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    return str(value)

@@ -1,0 +1,122 @@
+"""`txnlog topics`: create, delete, list, describe, alter, and delete records of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txnlog.admin import NewPartitions, NewTopic
+from txnlog.cli.flags import KafkaFlags
+from txnlog.cli.session import parse_pairs, session_of
+from txnlog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from txnlog.messages import TopicPartition
+
+app = typer.Typer(cls=KafkaFlags, no_args_is_help=True, help="Create, list, change topics.")
+
+Topic = Annotated[str, typer.Option("--topic", "-t", help="Name of the topic.")]
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    topic: Topic,
+    partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 4,
+    config: Annotated[
+        list[str] | None, typer.Option(help="Configuration, name=value; may be repeated.")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists")] = False,
+) -> None:
+    """Create a topic, and the cluster if there is none."""
+    session = session_of(context)
+    new = NewTopic(topic, partitions, config=parse_pairs("--config", config or ()))
+    try:
+        session.admin().create_topics([new])[topic].result()
+    except TopicAlreadyExistsError:
+        if not if_not_exists:
+            raise
+        return
+    session.say(f"Created topic {topic}.")
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    topic: Topic,
+    if_exists: Annotated[bool, typer.Option("--if-exists")] = False,
+) -> None:
+    """Delete a topic. Created again, it goes on at its old offsets."""
+    session = session_of(context)
+    try:
+        session.admin().delete_topics([topic])[topic].result()
+    except UnknownTopicOrPartitionError:
+        if not if_exists:
+            raise
+        return
+    session.say(f"Deleted topic {topic}.")
+
+
+@app.command("list")
+def list_all(context: typer.Context) -> None:
+    """Names of the topics."""
+    session = session_of(context)
+    topics = session.admin().list_topics().topics
+    if session.is_json:
+        session.show_json(sorted(topics))
+        return
+    for name in sorted(topics):
+        typer.echo(name)
+
+
+@app.command()
+def describe(
+    context: typer.Context,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="All if left out.")] = None,
+) -> None:
+    """Partitions of topics with their log start, last stable offset and end."""
+    session = session_of(context)
+    admin = session.admin()
+    names = [topic] if topic is not None else sorted(admin.list_topics().topics)
+    rows = []
+    for name, future in admin.describe_topics(names).items():
+        found = future.result()
+        rows += [
+            (
+                name,
+                p.id,
+                p.log_start_offset,
+                p.last_stable_offset,
+                p.high_watermark,
+                found.topic_id,
+                dict(found.config),
+            )
+            for p in found.partitions
+        ]
+    columns = ("Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark")
+    session.show((*columns, "TopicId", "Configs"), rows)
+
+
+@app.command()
+def alter(
+    context: typer.Context,
+    topic: Topic,
+    partitions: Annotated[int, typer.Option(help="The new number; it can only grow.")],
+) -> None:
+    """Add partitions. Records stay where they are; a key may go to another partition from now."""
+    session = session_of(context)
+    session.admin().create_partitions([NewPartitions(topic, partitions)])[topic].result()
+    session.say(f"Topic {topic} has {partitions} partitions.")
+
+
+@app.command("delete-records")
+def delete_records(
+    context: typer.Context,
+    topic: Topic,
+    partition: Annotated[int, typer.Option("--partition", "-p")],
+    offset: Annotated[int, typer.Option(help="First offset that stays; -1: none stays.")],
+) -> None:
+    """Move the log start up. Readers below it get OffsetOutOfRange."""
+    session = session_of(context)
+    asked = TopicPartition(topic, partition, offset)
+    found = session.admin().delete_records([asked])[asked].result()
+    session.show(("TOPIC", "PARTITION", "LOW-WATERMARK"), [(topic, partition, found.low_watermark)])

@@ -1,0 +1,244 @@
+"""`txnlog transactions`: finding them, telling whose they are, ending them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from txnlog.admin import AbortTransactionSpec, TransactionDescription
+from txnlog.cli.session import Session, format_time, parse_numbers, session_of
+from txnlog.messages import TopicPartition
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.transitions import TIMEOUT_MS_MAX
+
+app = typer.Typer(no_args_is_help=True, help="Find, explain and end transactions.")
+
+MINUTE_MS = 60_000
+STATES = {state.name.title().replace("_", ""): state for state in TransactionState}
+NAMES = {state: name for name, state in STATES.items()}
+DESCRIBE = (
+    "CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState",
+    "TransactionTimeoutMs", "CurrentTransactionStartTimeMs", "TransactionDurationMs",
+    "TopicPartitions",
+)  # fmt: skip
+PRODUCERS = (
+    "ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp",
+    "CurrentTransactionStartOffset",
+)  # fmt: skip
+HANGING = (
+    "Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset",
+    "LastTimestamp", "Duration(min)",
+)  # fmt: skip
+
+TransactionalId = Annotated[str, typer.Option("--transactional-id", help="Name of the producer.")]
+Reason = Annotated[str, typer.Option(help="Told to whoever wrote under the id.")]
+
+
+@app.command("list")
+def list_all(
+    context: typer.Context,
+    state: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(STATES)}; may be repeated.")
+    ] = None,
+    producer_id: Annotated[list[int] | None, typer.Option(help="May be repeated.")] = None,
+    duration_filter: Annotated[
+        int, typer.Option(help="Only those that are open for longer than so many ms.")
+    ] = -1,
+    transactional_id_pattern: Annotated[
+        str | None, typer.Option(help="Regular expression that the whole id must match.")
+    ] = None,
+) -> None:
+    """Transactional ids, their shard, producer id and state."""
+    session = session_of(context)
+    unknown = sorted(set(state or ()) - set(STATES))
+    if unknown:
+        raise typer.BadParameter(
+            f"There is no state {unknown[0]!r}; there are: {', '.join(STATES)}."
+        )
+    found = session.admin().list_transactions(
+        states=[STATES[name] for name in state or ()],
+        producer_ids=producer_id or (),
+        duration_ms=duration_filter,
+        transactional_id_pattern=transactional_id_pattern,
+    )
+    rows = [
+        (t.transactional_id, t.coordinator, t.producer_id, NAMES[t.state]) for t in found.result()
+    ]
+    session.show(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows)
+
+
+@app.command()
+def describe(context: typer.Context, transactional_id: TransactionalId) -> None:
+    """What an id has open, who owns it since when, and who fenced or aborted it and why."""
+    session = session_of(context)
+    found = session.admin().describe_transactions([transactional_id])[transactional_id].result()
+    row = dict(zip(DESCRIBE, _described(found), strict=True))
+    if session.is_json:
+        session.show_json([{**row, **_ownership(found)}])
+        return
+    session.show(DESCRIBE, [tuple(row.values())])
+    for line in _story(found):
+        typer.echo(line)
+
+
+def _described(found: TransactionDescription) -> tuple[object, ...]:
+    start_ms = found.start_time_ms
+    return (
+        found.coordinator_id,
+        found.transactional_id,
+        found.producer_id,
+        found.producer_epoch,
+        NAMES[found.state],
+        found.timeout_ms,
+        start_ms,
+        None if start_ms is None else max(0, time.time_ns() // 1_000_000 - start_ms),
+        [f"{p.topic}-{p.partition}" for p in found.topic_partitions],
+    )
+
+
+def _ownership(found: TransactionDescription) -> dict[str, Any]:
+    last = found.fenced
+    return {
+        "Owner": found.owner,
+        "OwnerSinceMs": found.owner_since_ms,
+        "OwnerFenced": found.is_owner_fenced,
+        "QueryId": found.query_id or None,
+        "Groups": list(found.groups),
+        "PreparedByClient": found.prepared_by_client,
+        "LastFenced": last and {"By": last.by, "AtMs": last.at_ms, "Reason": last.reason},
+    }
+
+
+def _story(found: TransactionDescription) -> list[str]:
+    lines = ["", f"Owner: {found.owner}, since {format_time(found.owner_since_ms)}"]
+    if found.is_owner_fenced:
+        lines.append("  It is fenced: it may write nothing more.")
+    if found.prepared_by_client:
+        lines.append("Prepared by its client: it waits for the second phase, and never times out.")
+    if found.groups:
+        lines.append(f"Commits offsets of: {', '.join(found.groups)}")
+    last = found.fenced
+    if last is not None:
+        lines.append(f"Last fenced or aborted: {format_time(last.at_ms)}, by {last.by}")
+        lines.append(f"  Why: {last.reason}")
+    return lines
+
+
+@app.command("describe-producers")
+def describe_producers(
+    context: typer.Context,
+    topic: Annotated[str, typer.Option("--topic", "-t")],
+    partition: Annotated[int, typer.Option("--partition", "-p")],
+) -> None:
+    """The producers a partition knows: their last sequence, and what they have open there."""
+    session = session_of(context)
+    asked = TopicPartition(topic, partition)
+    rows = [
+        (
+            s.producer_id,
+            s.producer_epoch,
+            s.coordinator_epoch,
+            s.last_sequence,
+            s.last_timestamp_ms,
+            _none(session, s.current_transaction_start_offset),
+        )
+        for s in session.admin().describe_producers([asked])[asked].result()
+    ]
+    session.show(PRODUCERS, rows)
+
+
+def _none(session: Session, value: int | None) -> object:
+    """As Kafka's tool writes it."""
+    return "None" if value is None and not session.is_json else value
+
+
+@app.command("find-hanging")
+def find_hanging(
+    context: typer.Context,
+    max_transaction_timeout: Annotated[
+        int, typer.Option(help="Minutes; what is open for less is left out.")
+    ] = TIMEOUT_MS_MAX // MINUTE_MS,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="All if left out.")] = None,
+    partition: Annotated[str | None, typer.Option("--partition", "-p", help="As in 0,1.")] = None,
+) -> None:
+    """Undecided data that holds read_committed readers up, and that nobody will decide."""
+    session = session_of(context)
+    admin = session.admin()
+    partitions = None
+    if topic is not None:
+        numbers = (
+            parse_numbers("--partition", partition)
+            if partition is not None
+            else range(admin.cluster.topic(topic).partitions)
+        )
+        partitions = [TopicPartition(topic, number) for number in numbers]
+    elif partition is not None:
+        raise typer.BadParameter("--partition needs --topic.")
+    found = admin.find_hanging(
+        partitions, max_transaction_timeout_ms=max_transaction_timeout * MINUTE_MS
+    )
+    rows = [
+        (
+            h.topic,
+            h.partition,
+            h.producer_id,
+            h.producer_epoch,
+            h.coordinator_epoch,
+            h.start_offset,
+            h.last_timestamp_ms,
+            h.duration_ms // MINUTE_MS,
+        )
+        for h in found.result()
+    ]
+    session.show(HANGING, rows)
+
+
+@app.command()
+def abort(
+    context: typer.Context,
+    transactional_id: Annotated[str | None, typer.Option()] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p")] = None,
+    producer_id: Annotated[int | None, typer.Option()] = None,
+    producer_epoch: Annotated[int | None, typer.Option()] = None,
+    reason: Reason = "aborted by an operator",
+) -> None:
+    """End what an id has open, or what a producer left undecided in a partition.
+
+    Its owner is fenced. The first needs --transactional-id; the second, for what find-hanging
+    shows, needs --topic, --partition, --producer-id and --producer-epoch.
+    """
+    session = session_of(context)
+    spec: str | AbortTransactionSpec
+    hanging = (topic, partition, producer_id, producer_epoch)
+    if transactional_id is not None and hanging == (None,) * 4:
+        spec, what = transactional_id, transactional_id
+    elif transactional_id is None and topic is not None and None not in hanging:
+        spec = AbortTransactionSpec(
+            topic_partition=TopicPartition(topic, partition or 0),
+            producer_id=producer_id or 0,
+            producer_epoch=producer_epoch or 0,
+        )
+        what = f"producer {producer_id} epoch {producer_epoch} in {topic}-{partition}"
+    else:
+        raise typer.BadParameter(
+            "Give --transactional-id, or all of --topic, --partition, --producer-id and "
+            "--producer-epoch."
+        )
+    session.admin().abort_transaction(spec, reason=reason).result()
+    session.say(f"Aborted the transaction of {what}.")
+
+
+@app.command()
+def fence(
+    context: typer.Context,
+    transactional_id: TransactionalId,
+    reason: Reason = "fenced by an operator",
+) -> None:
+    """Refuse the owner of an id from now on, be it a producer or a Spark query."""
+    session = session_of(context)
+    fenced = session.admin().fence_producers([transactional_id], reason=reason)
+    epoch = fenced[transactional_id].result().producer_epoch
+    session.say(f"Fenced the owner of {transactional_id}; its producer epoch is {epoch} now.")
