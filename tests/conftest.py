@@ -43,6 +43,13 @@ settings.register_profile(
 settings.load_profile("txnlog")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All that starts Spark stays in one worker of `make test`: two would starve each other."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A folder with a short path, for what Spark leaves: its sockets' paths hold 100 bytes."""

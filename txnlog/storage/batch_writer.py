@@ -5,7 +5,7 @@ negative levels at two thirds of their size; a dictionary for keys only, given u
 of time on repeating keys and costs nothing on unique ones; DELTA_BINARY_PACKED makes `offset_delta`
 and constant timestamps nearly free. Files of a few records use snappy: zstd contexts alone would
 take 0.15 of their 0.27 ms, and compaction rewrites such files anyway. Pages of 128 KiB stay in the
-processor's cache while they are encoded (3 %); page checksums would cost 5 %, and the seal has them.
+processor's cache while they are encoded (3 %); page checksums would cost 5 %, and the seal is one.
 """
 
 from __future__ import annotations
