@@ -42,7 +42,7 @@ soak: java $(VENV)/.jars ## minutes of random histories, each with its seed
 	@$(PY) -m pytest -m "" --hypothesis-profile=soak $(ARGS)
 
 ways-in: java $(VENV)/.jars ## each way of docs/deploying.md: wheel, archive, zip, cluster, Connect
-	@$(PY) -m pytest -m "" tests/ways_in $(ARGS)
+	@$(PY) -m pytest -m ways $(ARGS)
 
 lint: $(VENV)/.lint ## ruff and mypy
 	@$(PY) -m ruff check .

@@ -94,7 +94,7 @@ def test_command_refuses_a_group_that_is_not_there() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("module", "figures"),
     [

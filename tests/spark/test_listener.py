@@ -124,7 +124,7 @@ spark.stop()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.ways
 def test_listener_works_over_spark_connect(tmp_path: Path, scratch: Path) -> None:
     """There events travel to the client, which must be able to read the root."""
     pipeline.feed(tmp_path / "root", range(40))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.ways_in import job, launch
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.ways]
 
 
 def test_wheel_in_a_fresh_venv_streams_and_reads(
