@@ -100,7 +100,7 @@ class Accumulator:
             if not self.is_open:
                 return False
             rows = self.buffers.pop(table.destination.topic, None)
-            if rows is not None:
+            if rows is not None and rows.values:
                 self._pieces.append(rows)
             self._pieces.append(table)
             self.held_bytes += table.size_bytes
@@ -119,7 +119,8 @@ class Accumulator:
             pieces = self._pieces
             self._pieces = []
             if self.buffers:
-                pieces.extend(self.buffers.values())
+                # An empty one was opened by a `produce` that has not come to its record yet.
+                pieces.extend(rows for rows in self.buffers.values() if rows.values)
                 self.buffers = {}
             self.is_full = False
             return pieces

@@ -18,7 +18,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from txnlog.accumulator import Accumulator, Destination, OnDelivery, Table
-from txnlog.arguments import HeadersArgument, to_bytes, to_headers
+from txnlog.arguments import HeadersArgument, to_bytes, to_headers, to_timestamp_ms
 from txnlog.arrow_records import check_partitions, check_sizes, to_records
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
@@ -162,10 +162,9 @@ class RecordProducer:
     ) -> None:
         """Take a record; it is sent later, and `on_delivery(error, message)` told by poll or flush.
 
-        `timestamp` in ms since 1970, 0: now. Texts become UTF-8. In a deferred transaction the
-        callback comes after the commit, with the offset that it gave out. Raises
-        RecordTooLargeError, UnknownTopicOrPartitionError, InvalidTxnStateError; and BufferError
-        (BufferExhaustedError) when memory stayed full for max.block.ms. Then nothing was taken.
+        `timestamp` in ms since 1970, 0: now. In a deferred transaction the callback comes after the
+        commit, with the offset that it gave out. Raises RecordTooLarge-, UnknownTopicOrPartition-,
+        InvalidTxnState-, InvalidRecordError, BufferExhaustedError. Then nothing was taken.
         """
         if value.__class__ is not bytes and value is not None:
             value = to_bytes(value, "value")
@@ -180,6 +179,8 @@ class RecordProducer:
         if headers:
             named, headers_bytes = to_headers(headers)
             size_bytes += headers_bytes
+        if timestamp:
+            timestamp = to_timestamp_ms(timestamp)
         called = on_delivery or callback or self._on_delivery
         deadline: Deadline | None = None
         while True:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from txnlog.accumulator import Accumulator, Piece
 from txnlog.batching import Batch, split
 from txnlog.deadlines import Deadline
-from txnlog.errors import TxnLogError
+from txnlog.errors import TransactionAbortableError, TxnLogError
 from txnlog.publishing import Publication
 from txnlog.sweeper import sweep_if_due
 
@@ -76,7 +76,19 @@ class Sender:
         publication = self.publication
         if publication is None:
             return
-        for batch in self.batches_of(pieces):
+        try:
+            batches = list(self.batches_of(pieces))
+        except Exception as error:
+            # A bug; but what was taken must not be missing from a commit without a word (R40).
+            logger.exception("Records cannot be made ready to be sent")
+            for piece in pieces:
+                self.accumulator.release(piece.size_bytes)
+            publication.error = TransactionAbortableError(
+                f"Records that were taken cannot be made ready to be sent ({error!r}), and are "
+                "lost. Abort the transaction, or close the producer, and report this."
+            )
+            batches = []
+        for batch in batches:
             publication.add(batch)
         publication.pump()
         if publication.error is not None:

@@ -1,0 +1,150 @@
+"""Consume, transform, produce: every order gets one invoice, however often the workers are killed.
+
+Workers of one group read orders, and write an invoice for each to another topic. What they have
+read is committed in the same transaction as what they have written (KIP-447), so an order counts as
+read exactly when its invoice is there. The workers are killed again and again, and started anew.
+
+    python examples/consume_transform_produce.py [--root /tmp/shop] [--orders 2000] [--workers 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.errors import TxnLogError
+from txnlog.messages import OFFSET_BEGINNING, TopicPartition
+from txnlog.producer import Producer
+
+SPAWN = multiprocessing.get_context("spawn")
+PARTITIONS = 4
+PRICES = {"apple": 30, "pear": 40, "plum": 15}
+
+
+def work(root: str, name: str) -> None:
+    """Write invoices until killed; a worker keeps nothing but its name, the transactional.id."""
+    consumer = Consumer(
+        {
+            "txnlog.root": root,
+            "group.id": "invoicing",
+            "auto.offset.reset": "earliest",
+            # Positions are committed in the transactions, and nowhere else.
+            "enable.auto.commit": False,
+            # How soon the partitions of a worker that was killed go to another.
+            "session.timeout.ms": 3_000,
+            "heartbeat.interval.ms": 500,
+        }
+    )
+    producer = Producer({"txnlog.root": root, "transactional.id": name})
+    # Fences who had this name before, and ends what it left undone.
+    producer.init_transactions()
+    consumer.subscribe(["orders"])
+    while True:
+        orders = consumer.consume(20, timeout=0.2)
+        if not orders:
+            continue
+        try:
+            with producer.transaction():
+                for order in orders:
+                    producer.produce("invoices", invoice(order.value() or b""), key=order.key())
+                read = consumer.position(consumer.assignment())
+                producer.send_offsets_to_transaction(
+                    [position for position in read if position.offset >= 0],
+                    consumer.consumer_group_metadata(),
+                )
+        except TxnLogError as error:
+            if not error.abortable:
+                raise
+            # Aborted, most likely since another worker has our partitions now. What was read is not
+            # committed: join again, and read on from what is.
+            consumer.unsubscribe()
+            consumer.subscribe(["orders"])
+
+
+def invoice(order: bytes) -> str:
+    """The sum of an order."""
+    basket = json.loads(order)
+    return json.dumps({"cents": sum(PRICES[article] * basket[article] for article in basket)})
+
+
+def place_orders(root: str, first: int, end: int) -> None:
+    """Orders with these numbers."""
+    with Producer({"txnlog.root": root}) as producer:
+        for number in range(first, end):
+            basket = Counter(random.choices(list(PRICES), k=3))
+            producer.produce("orders", json.dumps(basket), key=f"order-{number:05}")
+
+
+def read(root: str, topic: str) -> dict[str, list[bytes]]:
+    """Key -> values, of every record a read_committed reader sees now."""
+    found: dict[str, list[bytes]] = {}
+    with Consumer({"txnlog.root": root}) as consumer:
+        consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)]
+        )
+        while messages := consumer.consume(10_000, timeout=0.2):
+            for message in messages:
+                found.setdefault((message.key() or b"").decode(), []).append(message.value() or b"")
+    return found
+
+
+def start(root: str, name: str) -> SpawnProcess:
+    process = SPAWN.Process(target=work, args=(root, name))
+    process.start()
+    return process
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", help="folder of the cluster; a temporary one by default")
+    parser.add_argument("--orders", type=int, default=2_000)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--life-s", type=float, default=2.0, help="time between two kills")
+    arguments = parser.parse_args()
+    root = arguments.root or tempfile.mkdtemp(prefix="consume-transform-produce-")
+    cluster = Cluster.open(root, create=True)
+    for topic in ("orders", "invoices"):
+        cluster.create_topic(topic, partitions=PARTITIONS, exist_ok=True)
+    print(f"The cluster is in {Path(root).resolve()}")
+
+    workers = {
+        name: start(root, name) for name in map("worker-{}".format, range(arguments.workers))
+    }
+    rounds, placed = 10, len(read(root, "orders"))
+    for number in range(1, rounds + 1):
+        end = max(placed, arguments.orders * number // rounds)
+        place_orders(root, placed, end)
+        placed = end
+        time.sleep(random.uniform(0.5, 1.5) * arguments.life_s)
+        name = random.choice(list(workers))
+        workers[name].kill()
+        workers[name].join()
+        workers[name] = start(root, name)
+        print(f"killed {name}; {len(read(root, 'invoices'))} invoices for {placed} orders so far")
+    while len(read(root, "invoices")) < placed:
+        failed = [name for name, worker in workers.items() if not worker.is_alive()]
+        if failed:
+            raise SystemExit(f"{failed} failed.")
+        time.sleep(0.2)
+    # To stop a worker is to kill it: what it was at is aborted, or finished, by whoever comes next.
+    for worker in workers.values():
+        worker.kill()
+        worker.join()
+
+    orders, invoices = read(root, "orders"), read(root, "invoices")
+    expected = {key: [invoice(values[0]).encode()] for key, values in orders.items()}
+    assert invoices == expected, "an order without its invoice, or with two"
+    print(f"{len(orders)} orders, each with one invoice, after {rounds} kills.")
+
+
+if __name__ == "__main__":
+    main()

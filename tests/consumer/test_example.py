@@ -1,0 +1,31 @@
+"""The example runs as its readers would run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_every_order_gets_one_invoice_after_the_workers_were_killed(tmp_path: Path) -> None:
+    """Input counts as read exactly when its output is there, between processes (R45, R48, R50)."""
+    ran = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "examples" / "consume_transform_produce.py"),
+            f"--root={tmp_path}",
+            "--orders=500",
+            "--life-s=1",
+        ],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "500 orders, each with one invoice" in ran.stdout

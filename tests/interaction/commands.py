@@ -1,0 +1,219 @@
+"""The language of the traces.
+
+    create orders stock                 topics of one partition
+    group readers                       a group at its next generation
+    a init tx                           process a becomes the owner of transactional.id tx
+    a commit orders=x1,x2 read=0..10    a deferred transaction: records, and input that was read
+    a open orders=x1 read=0..10         an eager one begins: partitions, then data
+    a append orders=x2                  more data for it; its partitions are added first
+    a commit | a abort                  its end
+    s time-out tx | s finish tx         what a sweeper does to a row it has looked at
+    s sweep                             one look of a sweeper at everything
+    a fetch readers                     committed positions, for a reader that needs stable ones
+    a goes on                           a stopped process does
+    wait 61                             seconds pass
+
+A line may end in `stop-before=`, `stop-after=`, `die-before=` or `die-after=` and a write:
+PREPARE_COMMIT, or with the table, PRODUCE:orders; TIME_OUT stands for TIME OUT, and so on.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from tests.interaction.environment import Process, Stop, World
+from tests.interaction.picture import picture
+from txnlog.cluster import Cluster
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.storage.parquet import RECORD_SCHEMA, write_batch_file
+from txnlog.sweeper import Sweeper
+
+GROUP = "readers"
+TIMEOUT_MS = 60_000
+STATES = ("PREPARE_", "COMPLETE_")
+
+
+class Interpreter:
+    """Carries out one line after the other, and tells what came of it."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self._sweepers: dict[Cluster, Sweeper] = {}
+
+    def step(self, line: str) -> list[str]:
+        """What a line gives: the writes, the answer, and the picture afterwards."""
+        words, stop = _split(line)
+        match words:
+            case ["create", *topics]:
+                for topic in topics:
+                    self.world.reader().create_topic(topic, partitions=1)
+                told = []
+            case ["group", name]:
+                told = [f"generation {self.world.reader().groups.start(name)}"]
+            case ["wait", seconds]:
+                self.world.shared.clock.advance_ms(int(seconds) * 1000)
+                return ["ok"]
+            case [name, "goes", "on"]:
+                told = self.world.processes[name].go_on(stop)
+            case [name, verb, *rest]:
+                process = self.world.process(name)
+                told = process.run(self._act(process, verb, rest), stop)
+            case _:
+                raise ValueError(f"{line!r} is no command")
+        return [*told, *picture(self.world.reader())]
+
+    def end(self) -> None:
+        self.world.end()
+
+    def _act(self, process: Process, verb: str, rest: Sequence[str]) -> Callable[[], str]:
+        cluster = process.cluster
+        coordinator = cluster.coordinator
+
+        def act() -> str:
+            match verb, rest:
+                case "init", [name]:
+                    owner = Owner(run_id=process.name, host="there", pid=1)
+                    process.row = coordinator.init_producer_id(name, owner, timeout_ms=TIMEOUT_MS)
+                    process.sequences.clear()
+                case "open" | "append", given:
+                    self._append(process, given, is_first=verb == "open")
+                case "commit", given:
+                    batches, read = _given(cluster, given)
+                    _adopt(process, coordinator.commit(_own(process), batches, offsets=read))
+                case "abort", []:
+                    _adopt(process, coordinator.abort(_own(process)))
+                case "time-out", [name]:
+                    coordinator.time_out(_row(cluster, name), by=process.name)
+                case "finish", [name]:
+                    coordinator.finish(_row(cluster, name), read_ms=cluster.store.clock.boot_ms())
+                case "sweep", []:
+                    sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster))
+                    return f"settles {sweeper.sweep()}"
+                case "fetch", [group]:
+                    return f"finds {cluster.groups.fetch(group) or 'nothing'}"
+                case _:
+                    raise ValueError(f"{verb} {rest} is no command")
+            return "is done"
+
+        return act
+
+    def _append(self, process: Process, given: Sequence[str], *, is_first: bool) -> None:
+        coordinator = process.cluster.coordinator
+        batches, read = _given(process.cluster, given)
+        if is_first:
+            process.sequences.clear()
+        named = [
+            TopicPartitions(topic=b.topic, topic_id=b.topic_id, partitions=(0,)) for b in batches
+        ]
+        groups = [request.group_id for request in read]
+        process.row = coordinator.add_partitions(_own(process), named, groups=groups)
+        if read:
+            process.cluster.groups.add_pending(process.row, read)
+        for batch in batches:
+            sequence = process.sequences.get(batch.topic, 0)
+            coordinator.append(process.row, [batch], {0: sequence})
+            process.sequences[batch.topic] = sequence + batch.num_records
+
+
+def replay(text: str) -> str:
+    """The trace with the answers as they are now."""
+    interpreter = Interpreter()
+    out: list[str] = []
+    try:
+        for block in text.strip().split("\n\n"):
+            lines = block.split("\n")
+            heads = [line for line in lines if line.startswith("#")]
+            commands = [line for line in lines if line.startswith("> ")]
+            assert len(commands) <= 1, f"one command per block, not {commands}"
+            answers = [] if not commands else interpreter.step(commands[0].removeprefix("> "))
+            out.append("\n".join([*heads, *commands, *map(_fitted, answers)]))
+    finally:
+        with suppress(AssertionError):
+            interpreter.end()
+    return "\n\n".join(out) + "\n"
+
+
+def _fitted(line: str) -> str:
+    return textwrap.fill(
+        line, 100, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+    )
+
+
+def _split(line: str) -> tuple[list[str], Stop | None]:
+    words = line.split()
+    how, is_stop, write = words[-1].partition("=")
+    if not is_stop or how.split("-")[0] not in ("stop", "die"):
+        return words, None
+    operation, *table = write.split(":")
+    if not operation.startswith(STATES):
+        operation = operation.replace("_", " ")
+    kind, when = how.split("-")
+    return words[:-1], Stop(kind, when, ":".join([operation, *table]))
+
+
+def _own(process: Process) -> TransactionMetadata:
+    assert process.row is not None, f"{process.name} has called no init"
+    return process.row
+
+
+def _adopt(process: Process, row: TransactionMetadata) -> None:
+    """Go on with the row after an end; not with another owner's, as the producer does it."""
+    if row.owner.run_id == process.name:
+        process.row = row
+
+
+def _row(cluster: Cluster, name: str) -> TransactionMetadata:
+    row = cluster.coordinator.describe(name)
+    assert row is not None, f"there is no row of {name}"
+    return row
+
+
+def _given(cluster: Cluster, given: Sequence[str]) -> tuple[list[StagedBatch], list[GroupOffsets]]:
+    batches, read = [], []
+    for word in given:
+        name, _, what = word.partition("=")
+        if name == "read":
+            start, _, end = what.partition("..")
+            read.append(
+                GroupOffsets(
+                    group_id=GROUP,
+                    generation=1,
+                    start={"input": {0: int(start)}},
+                    end={"input": {0: int(end)}},
+                )
+            )
+        else:
+            batches.append(_staged(cluster, name, what.split(",")))
+    return batches, read
+
+
+def _staged(cluster: Cluster, topic: str, values: Sequence[str]) -> StagedBatch:
+    """A data file of these records, named after them."""
+    count = len(values)
+    records = pa.RecordBatch.from_arrays(
+        [
+            pa.array(range(count), pa.timestamp("us", tz="UTC")),
+            pa.nulls(count, pa.binary()),
+            pa.array([value.encode() for value in values], pa.binary()),
+            pa.nulls(count, RECORD_SCHEMA.field("headers").type),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+    path = f"part-0-{'-'.join(values)}.parquet"
+    file = write_batch_file(cluster.store, f"{topic}/{path}", records)
+    return StagedBatch(
+        topic=topic,
+        topic_id=cluster.topic(topic).topic_id,
+        partition=0,
+        path=path,
+        size_bytes=file.size_bytes,
+        num_records=count,
+        timestamp_min_us=0,
+        timestamp_max_us=count,
+        staged_ms=cluster.store.now_ms(),
+    )

@@ -1,0 +1,34 @@
+"""The sender comes between the two steps in which `produce` opens a topic's buffer and fills it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.producer.worlds import producer, values, world
+from txnlog.producer import Producer
+
+
+def open_buffer(made: Producer, topic: str) -> None:
+    """What another thread's `produce` has done when it loses the lock, and has the record still."""
+    destination = made._make_ready(topic, made._deadline("produce()", None))
+    with made._accumulator.lock:
+        made._accumulator.open_rows(destination, 0)
+
+
+@pytest.mark.parametrize("publish", ["deferred", "eager", None])
+def test_empty_buffer_loses_no_record_of_another_topic(publish: str | None) -> None:
+    """The sender failed on it, after it had taken everything: a torn transaction (R40, R53)."""
+    shared = world()
+    made = producer(shared, publish and "p", publish or "deferred")
+    if publish is not None:
+        made.init_transactions()
+        made.begin_transaction()
+    open_buffer(made, "stock")
+    made.produce("orders", "x", partition=0)
+    made.poll()
+    made.produce("stock", "y", partition=0)
+    made.flush()
+    if publish is not None:
+        made.commit_transaction()
+    assert values(made._outlet.cluster, "orders") == ["x"]
+    assert values(made._outlet.cluster, "stock") == ["y"]

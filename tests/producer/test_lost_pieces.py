@@ -1,0 +1,48 @@
+"""What the producer has taken, and cannot make ready to be sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.producer.worlds import producer, values, world
+from txnlog import batching
+from txnlog.errors import InvalidRecordError, TransactionAbortableError
+
+
+@pytest.mark.parametrize("publish", ["deferred", "eager"])
+@pytest.mark.parametrize("timestamp", [2**70, 2**62, -1])
+def test_time_that_no_record_can_have_is_refused_before_the_record_is_taken(
+    publish: str, timestamp: int
+) -> None:
+    """It would fail, or be another time, when the columns are made."""
+    made = producer(world(), "p", publish)
+    made.init_transactions()
+    with made.transaction():
+        made.produce("orders", "a")
+        with pytest.raises(InvalidRecordError, match="milliseconds"):
+            made.produce("orders", "b", timestamp=timestamp)
+        with pytest.raises(TypeError, match="milliseconds"):
+            made.produce("orders", "b", timestamp="2026-01-01")  # type: ignore[arg-type]
+    assert values(made._outlet.cluster, "orders") == ["a"]
+
+
+@pytest.mark.parametrize("publish", ["deferred", "eager"])
+def test_records_that_cannot_be_made_ready_never_let_the_rest_commit(
+    publish: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug took records away, and a second commit without them said yes (R40)."""
+    made = producer(world(), "p", publish)
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(batching, "_to_records", lambda rows: 1 // 0)
+        with pytest.raises(TransactionAbortableError, match="ZeroDivisionError"):
+            made.commit_transaction()
+    with pytest.raises(TransactionAbortableError):
+        made.commit_transaction()
+    made.abort_transaction()
+    with made.transaction():
+        made.produce("orders", "b")
+    assert values(made._outlet.cluster, "orders") == ["b"]
+    assert made._accumulator.held_bytes == 0

@@ -1,0 +1,212 @@
+"""Producers and copiers that are killed, or sleep while a successor takes over; and the verdict."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+from tests.soak import clients
+from tests.soak.clients import COPIES, FENCED, GROUP, PARTITIONS, RECORDS, SOURCES
+from txnlog.cluster import Cluster
+from txnlog.consumer import Consumer
+from txnlog.messages import OFFSET_BEGINNING, TopicPartition
+from txnlog.testing.invariants import check_cluster
+
+SPAWN = multiprocessing.get_context("spawn")
+PUBLICATIONS = ("deferred", "eager")
+SLEEPS_EVERY = 5
+DRAIN_S_MAX = 180
+
+
+@dataclass(slots=True)
+class Client:
+    """A role under one transactional.id, and its present life."""
+
+    name: str
+    role: str
+    publish: tuple[str, ...]
+    process: SpawnProcess
+    life: int = 0
+
+
+class Bounce:
+    """One cluster, its clients, and a checker that is never killed."""
+
+    def __init__(self, folder: Path, *, producers: int, copiers: int, seed: int) -> None:
+        self.folder = folder
+        self.root = folder / "cluster"
+        self.chosen = random.Random(seed)
+        self.kills = self.sleeps = 0
+        self._sleepers: list[SpawnProcess] = []
+        self._woken: list[SpawnProcess] = []
+        cluster = Cluster.open(str(self.root), create=True)
+        for topic in (*SOURCES, COPIES):
+            cluster.create_topic(topic, partitions=PARTITIONS)
+        self._checker = self._begin("check", "checker", 0, ())
+        self.producers = [self._client("produce", f"producer{n}", n) for n in range(producers)]
+        self.copiers = [self._client("copy", f"copier{n}", n) for n in range(copiers)]
+
+    def run(self, duration_s: float, *, every_s: float = 1.0) -> None:
+        """Kill one after the other, or let it sleep until the next one's turn."""
+        begun_s = time.monotonic()
+        for number in range(1, int(duration_s / every_s) + 1):
+            time.sleep(max(0.0, begun_s + number * every_s - time.monotonic()))
+            self._check_alive()
+            self._wake()
+            client = self.chosen.choice([*self.producers, *self.copiers])
+            self._succeed(client, sleeps=number % SLEEPS_EVERY < 2)
+
+    def finish(self) -> None:
+        """Let everybody end in peace; every order is copied then."""
+        self._wake()
+        for sleeper in self._woken:
+            self._await_end(sleeper, FENCED)
+        (self.folder / "stop").touch()
+        for client in self.producers:
+            self._await_end(client.process, 0)
+        cluster = Cluster.open(str(self.root))
+        view = cluster.topic(SOURCES[0]).view
+        ends = {p: view.last_stable_offset(p) for p in range(PARTITIONS)}
+        deadline_s = time.monotonic() + DRAIN_S_MAX
+        while cluster.groups.fetch(GROUP, fence=True, patience_ms=60_000).get(SOURCES[0]) != ends:
+            assert time.monotonic() < deadline_s, f"not all was copied up to {ends}"
+            self._check_alive(copiers_only=True)
+            time.sleep(0.2)
+        (self.folder / "stop-copiers").touch()
+        for client in self.copiers:
+            self._await_end(client.process, 0)
+        (self.folder / "stop-checker").touch()
+        self._await_end(self._checker, 0)
+
+    def close(self) -> None:
+        """Kill what is left, when a test has failed."""
+        clients_left = [client.process for client in (*self.producers, *self.copiers)]
+        for process in (*clients_left, *self._sleepers, *self._woken, self._checker):
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    # -- the verdict -------------------------------------------------------------------------------
+
+    def verdict(self) -> str:
+        """Check what is in the topics; a line of figures."""
+        assert not self._failures()
+        read = self._read()
+        checked = json.loads((self.folder / "checked.json").read_text())
+        assert {
+            t: [[tuple(r) for r in p] for p in parts] for t, parts in checked.items()
+        } == read, "who read all the while has seen something else than who reads now"
+        committed = self._check_transactions(read)
+        for partition in range(PARTITIONS):
+            orders = [value for _, value in read[SOURCES[0]][partition]]
+            copies = [value for _, value in read[COPIES][partition]]
+            assert copies == orders, f"partition {partition}: copies differ from what was copied"
+        check_cluster(Cluster.open(str(self.root)), settled=True)
+        records = sum(len(p) for parts in read.values() for p in parts)
+        return (
+            f"{committed} transactions and {records} records read, after {self.kills} kills and "
+            f"{self.sleeps} zombies"
+        )
+
+    def _check_transactions(self, read: dict[str, list[list[tuple[int, str]]]]) -> int:
+        """Whole, once, in order; all that was acknowledged, and at most one more for each life."""
+        parts: defaultdict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
+        for topic in SOURCES:
+            for partition, records in enumerate(read[topic]):
+                newest: dict[tuple[str, str], tuple[int, int]] = {}
+                for offset, value in records:
+                    name, life, number, record, fate = value.split(".")
+                    assert fate == "yes", f"{topic}-{partition}@{offset}: {value} was aborted"
+                    at = (int(number), int(record))
+                    before = newest.get((name, life), (-1, -1))
+                    assert before < at, f"{topic}-{partition}@{offset}: {value} after {before}"
+                    newest[name, life] = at
+                    parts[name, life, int(number)][int(record)] += 1
+        for transaction, found in parts.items():
+            assert found == Counter(range(RECORDS)), f"{transaction} is torn: {found}"
+        seen: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        for name, life, number in parts:
+            seen[name, life].add(number)
+        for client in self.producers:
+            for life in range(client.life + 1):
+                path = self.folder / f"done-{client.name}-{life}"
+                done = {int(line) for line in path.read_text().split()} if path.exists() else set()
+                shown = seen.pop((client.name, str(life)), set())
+                assert done <= shown, f"{path.name}: {done - shown} acknowledged, but not there"
+                more = shown - done
+                assert len(more) <= 1, f"{path.name}: {more} were never acknowledged"
+                assert not more or min(more) > max(done, default=-1)
+        assert not seen, f"transactions of nobody: {seen}"
+        return len(parts)
+
+    def _read(self) -> dict[str, list[list[tuple[int, str]]]]:
+        """Everything a new reader gets."""
+        found: dict[str, list[list[tuple[int, str]]]] = {}
+        with Consumer({"txnlog.root": str(self.root)}) as reader:
+            for topic in (*SOURCES, COPIES):
+                found[topic] = [[] for _ in range(PARTITIONS)]
+                reader.assign(
+                    [TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)]
+                )
+                while messages := reader.consume(10_000, 0.1):
+                    for message in messages:
+                        record = (message.offset() or 0, (message.value() or b"").decode())
+                        found[topic][message.partition()].append(record)
+        return found
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def _client(self, role: str, name: str, number: int) -> Client:
+        publish = (PUBLICATIONS[number % 2],)
+        return Client(name, role, publish, self._begin(role, name, 0, publish))
+
+    def _begin(self, role: str, name: str, life: int, more: tuple[str, ...]) -> SpawnProcess:
+        arguments = (getattr(clients, role), self.root, name, life, *more)
+        process = SPAWN.Process(target=clients.guarded, args=arguments, daemon=True)
+        process.start()
+        return process
+
+    def _succeed(self, client: Client, *, sleeps: bool) -> None:
+        """The next life: its predecessor is dead, or asleep and will find itself fenced (R44)."""
+        process = client.process
+        assert process.pid is not None
+        # Who wakes up before its init is no zombie: its start is the newer one then.
+        if sleeps and (self.folder / f"owner-{client.name}-{client.life}").exists():
+            os.kill(process.pid, signal.SIGSTOP)
+            self._sleepers.append(process)
+            self.sleeps += 1
+        else:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            self.kills += 1
+        client.life += 1
+        client.process = self._begin(client.role, client.name, client.life, client.publish)
+
+    def _wake(self) -> None:
+        for sleeper in self._sleepers:
+            os.kill(sleeper.pid or 0, signal.SIGCONT)
+        self._woken += self._sleepers
+        self._sleepers.clear()
+
+    def _check_alive(self, *, copiers_only: bool = False) -> None:
+        processes = {client.name: client.process for client in self.copiers}
+        if not copiers_only:
+            processes.update({client.name: client.process for client in self.producers})
+        processes["checker"] = self._checker
+        for name, process in processes.items():
+            assert process.is_alive(), f"{name} ended with {process.exitcode}: {self._failures()}"
+
+    def _await_end(self, process: SpawnProcess, exit_code: int) -> None:
+        process.join(DRAIN_S_MAX)
+        assert process.exitcode == exit_code, f"{process.exitcode}: {self._failures()}"
+
+    def _failures(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("failed-*")))

@@ -1,0 +1,198 @@
+"""The processes of the bounce test: producers, copiers, and a checker that reads all the while.
+
+A record's value is `<producer>.<life>.<transaction>.<record>.<fate>`; fate `no` is a transaction
+that its producer aborts, which nobody may ever read. What was acknowledged is written to a file
+after the commit returned, so a killed process has told of each commit it heard of, but one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from txnlog.consumer import Consumer
+from txnlog.errors import OperationTimedOutError, ProducerFencedError, TxnLogError
+from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
+from txnlog.producer import Producer
+
+PARTITIONS = 4
+SOURCES = ("orders", "stock")
+COPIES = "copies"
+GROUP = "copiers"
+RECORDS = 6
+ABORTED_EVERY = 3
+FENCED = 3
+PAUSE_S_MAX = 0.04
+SESSION_MS = 3_000
+
+
+def guarded(role: Callable[..., None], root: Path, name: str, life: int, *more: str) -> None:
+    """Run a role; exit code 0 at its end, FENCED when another life took over, else 1.
+
+    What a thread of a client had to log as an error is a failure, too.
+    """
+    failed = root.parent / f"failed-{name}-{life}"
+    handler = logging.FileHandler(failed, delay=True)
+    handler.setLevel(logging.ERROR)
+    logging.getLogger("txnlog").addHandler(handler)
+    try:
+        role(root, name, life, *more)
+    except ProducerFencedError:
+        sys.exit(FENCED)
+    except BaseException:
+        failed.write_text(traceback.format_exc())
+        sys.exit(1)
+
+
+def produce(root: Path, name: str, life: int, publish: str) -> None:
+    """Transactions over two topics, every third one aborted, until the file `stop` is there."""
+    chosen = random.Random(f"{name} {life}")
+    producer = _producer(root, name, life, publish)
+    number = 0
+    with (root.parent / f"done-{name}-{life}").open("a") as done:
+        while not (root.parent / "stop").exists():
+            is_kept = number % ABORTED_EVERY != ABORTED_EVERY - 1
+            producer.begin_transaction()
+            for record in range(RECORDS):
+                value = f"{name}.{life}.{number}.{record}.{'yes' if is_kept else 'no'}"
+                topic = SOURCES[record % len(SOURCES)]
+                producer.produce(topic, value, partition=chosen.randrange(PARTITIONS))
+            if chosen.random() < 0.5:
+                producer.flush()
+            if _end(producer, commit=is_kept):
+                done.write(f"{number}\n")
+                done.flush()
+            number += 1
+            time.sleep(chosen.random() * PAUSE_S_MAX)
+    producer.close()
+
+
+def copy(root: Path, name: str, life: int, publish: str) -> None:
+    """Copy orders, partition by partition, with the offsets in the transaction, as a group."""
+    producer = _producer(root, name, life, publish)
+    reader = Consumer(
+        {
+            "txnlog.root": str(root),
+            "group.id": GROUP,
+            "client.id": f"{name}.{life}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": 300,
+            "partition.assignment.strategy": "sticky",
+        }
+    )
+    reader.subscribe([SOURCES[0]])
+    number = 0
+    while not (root.parent / "stop-copiers").exists():
+        found = reader.consume(100, 0.1)
+        if not found:
+            continue
+        is_kept = number % ABORTED_EVERY != ABORTED_EVERY - 1
+        if not _copy(producer, reader, found, commit=is_kept):
+            _rewind(reader)
+        number += 1
+    reader.close()
+    producer.close()
+
+
+def check(root: Path, name: str, life: int) -> None:
+    """Read everything as it appears; at the end write down what was read."""
+    topics = (*SOURCES, COPIES)
+    reader = Consumer({"txnlog.root": str(root), "auto.offset.reset": "earliest"})
+    reader.assign(
+        [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in range(PARTITIONS)]
+    )
+    read: dict[str, list[list[tuple[int, str]]]] = {
+        t: [[] for _ in range(PARTITIONS)] for t in topics
+    }
+    seen: dict[str, set[str]] = {t: set() for t in topics}
+    while True:
+        is_last = (root.parent / "stop-checker").exists()
+        found = reader.consume(10_000, 0.5)
+        for message in found:
+            value, offset = (message.value() or b"").decode(), message.offset() or 0
+            topic, records = message.topic(), read[message.topic()][message.partition()]
+            assert not value.endswith(".no"), f"{value} was aborted; {message}"
+            assert value not in seen[topic], f"{value} is there twice; {message}"
+            assert not records or records[-1][0] < offset, f"{message} after {records[-1]}"
+            seen[topic].add(value)
+            records.append((offset, value))
+        for partition in range(PARTITIONS):
+            copies, orders = read[COPIES][partition], read[SOURCES[0]][partition]
+            both = zip(copies[-200:], orders[len(copies) - len(copies[-200:]) :], strict=False)
+            for (_, copied), (_, order) in both:
+                assert copied == order, f"partition {partition}: {copied} in place of {order}"
+        if is_last and not found:
+            break
+    (root.parent / "checked.json").write_text(json.dumps(read))
+    reader.close()
+
+
+def _producer(root: Path, name: str, life: int, publish: str) -> Producer:
+    """The owner of its id from now on, which the file `owner-...` says."""
+    producer = Producer(
+        {
+            "txnlog.root": str(root),
+            "transactional.id": name,
+            "transaction.publish": publish,
+            "linger.ms": 1,
+        }
+    )
+    producer.init_transactions()
+    (root.parent / f"owner-{name}-{life}").touch()
+    return producer
+
+
+def _end(producer: Producer, *, commit: bool) -> bool:
+    """End the transaction; whether it was committed."""
+    while commit:
+        try:
+            producer.commit_transaction()
+            return True
+        except OperationTimedOutError:
+            continue
+        except TxnLogError as error:
+            if error.fatal:
+                raise
+            break
+    while True:
+        try:
+            producer.abort_transaction()
+            return False
+        except OperationTimedOutError:
+            continue
+
+
+def _copy(producer: Producer, reader: Consumer, found: list[Message], *, commit: bool) -> bool:
+    """One transaction; whether it was committed."""
+    producer.begin_transaction()
+    try:
+        ends: dict[int, int] = {}
+        for message in found:
+            producer.produce(COPIES, message.value(), partition=message.partition())
+            ends[message.partition()] = (message.offset() or 0) + 1
+        positions = [TopicPartition(SOURCES[0], p, offset) for p, offset in ends.items()]
+        producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+    except TxnLogError as error:
+        if error.fatal:
+            raise
+        commit = False
+    return _end(producer, commit=commit)
+
+
+def _rewind(reader: Consumer) -> None:
+    """Back to the committed positions (R49); where they are another's now, join again."""
+    try:
+        for at in reader.committed(reader.assignment(), 10):
+            offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING
+            reader.seek(TopicPartition(at.topic, at.partition, offset))
+    except TxnLogError:
+        reader.unsubscribe()
+        reader.subscribe([SOURCES[0]])

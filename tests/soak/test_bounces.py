@@ -1,0 +1,36 @@
+"""Clients in real processes that are killed all the time, as Kafka's TransactionsBounceTest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.bounce import Bounce
+
+
+@pytest.mark.parametrize(
+    ("producers", "copiers", "duration_s"),
+    [
+        pytest.param(3, 2, 12, marks=pytest.mark.slow, id="short"),
+        pytest.param(8, 4, 120, marks=pytest.mark.soak, id="long"),
+    ],
+)
+def test_killed_and_sleeping_clients_leave_each_transaction_once_or_not_at_all(
+    tmp_path: Path, seed: int, producers: int, copiers: int, duration_s: int
+) -> None:
+    """SIGKILL every second, and zombies whose successors went on.
+
+    Every acknowledged transaction is read once, nothing else is but whole ones whose reply the
+    kill has cut off; aborted ones never; copies equal their input, in order, and a reader that
+    runs all the while sees nothing else either (R44, R48, R49, R50, R51, R53).
+    """
+    bounce = Bounce(tmp_path, producers=producers, copiers=copiers, seed=seed)
+    try:
+        bounce.run(duration_s)
+        bounce.finish()
+    finally:
+        bounce.close()
+    print(bounce.verdict())
+    assert bounce.kills > duration_s // 4
+    assert bounce.sleeps
