@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
-from txnlog.consumption import Callbacks, Consumption
+from txnlog.consuming.consumption import Callbacks, Consumption
+from txnlog.consuming.lookups import describe_topics, positions_for_times, watermarks
+from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import ClientStateError, TxnLogError
-from txnlog.lookups import describe_topics, positions_for_times, watermarks
 from txnlog.messages import (
     OFFSET_INVALID,
     ClusterMetadata,
@@ -24,7 +25,6 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
-from txnlog.record_stream import RecordStream
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Consumer:
         return found
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
-        """An Arrow table (txnlog.fetching.MESSAGE_SCHEMA) as soon as there is any record.
+        """An Arrow table (txnlog.consuming.fetching.MESSAGE_SCHEMA) as soon as there is any record.
 
         Up to fetch.max.bytes; with `num_records` or max.poll.records up to so many rows. Empty when
         there is nothing in time.

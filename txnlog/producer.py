@@ -7,7 +7,8 @@
         producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
 
 Any thread may call it. What each state allows is the table in txnlog.protocol.producer_states; the
-locks are told in txnlog.sender. Every timeout is in seconds; None, or less than 0, is max.block.ms.
+locks are told in txnlog.producing.sender. Every timeout is in seconds; None, or less than 0, is
+max.block.ms.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from txnlog.deadlines import Deadline
 from txnlog.errors import (
     InvalidTxnStateError,
     OperationTimedOutError,
@@ -24,7 +24,11 @@ from txnlog.errors import (
     UnknownTopicIdError,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
-from txnlog.producer_transactions import ProducerTransactions
+from txnlog.producing.deadlines import Deadline
+from txnlog.producing.producer_transactions import ProducerTransactions
+from txnlog.producing.publishing import Deferred, aborted
+from txnlog.producing.record_producer import RecordProducer
+from txnlog.producing.requests import Eager
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.producer_states import (
     ProducerCall,
@@ -32,9 +36,6 @@ from txnlog.protocol.producer_states import (
     failed_state,
     failed_transaction,
 )
-from txnlog.publishing import Deferred, aborted
-from txnlog.record_producer import RecordProducer
-from txnlog.requests import Eager
 
 __all__ = ["Producer"]
 

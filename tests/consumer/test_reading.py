@@ -21,13 +21,13 @@ from tests.consumer.records import (
 )
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.consuming.fetching import MESSAGE_SCHEMA
 from txnlog.errors import (
     CorruptLogError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.fetching import MESSAGE_SCHEMA
 from txnlog.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,

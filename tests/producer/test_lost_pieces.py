@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.producer.worlds import producer, values, world
-from txnlog import batching
 from txnlog.errors import InvalidRecordError, TransactionAbortableError
+from txnlog.producing import batching
 
 
 @pytest.mark.parametrize("publish", ["deferred", "eager"])

@@ -36,8 +36,8 @@ from txnlog.admin.descriptions import (
 )
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
+from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import TxnLogError
-from txnlog.lookups import describe_topics
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX

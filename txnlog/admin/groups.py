@@ -16,8 +16,8 @@ from txnlog.admin.descriptions import (
 from txnlog.admin.topics import by_topic
 from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
+from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, GroupIdNotFoundError
-from txnlog.lookups import check_partition
 from txnlog.messages import TopicPartition
 from txnlog.protocol.group_changes import is_gone, prepare_delete_group, prepare_delete_offsets
 from txnlog.protocol.group_metadata import Group

@@ -16,13 +16,13 @@ from txnlog.admin.descriptions import (
     TopicDescription,
 )
 from txnlog.cluster import NUM_PARTITIONS_DEFAULT, Cluster
+from txnlog.consuming.lookups import positions_for_times, watermarks
 from txnlog.errors import (
     ConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
     TopicAlreadyExistsError,
 )
-from txnlog.lookups import positions_for_times, watermarks
 from txnlog.messages import TopicPartition
 from txnlog.protocol.topic_changes import prepare_delete_records
 from txnlog.protocol.topics import check_topic_name

@@ -15,6 +15,7 @@ from txnlog.admin.descriptions import (
 )
 from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
+from txnlog.consuming.lookups import partition_log
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
@@ -22,7 +23,6 @@ from txnlog.errors import (
     ObjectNotFoundError,
     TransactionalIdNotFoundError,
 )
-from txnlog.lookups import partition_log
 from txnlog.messages import TopicPartition
 from txnlog.protocol.appends import prepare_marker
 from txnlog.protocol.batches import BatchHeader

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from txnlog.batching import Batch, stage
 from txnlog.errors import (
     CommitStateUnknownError,
     InvalidProducerEpochError,
@@ -22,8 +21,9 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicIdError,
 )
+from txnlog.producing.batching import Batch, stage
+from txnlog.producing.publishing import Outlet
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.publishing import Outlet
 
 logger = logging.getLogger("txnlog")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from txnlog.accumulator import Destination
 from txnlog.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+from txnlog.producing.accumulator import Destination
 from txnlog.protocol.topics import check_topic_name
 
 if TYPE_CHECKING:

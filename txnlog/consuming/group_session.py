@@ -11,18 +11,18 @@ import queue
 from collections.abc import Callable, Collection, Mapping
 
 from txnlog.cluster import Cluster
-from txnlog.errors import (
-    ClientStateError,
-    RebalanceInProgressError,
-    TxnLogError,
-)
-from txnlog.membership import (
+from txnlog.consuming.membership import (
     NO_GENERATION,
     Background,
     Heart,
     MemberSettings,
     Membership,
     resolve,
+)
+from txnlog.errors import (
+    ClientStateError,
+    RebalanceInProgressError,
+    TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.protocol.group_metadata import Group, Positions

@@ -4,8 +4,8 @@
     Eager        in a transaction: appended at once as `ongoing`, settled by the transaction's end
     Deferred     in a transaction: files that nobody sees, named by the commit
 
-The first two are in txnlog.requests. Callers hold the producer's io lock; nothing here sleeps or
-knows of threads.
+The first two are in txnlog.producing.requests. Callers hold the producer's io lock; nothing here
+sleeps or knows of threads.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from txnlog.batching import Batch, stage
-from txnlog.deliveries import Deliveries
 from txnlog.errors import TransactionAbortedError, TxnLogError
+from txnlog.producing.batching import Batch, stage
+from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
 
 if TYPE_CHECKING:

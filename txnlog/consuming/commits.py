@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from txnlog.clock import Clock
 from txnlog.config import Config
+from txnlog.consuming.fetching import Key, PartitionReader
+from txnlog.consuming.group_session import GroupSession
 from txnlog.errors import (
     ClientStateError,
     ConfigError,
@@ -19,8 +21,6 @@ from txnlog.errors import (
     TxnLogError,
     UnknownMemberIdError,
 )
-from txnlog.fetching import Key, PartitionReader
-from txnlog.group_session import GroupSession
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
 
 logger = logging.getLogger("txnlog")

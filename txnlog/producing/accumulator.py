@@ -1,7 +1,7 @@
 """Records that wait to be sent: lists per topic, appended to by any thread, taken by the sender.
 
 `produce` runs once per record, so it only appends to three lists. Partitions, sizes of batches and
-Arrow columns are made from the lists at once, when they are taken (txnlog.batching).
+Arrow columns are made from the lists at once, when they are taken (txnlog.producing.batching).
 
 The lock is held for as long as an append takes, and never while anything is read or written. Who
 waits for records or for room waits on `changed`, which belongs to the lock.

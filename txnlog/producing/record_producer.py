@@ -17,14 +17,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from txnlog.accumulator import Accumulator, Destination, OnDelivery, Table
-from txnlog.arguments import HeadersArgument, to_bytes, to_headers, to_timestamp_ms
-from txnlog.arrow_records import check_partitions, check_sizes, to_records
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
-from txnlog.deadlines import Deadline
-from txnlog.deliveries import Deliveries
-from txnlog.destinations import Destinations, check_record
 from txnlog.errors import (
     BufferExhaustedError,
     ClientStateError,
@@ -33,7 +27,16 @@ from txnlog.errors import (
     UnknownTopicIdError,
 )
 from txnlog.forking import refusal, watch
-from txnlog.producer_transactions import ProducerTransactions
+from txnlog.producing.accumulator import Accumulator, Destination, OnDelivery, Table
+from txnlog.producing.arguments import HeadersArgument, to_bytes, to_headers, to_timestamp_ms
+from txnlog.producing.arrow_records import check_partitions, check_sizes, to_records
+from txnlog.producing.deadlines import Deadline
+from txnlog.producing.deliveries import Deliveries
+from txnlog.producing.destinations import Destinations, check_record
+from txnlog.producing.producer_transactions import ProducerTransactions
+from txnlog.producing.publishing import Deferred, Outlet
+from txnlog.producing.requests import Idempotent
+from txnlog.producing.sender import Sender
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.producer_states import (
     ProducerCall,
@@ -43,9 +46,6 @@ from txnlog.protocol.producer_states import (
     prepare_call,
     prepare_move,
 )
-from txnlog.publishing import Deferred, Outlet
-from txnlog.requests import Idempotent
-from txnlog.sender import Sender
 from txnlog.storage.records import RECORD_OVERHEAD_BYTES
 
 logger = logging.getLogger("txnlog")

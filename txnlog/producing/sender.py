@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from txnlog.accumulator import Accumulator, Piece
-from txnlog.batching import Batch, split
-from txnlog.deadlines import Deadline
 from txnlog.errors import TransactionAbortableError, TxnLogError
-from txnlog.publishing import Publication
+from txnlog.producing.accumulator import Accumulator, Piece
+from txnlog.producing.batching import Batch, split
+from txnlog.producing.deadlines import Deadline
+from txnlog.producing.publishing import Publication
 from txnlog.sweeper import sweep_if_due
 
 if TYPE_CHECKING:

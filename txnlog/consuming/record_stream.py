@@ -7,8 +7,8 @@ from itertools import islice
 
 import pyarrow as pa
 
+from txnlog.consuming.fetching import MESSAGE_SCHEMA, Chunk, Fetcher, Key
 from txnlog.errors import TxnLogError
-from txnlog.fetching import MESSAGE_SCHEMA, Chunk, Fetcher, Key
 from txnlog.messages import Message
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.accumulator import Destination, OnDelivery, Piece, Rows
 from txnlog.errors import StorePermissionError, TopicAuthorizationError
+from txnlog.producing.accumulator import Destination, OnDelivery, Piece, Rows
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partition
 from txnlog.storage.batch_writer import write_batch_file

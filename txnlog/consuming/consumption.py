@@ -13,18 +13,19 @@ from enum import Enum
 from typing import Any
 
 from txnlog.cluster import Cluster
-from txnlog.commits import LOST, Commits
 from txnlog.config import Config
+from txnlog.consuming.commits import LOST, Commits
+from txnlog.consuming.fetching import Fetcher, Key, PartitionReader, out_of_range
+from txnlog.consuming.group_session import GroupSession
+from txnlog.consuming.lookups import check_partition
+from txnlog.consuming.membership import MemberSettings, check_subscription
+from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import (
     ClientStateError,
     ConfigError,
     FencedInstanceIdError,
     TxnLogError,
 )
-from txnlog.fetching import Fetcher, Key, PartitionReader, out_of_range
-from txnlog.group_session import GroupSession
-from txnlog.lookups import check_partition
-from txnlog.membership import MemberSettings, check_subscription
 from txnlog.messages import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -34,7 +35,6 @@ from txnlog.messages import (
     TopicPartition,
 )
 from txnlog.protocol.membership import Standing
-from txnlog.record_stream import RecordStream
 from txnlog.sweeper import sweep_if_due
 
 logger = logging.getLogger("txnlog")

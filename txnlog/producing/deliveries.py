@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Condition
 
-from txnlog.accumulator import OnDelivery
-from txnlog.batching import Batch
 from txnlog.errors import TxnLogError
 from txnlog.messages import Message
+from txnlog.producing.accumulator import OnDelivery
+from txnlog.producing.batching import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Inside the consumer: groups, positions and fetching; use txnlog.consumer."""

@@ -1,0 +1,1 @@
+"""Inside the producer: what gathers, sends and publishes; use txnlog.producer."""
