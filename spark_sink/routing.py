@@ -22,13 +22,12 @@ from txnlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.protocol.partitioner import partition_for_keys, sticky_partition
+from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
-# Rows without key and partition go to one partition for so many bytes, then to the next one:
-# a small task makes one file, a large one feeds all partitions alike (as KIP-794 has it).
+# Rows without key and partition go to one partition for so many bytes, then to the next one.
 STICKY_RUN_BYTES = 1 << 20
 
 Int32s = npt.NDArray[np.int32]
@@ -250,9 +249,10 @@ class Router:
                 mine = undecided[places[undecided] == place]
             if mine.size == 0:
                 continue
-            # A record belongs to the run in which it begins.
-            ends = to.sticky_bytes + np.cumsum(sizes[mine])
-            runs = (ends - sizes[mine]) // STICKY_RUN_BYTES
-            first = sticky_partition(to.sticky_seed, to.partitions)
-            partitions[mine] = (first + runs) % to.partitions
-            to.sticky_bytes = int(ends[-1])
+            partitions[mine], to.sticky_bytes = sticky_partitions(
+                sizes[mine],
+                seed=to.sticky_seed,
+                partitions=to.partitions,
+                sent_bytes=to.sticky_bytes,
+                run_bytes=STICKY_RUN_BYTES,
+            )

@@ -194,8 +194,8 @@ class TransactionCoordinator:
         """Steps 0 to 4: commit staged batches and group offsets as one transaction.
 
         `batch` is the micro-batch of a streaming query, remembered with the decision; `phases`
-        takes the times. The row as it is afterwards, under a new epoch. Raises what fences or
-        refuses the transaction, before anything is decided; once it is decided, an error leaves it
+        takes the times. The row as it is afterwards: another owner may have it by then. Raises what
+        fences or refuses the transaction, before anything is decided; afterwards an error leaves it
         for the next one to finish.
         """
         measured = phases or Phases()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from txnlog.errors import StorePermissionError, TopicAuthorizationError
 from txnlog.producing.accumulator import Destination, OnDelivery, Piece, Rows
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.protocol.partitioner import partition_for_keys, sticky_partition
+from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.storage.batch_writer import write_batch_file
 from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes
 
@@ -183,14 +183,15 @@ def _stick(
     undecided: npt.NDArray[np.int64],
     sticky_run_bytes: int,
 ) -> npt.NDArray[np.int32]:
-    """One partition for a run of bytes, then the next one (KIP-794): few files, evenly filled."""
-    sizes = record_sizes(records)[undecided]
-    ends = destination.sticky_bytes + np.cumsum(sizes)
-    # A record belongs to the run in which it begins.
-    runs = (ends - sizes) // sticky_run_bytes
-    destination.sticky_bytes = int(ends[-1])
-    first = sticky_partition(destination.sticky_seed, destination.partitions)
-    return ((first + runs) % destination.partitions).astype(np.int32)
+    """One partition for a run of bytes, then the next one: few files, evenly filled."""
+    found, destination.sticky_bytes = sticky_partitions(
+        record_sizes(records)[undecided],
+        seed=destination.sticky_seed,
+        partitions=destination.partitions,
+        sent_bytes=destination.sticky_bytes,
+        run_bytes=sticky_run_bytes,
+    )
+    return found
 
 
 def _parts(

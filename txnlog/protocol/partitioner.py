@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["murmur2", "partition_for_key", "partition_for_keys", "sticky_partition"]
+__all__ = [
+    "murmur2",
+    "partition_for_key",
+    "partition_for_keys",
+    "sticky_partition",
+    "sticky_partitions",
+]
 
 KeyArray: TypeAlias = pa.Array
 KeyColumn: TypeAlias = "pa.Array | pa.ChunkedArray"
@@ -98,6 +104,20 @@ def sticky_partition(seed: int, partitions: int) -> int:
     """
     _check_partitions(partitions)
     return seed % partitions
+
+
+def sticky_partitions(
+    sizes_bytes: Int64s, *, seed: int, partitions: int, sent_bytes: int, run_bytes: int
+) -> tuple[npt.NDArray[np.int32], int]:
+    """Partitions of records without a key, in runs of `run_bytes`, as KIP-794 has it.
+
+    A small batch makes one file, a large one feeds all partitions alike. A record belongs to the
+    run in which it begins; `sent_bytes` went out before, and what has then is given back, too.
+    """
+    ends = sent_bytes + np.cumsum(sizes_bytes)
+    runs = (ends - sizes_bytes) // run_bytes
+    first = sticky_partition(seed, partitions)
+    return ((first + runs) % partitions).astype(np.int32), int(ends[-1])
 
 
 def _check_partitions(partitions: int) -> None:
