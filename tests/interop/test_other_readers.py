@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable
+from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -241,3 +242,30 @@ def read_by_delta_rs(table: Path) -> tuple[object, ...]:
         (metadata.id, metadata.partition_columns, metadata.configuration),
         log.view.by_path,
     )
+
+
+def test_readers_column_that_a_file_does_not_have_is_null(
+    spark: SparkSession, cluster: Cluster
+) -> None:
+    """Files of records without headers have no such column; other files of the topic do."""
+    topic = cluster.create_topic("t", partitions=1)
+    row = cluster.coordinator.init_producer_id("id", Owner(run_id="r"))
+    row = cluster.coordinator.commit(row, [stage(cluster, topic, 0, [b"bare"])])
+    path = f"part-0-{uuid.uuid4()}.parquet"
+    headers = pa.array([[{"key": "h", "value": b"1"}]], RECORD_SCHEMA.field("headers").type)
+    records = pa.table(
+        [pa.array([0]).cast(RECORD_SCHEMA.field("timestamp").type), [b"k"], [b"full"], headers],
+        schema=RECORD_SCHEMA,
+    )
+    written = write_batch_file(cluster.store, f"t/{path}", records)
+    full = replace(stage(cluster, topic, 0, [b"full"]), path=path, size_bytes=written.size_bytes)
+    cluster.coordinator.commit(row, [full])
+    root = cluster.root.removeprefix("file://")
+    by_spark = spark.read.format("delta").load(f"{root}/t").orderBy("base_offset")
+    found = [(bytes(r.value), r.headers and r.headers[0].key) for r in by_spark.collect()]
+    assert found == [(b"bare", None), (b"full", "h")]
+    table = DeltaTable(f"{root}/t").to_pyarrow_table().sort_by("base_offset")
+    assert [h and h[0]["key"] for h in table["headers"].to_pylist()] == [None, "h"]
+    ours = spark.read.format("txnlog").options(subscribe="t", includeHeaders="true").load(root)
+    rows = [r.headers and r.headers[0].key for r in ours.orderBy("offset").collect()]
+    assert rows == [None, "h"]
