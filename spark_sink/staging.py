@@ -36,7 +36,7 @@ from txnlog.storage.batch_writer import (
     write_batch_file,
 )
 from txnlog.storage.objects import ObjectStore
-from txnlog.storage.records import RECORD_SCHEMA, record_sizes
+from txnlog.storage.records import record_sizes
 
 __all__ = ["Limits", "Stager"]
 
@@ -94,7 +94,7 @@ class _Lane:
         # The encoder works chunk by chunk: below this size, joining them first is faster.
         if sum(batch.num_rows for batch in waiting) < ROWS_PER_CHUNK_MIN * len(waiting):
             waiting = [_as_one(waiting)]
-        return pa.Table.from_batches(waiting, schema=RECORD_SCHEMA)
+        return pa.Table.from_batches(waiting)
 
 
 class Stager:
@@ -179,6 +179,8 @@ class Stager:
         self._round_bytes += max(batch.nbytes, rows.records.nbytes)
         order = _order_by_lane(lanes)
         records = rows.records
+        if columns.headers is None:
+            records = records.drop_columns(["headers"])
         if order is not None:
             records, lanes, sizes = records.take(pa.array(order)), lanes[order], sizes[order]
         starts = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1))
@@ -228,7 +230,9 @@ class Stager:
         rows = max(1, group_bytes * table.num_rows // max(size_bytes, 1))
         for start in range(0, table.num_rows, rows):
             if lane.file is None:
-                lane.file, lane.file_staged_ms = self._new_file(lane), self._store.now_ms()
+                headers = "headers" in table.column_names
+                lane.file = BatchFileWriter(self._store, _new_path(lane), headers=headers)
+                lane.file_staged_ms = self._store.now_ms()
             lane.file.write(table.slice(start, rows))
             if lane.file.size_bytes >= self._target_size_bytes:
                 self._close(lane)
@@ -276,9 +280,6 @@ class Stager:
         self._encode(lane)
         if lane.file is not None:
             self._close(lane)
-
-    def _new_file(self, lane: _Lane) -> BatchFileWriter:
-        return BatchFileWriter(self._store, _new_path(lane))
 
     def _close(self, lane: _Lane) -> None:
         if lane.file is not None:

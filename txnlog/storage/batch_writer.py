@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txnlog.errors import InvalidRecordError, StorageError, TxnLogError
-from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA
+from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.seals import Span, make_seal, split_footer
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def write_batch_file(
     *,
     compression: str | None = None,
 ) -> BatchFile:
-    """Write records (RECORD_SCHEMA, in offset order) as one file, with one put.
+    """Write records (RECORD_SCHEMA, headers may be missing; in offset order) as one file, one put.
 
     The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter. A file
     of records without headers has no such column.
@@ -77,20 +77,18 @@ def write_batch_file(
     table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
     size_bytes = table.nbytes
     if table.num_rows == 0 or size_bytes > ROW_GROUP_BYTES:
-        writer = BatchFileWriter(store, path, compression=compression)
+        headers = "headers" in table.column_names
+        writer = BatchFileWriter(store, path, compression=compression, headers=headers)
         rows = max(1, ROW_GROUP_BYTES * table.num_rows // max(size_bytes, 1))
         for start in range(0, table.num_rows, rows):
             writer.write(table.slice(start, rows))
         return writer.close()
     codec = _codec(compression, _SNAPPY if size_bytes < SNAPPY_BELOW_BYTES else _ZSTD)
+    if "headers" in table.column_names and table.column("headers").null_count == table.num_rows:
+        table = table.drop_columns(["headers"])
     numbered = _numbered(table, 0)
-    without_headers = table.column("headers").null_count == table.num_rows
-    if without_headers:
-        numbered = numbered.drop_columns(["headers"])
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, numbered.schema, **_SETTINGS, **codec, store_schema=not without_headers
-    ) as encoder:
+    with _encoder(sink, numbered.schema, codec) as encoder:
         encoder.write_table(numbered)
     encoded = memoryview(sink.getvalue()).cast("B")
     end = split_footer(encoded)
@@ -114,20 +112,27 @@ class BatchFileWriter:
     Encoded bytes are kept (`held_bytes`) until `stream` sends them, and all that follow, through
     `store.open_writer`; a file never streamed becomes one put. Nothing can be read before
     `close`; a writer that is dropped instead leaves at most a part that no reader takes for a file.
+    Without `headers` the records have no such column.
     """
 
-    def __init__(self, store: ObjectStore, path: str, *, compression: str | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        *,
+        compression: str | None = None,
+        headers: bool = True,
+    ) -> None:
         self.path = path
         self.num_records = 0
         self._store = store
         self._sink = _Sink(path)
         self._low_us: int | None = None
         self._high_us: int | None = None
-        self._writer = pq.ParquetWriter(
+        self._writer = _encoder(
             pa.PythonFile(self._sink, mode="w"),
-            DATA_SCHEMA,
-            **_SETTINGS,
-            **_codec(compression, _ZSTD),
+            DATA_SCHEMA if headers else BARE_SCHEMA,
+            _codec(compression, _ZSTD),
         )
 
     @property
@@ -278,10 +283,18 @@ def _codec(compression: str | None, default: Mapping[str, Any]) -> Mapping[str, 
     return _ZSTD if compression == "zstd" else {"compression": compression}
 
 
+def _encoder(sink: Any, schema: pa.Schema, codec: Mapping[str, Any]) -> pq.ParquetWriter:
+    """Arrow's own schema is kept only where Parquet's does not say it all: the names in headers."""
+    return pq.ParquetWriter(
+        sink, schema, **_SETTINGS, **codec, store_schema="headers" in schema.names
+    )
+
+
 def _numbered(table: pa.Table, first_delta: int) -> pa.Table:
     deltas = pa.array(np.arange(first_delta, first_delta + table.num_rows, dtype=np.int64))
-    columns = [table.column(name) for name in RECORD_SCHEMA.names]
-    return pa.Table.from_arrays([deltas, *columns], schema=DATA_SCHEMA)
+    schema = DATA_SCHEMA if "headers" in table.column_names else BARE_SCHEMA
+    columns = [table.column(name) for name in schema.names[1:]]
+    return pa.Table.from_arrays([deltas, *columns], schema=schema)
 
 
 def _timestamp_range(table: pa.Table) -> tuple[int, int]:

@@ -19,6 +19,8 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 DATA_SCHEMA = pa.schema([pa.field("offset_delta", pa.int64(), nullable=False), *RECORD_SCHEMA])
+# Of a file whose records have no headers.
+BARE_SCHEMA = pa.schema([field for field in DATA_SCHEMA if field.name != "headers"])
 
 # Upper bound of what Kafka adds to a single record: batch header 61, record header 21, and the
 # lengths of key, value and header count at most 5 each (AbstractRecords.estimateSizeInBytes...).
