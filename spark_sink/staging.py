@@ -224,6 +224,8 @@ class Stager:
 
     def _encode(self, lane: _Lane) -> None:
         """Append a lane's waiting rows to its file, rolling to a new one at the target size."""
+        if not lane.waiting:
+            return
         size_bytes = lane.waiting_bytes
         table = lane.take_waiting()
         group_bytes = min(self._limits.row_group_bytes, self._target_size_bytes)
