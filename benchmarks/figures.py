@@ -64,4 +64,5 @@ def reported(name: str, value: float, unit: str, against: str = "") -> Figure:
 
 def environment() -> str:
     """Processors and system, in a few words."""
-    return f"{os.cpu_count()} cores, {platform.system()} {platform.release()}"
+    release = platform.release().partition("-")[0]
+    return f"{os.cpu_count()} cores, {platform.system()} {release}"
