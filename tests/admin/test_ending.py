@@ -41,7 +41,6 @@ from txnlog.testing.invariants import check_cluster
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
 ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
 ENDED = (ProducerFencedError, InvalidTxnStateError)
-HOUR_MS = 60 * MINUTE_MS
 
 
 def admin(cluster: Cluster) -> AdminClient:

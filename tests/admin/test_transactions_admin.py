@@ -21,7 +21,6 @@ from txnlog.errors import (
     ConfigError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
-    ProducerFencedError,
     TransactionalIdNotFoundError,
     TxnLogError,
     UnknownTopicOrPartitionError,
@@ -30,12 +29,9 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.actions import Remove
-from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 
-CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
-ENDED = (ProducerFencedError, InvalidTxnStateError)
 HOUR_MS = 60 * MINUTE_MS
 
 
