@@ -17,12 +17,12 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test bench soak ways-in lint clean python java
+.PHONY: help venv demo test bench bench-peers soak ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=<path> chooses the Python (now: $(PYTHON)); ARGS='...' goes to the program that runs,"
 	@echo "  for example: make test ARGS='-m \"not spark\" -x'"
@@ -37,6 +37,9 @@ test: java $(VENV)/.jars ## all tests but those of soak and ways-in
 
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
+
+bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka
+	@$(PY) -m benchmarks.peers $(ARGS)
 
 soak: java $(VENV)/.jars ## minutes of random histories, each with its seed
 	@$(PY) -m pytest -m "not ways" --hypothesis-profile=soak $(ARGS)
@@ -65,6 +68,11 @@ $(VENV)/.jars: conf/spark-defaults.conf $(VENV)/.packages | java
 
 $(VENV)/.lint: $(VENV)/.packages
 	@$(PYTHON) $(SETUP) packages --venv $(VENV) --extras test,demo,dev
+	@touch $@
+
+$(VENV)/.peers/stamp: benchmarks/peers/pom.xml $(VENV)/.packages | java
+	@$(PYTHON) $(SETUP) packages --venv $(VENV) --extras test,demo,peers
+	@$(PY) $(SETUP) peers
 	@touch $@
 
 python:

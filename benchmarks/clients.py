@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Callable
 from statistics import median, quantiles
@@ -11,6 +10,7 @@ from statistics import median, quantiles
 import pyarrow as pa
 
 from benchmarks.figures import Figure, at_least, at_most, reported
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
@@ -29,16 +29,16 @@ SPAWN = multiprocessing.get_context("spawn")
 
 def measure(scale: Scale) -> list[Figure]:
     """Transactions of RECORDS records over PARTITIONS partitions; records of 100 bytes."""
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        cluster = Cluster.open(root, create=True)
-        figures = [
-            *_one_producer(cluster, scale, with_offsets=False),
-            *_one_producer(cluster, scale, with_offsets=True),
-            *_many_producers(cluster, scale),
-            *_records_in(cluster, scale),
-            *_records_out(cluster, scale),
-        ]
-        wait_for_background()
+    root = new_folder()
+    cluster = Cluster.open(root, create=True)
+    figures = [
+        *_one_producer(cluster, scale, with_offsets=False),
+        *_one_producer(cluster, scale, with_offsets=True),
+        *_many_producers(cluster, scale),
+        *_records_in(cluster, scale),
+        *_records_out(cluster, scale),
+    ]
+    wait_for_background()
     return figures
 
 

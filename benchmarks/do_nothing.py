@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NOTHING = "do_nothing"
+# As many rows as our source puts into an Arrow batch.
+BATCH_ROWS = 32_768
 # Those of our source, which are those of Spark's Kafka source.
 COLUMNS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
@@ -36,7 +38,9 @@ COLUMNS = (
 
 
 class DoNothing(DataSource):
-    """A source of `batches` micro-batches of `rows` equal rows, and a sink that drops its rows."""
+    """A source of `batches` micro-batches of `rows` equal rows, which `tasks` tasks share (one, if
+    it is not said), and a sink that drops its rows.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -46,18 +50,21 @@ class DoNothing(DataSource):
         return COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        columns = to_arrow_schema(schema, timezone="UTC")
-        return _NothingReader(int(self.options["batches"]), int(self.options["rows"]), columns)
+        return _NothingReader(
+            batches=int(self.options["batches"]),
+            tasks=int(self.options.get("tasks", 1)),
+            rows=int(self.options["rows"]),
+            columns=to_arrow_schema(schema, timezone="UTC"),
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> _NothingWriter:
         return _NothingWriter()
 
 
 class _NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Each micro-batch is one task and one Arrow batch."""
-
-    def __init__(self, batches: int, rows: int, columns: pa.Schema) -> None:
+    def __init__(self, *, batches: int, tasks: int, rows: int, columns: pa.Schema) -> None:
         self._batches = batches
+        self._tasks = tasks
         self._rows = rows
         self._columns = columns
 
@@ -74,15 +81,19 @@ class _NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": min(start["batch"] + 1, self._batches)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [InputPartition(None)] if start != end else []
+        return [InputPartition(task) for task in range(self._tasks)] if start != end else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        samples = {pa.binary(): b"v" * 100, pa.string(): "topic"}
-        arrays = [
-            pa.array([samples.get(column.type, 0)] * self._rows, column.type)
-            for column in self._columns
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+        samples = {"key": b"key-12345", "value": b"v" * 100, "topic": "topic"}
+        left = self._rows // self._tasks
+        while left:
+            rows = min(left, BATCH_ROWS)
+            arrays = [
+                pa.repeat(pa.scalar(samples.get(column.name, 0), column.type), rows)
+                for column in self._columns
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+            left -= rows
 
 
 class _NothingWriter(DataSourceStreamArrowWriter):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from statistics import median
 from typing import Any
 
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "obstore")
@@ -13,7 +15,10 @@ PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "obstore")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured value; `goal` is text such as "<= 2", `against` what a ratio compares with."""
+    """One measured value; `goal` is text such as "<= 2", `against` what a ratio compares with.
+
+    `spread` is the lowest and the highest of the runs of which `value` is the median.
+    """
 
     name: str
     value: float
@@ -21,15 +26,21 @@ class Figure:
     goal: str
     holds: bool
     against: str = ""
+    spread: tuple[float, float] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, versions: Mapping[str, str]) -> dict[str, Any]:
         """The form of results.json, with the machine and the versions it was measured with."""
+        entry = asdict(self)
+        if self.spread is None:
+            del entry["spread"]
+        else:
+            entry["spread"] = [round(value, 4) for value in self.spread]
         return {
-            **asdict(self),
+            **entry,
             "value": round(self.value, 4),
             "machine": environment(),
             "python": platform.python_version(),
-            "versions": {package: version(package) for package in PACKAGES},
+            "versions": dict(versions),
         }
 
 
@@ -60,6 +71,63 @@ def at_least(name: str, value: float, unit: str, goal: float, against: str = "")
 def reported(name: str, value: float, unit: str, against: str = "") -> Figure:
     """A figure without a goal."""
     return Figure(name=name, value=value, unit=unit, goal="", holds=True, against=against)
+
+
+def median_of(name: str, runs: list[float], unit: str) -> Figure:
+    """A figure without a goal: the median of some runs, with their spread."""
+    spread = (min(runs), max(runs))
+    return Figure(name=name, value=median(runs), unit=unit, goal="", holds=True, spread=spread)
+
+
+OURS = "txnlog"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `ours` and its peers measured in turns, as many values each."""
+
+    name: str
+    unit: str
+    runs: Mapping[str, list[float]]
+    ours: str = OURS
+
+    def each(self) -> list[Figure]:
+        """The median of each peer."""
+        return [
+            median_of(f"{self.name}: {peer}", runs, self.unit) for peer, runs in self.runs.items()
+        ]
+
+    def at_least(self, peer: str, goal: float, against: str = "") -> Figure:
+        """How many times the peer's value ours is; more is better."""
+        return self._ratio(peer, against, f">= {goal:g}", lambda ratio: ratio >= goal)
+
+    def at_most(self, peer: str, goal: float, against: str = "") -> Figure:
+        """The same where less is better."""
+        return self._ratio(peer, against, f"<= {goal:g}", lambda ratio: ratio <= goal)
+
+    def ratio(self, peer: str, against: str = "") -> Figure:
+        """The same without a goal."""
+        return self._ratio(peer, against, "", lambda ratio: True)
+
+    def _ratio(self, peer: str, against: str, goal: str, holds: Callable[[float], bool]) -> Figure:
+        ours, theirs = self.runs[self.ours], self.runs[peer]
+        value = median(ours) / median(theirs)
+        by_round = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+        medians = f"{median(ours):,.0f} to {median(theirs):,.0f} {self.unit}"
+        return Figure(
+            name=f"{self.name}, {self.ours} against {peer}",
+            value=value,
+            unit="x",
+            goal=goal,
+            holds=holds(value),
+            against=f"{against or peer}: {medians}",
+            spread=(min(by_round), max(by_round)),
+        )
+
+
+def package_versions() -> dict[str, str]:
+    """What the figures depend on."""
+    return {package: version(package) for package in PACKAGES}
 
 
 def environment() -> str:

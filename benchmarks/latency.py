@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,135 +13,70 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from benchmarks.do_nothing import NOTHING
-from benchmarks.figures import Figure, at_most
+from benchmarks.figures import OURS, Comparison, Figure, at_most
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
-from benchmarks.session import (
-    TOPIC_PARTITIONS,
-    register_peers,
-    run_query,
-    take_turns,
-    triggers_ms,
-)
+from benchmarks.session import TOPIC_PARTITIONS, register_peers, run_query, take_turns
 from benchmarks.timed_sink import TIMED
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
+NAME = "micro-batch of 100 records, topic to topic"
+WITH_GROUP = "txnlog with group.id"
+DOES_NOTHING = "a Python source and sink that do nothing"
 ROWS = 100
 SOURCE = "source"
 GROUP = "group"
+TRIGGER = "triggerExecution"
 
-_numbers = itertools.count()
+Phases = Mapping[str, int]
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
     """Medians of triggerExecution, all in one session, and of the sink's commit alone."""
-    register_peers(spark)
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        runs = _Runs(spark, root, scale)
-        found = take_turns(
-            {
-                "Delta": runs.delta,
-                "nothing": runs.nothing,
-                "txnlog": lambda: runs.txnlog(group_id=None),
-                "txnlog with group.id": lambda: runs.txnlog(group_id=GROUP),
-            },
-            scale.rounds,
-        )
-    ms = {name: median(times_ms) for name, times_ms in found.items()}
-    nothing = "a Python source and sink that do nothing"
-    name = "micro-batch of 100 records, topic to topic"
+    root = new_folder()
+    fill(root, scale)
+    runs = LatencyRuns(spark, Path(root), Path(root), scale)
+    python_peers = {
+        "nothing": lambda: triggers_ms(runs.nothing()),
+        OURS: lambda: triggers_ms(runs.txnlog()),
+        WITH_GROUP: lambda: triggers_ms(runs.txnlog(GROUP)),
+    }
+    # The JVM goes on compiling: rounds get faster up to about the fourth, ours longer than others.
+    for _ in range(scale.latency_warm_ups):
+        for run in python_peers.values():
+            run()
+    found = take_turns({"Delta": lambda: triggers_ms(runs.delta()), **python_peers}, scale.rounds)
+    return figures(found, {OURS: runs.commit_ms(), WITH_GROUP: runs.commit_ms(GROUP)})
 
-    def against(ours: str, peer: str, what: str) -> str:
-        return f"{what}: {ms[ours]:.0f} to {ms[peer]:.0f} ms"
 
-    figures = []
-    for ours, suffix in (("txnlog", ""), ("txnlog with group.id", ", with group.id")):
-        commit_ms = median(runs.commits_ms[GROUP if suffix else None])
-        figures += [
+def figures(found: Mapping[str, list[float]], commit_ms: Mapping[str, float]) -> list[Figure]:
+    """What holds of OURS and WITH_GROUP, beside "nothing" and "Delta"."""
+    result = []
+    for ours in (OURS, WITH_GROUP):
+        compared = Comparison(NAME, "ms", found, ours)
+        result += [
+            compared.at_most("nothing", 1.15, DOES_NOTHING),
+            compared.at_most("Delta", 0.4, "Delta to Delta"),
             at_most(
-                name + suffix,
-                ms[ours] / ms["nothing"],
-                "x",
-                1.15,
-                against(ours, "nothing", nothing),
+                f"our code in the commit of such a micro-batch, {ours}", commit_ms[ours], "ms", 10
             ),
-            at_most(
-                name + suffix + " (Delta)",
-                ms[ours] / ms["Delta"],
-                "x",
-                0.4,
-                against(ours, "Delta", "Delta to Delta"),
-            ),
-            at_most(f"our code in the commit of such a micro-batch{suffix}", commit_ms, "ms", 10),
         ]
-    return figures
+    return result
 
 
-class _Runs:
-    """The peers. Each run is a query of its own that copies the whole source, 100 rows a time."""
-
-    def __init__(self, spark: SparkSession, root: str, scale: Scale) -> None:
-        self._spark = spark
-        self._root = root
-        self._scale = scale
-        self._batches = scale.small_warm_up + scale.small_micro_batches
-        self.commits_ms: dict[str | None, list[float]] = {None: [], GROUP: []}
-        _fill(root, self._batches)
-
-    def delta(self) -> list[float]:
-        """From version to version of one table, each with one file, to another table."""
-        reader = self._spark.readStream.format("delta").option("startingVersion", 0)
-        frame = reader.option("maxFilesPerTrigger", 1).load(f"{self._root}/delta")
-        target = f"{self._root}/delta{next(_numbers)}"
-        return self._run(frame.writeStream.format("delta").option("path", target))
-
-    def nothing(self) -> list[float]:
-        """What Spark itself takes for a micro-batch with Python on both ends."""
-        reader = self._spark.readStream.format(NOTHING)
-        frame = reader.option("batches", self._batches).option("rows", ROWS).load()
-        return self._run(frame.writeStream.format(NOTHING))
-
-    def txnlog(self, group_id: str | None) -> list[float]:
-        """From topic to topic; the time of each commit goes to commits_ms."""
-        number = next(_numbers)
-        topic, timings = f"topic{number}", Path(self._root, f"timings{number}")
-        Cluster.open(self._root).create_topic(topic, partitions=TOPIC_PARTITIONS)
-        reader = (
-            self._spark.readStream.format("txnlog")
-            .option("subscribe", SOURCE)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", ROWS)
-        )
-        frame = reader.options(**_group(group_id)).load(self._root)
-        writer = (
-            frame.drop("topic", "partition")
-            .writeStream.format(TIMED)
-            .option("topic", topic)
-            .option("path", self._root)
-            .option("timings", str(timings))
-        )
-        found = self._run(writer.options(**_group(group_id)))
-        commits_ms = [float(line) for line in timings.read_text().splitlines()]
-        self.commits_ms[group_id] += commits_ms[self._scale.small_warm_up :]
-        return found
-
-    def _run(self, writer: DataStreamWriter) -> list[float]:
-        took_ms = triggers_ms(run_query(writer, Path(self._root)))
-        assert len(took_ms) == self._batches
-        return [float(ms) for ms in took_ms[self._scale.small_warm_up :]]
+def triggers_ms(micro_batches: list[Phases]) -> list[float]:
+    """How long each micro-batch took as a whole."""
+    return [float(phases[TRIGGER]) for phases in micro_batches]
 
 
-def _group(group_id: str | None) -> dict[str, str]:
-    return {} if group_id is None else {"group.id": group_id}
-
-
-def _fill(root: str, batches: int) -> None:
-    """A topic and a Delta table with `batches` commits of ROWS rows each, not made by Spark."""
+def fill(root: str, scale: Scale) -> None:
+    """A topic and a Delta table with a commit of ROWS rows for each micro-batch, not by Spark."""
     cluster = Cluster.open(root, create=True)
     cluster.create_topic(SOURCE, partitions=TOPIC_PARTITIONS)
     rows = pa.RecordBatch.from_pydict(
@@ -150,7 +85,77 @@ def _fill(root: str, batches: int) -> None:
             "value": [uuid.uuid4().bytes * 6 + b"...." for _ in range(ROWS)],
         }
     )
-    for _ in range(batches):
+    for _ in range(scale.small_warm_up + scale.small_micro_batches):
         stager = Stager(cluster, topic=SOURCE, include_headers=False, target_size_bytes=1 << 20)
         cluster.coordinator.commit_one_off(stager.write([rows]), Owner(run_id="bench"))
         write_deltalake(f"{root}/delta", pa.table(rows.to_pydict()), mode="append")
+
+
+class LatencyRuns:
+    """Each run is a query of its own that copies the whole source, 100 rows a time.
+
+    It gives the phases of each micro-batch in ms, as Spark names them.
+    """
+
+    def __init__(self, spark: SparkSession, root: Path, folder: Path, scale: Scale) -> None:
+        self._spark = spark
+        self._root = str(root)
+        self._folder = folder
+        self._warm_up = scale.small_warm_up
+        self._batches = scale.small_warm_up + scale.small_micro_batches
+        self._numbers = itertools.count()
+        self._commits_ms: dict[str, list[float]] = {"": [], GROUP: []}
+        register_peers(spark)
+
+    def delta(self) -> list[Phases]:
+        """From version to version of one table, each with one file, to another table."""
+        reader = self._spark.readStream.format("delta").option("startingVersion", 0)
+        frame = reader.option("maxFilesPerTrigger", 1).load(f"{self._root}/delta")
+        target = str(self._folder / f"delta{next(self._numbers)}")
+        return self._run(frame.writeStream.format("delta").option("path", target))
+
+    def nothing(self) -> list[Phases]:
+        """What Spark itself takes for a micro-batch with Python on both ends."""
+        return self._run(self._nothing().writeStream.format(NOTHING))
+
+    def nothing_to_jvm(self) -> list[Phases]:
+        """The same with Python at the source only."""
+        return self._run(self._nothing().writeStream.format("noop"))
+
+    def txnlog(self, group_id: str = "") -> list[Phases]:
+        """From topic to topic; the time of each commit is kept."""
+        number = next(self._numbers)
+        topic, timings = f"topic{number}", self._folder / f"timings{number}"
+        Cluster.open(self._root).create_topic(topic, partitions=TOPIC_PARTITIONS)
+        group = {"group.id": group_id} if group_id else {}
+        reader = (
+            self._spark.readStream.format("txnlog")
+            .option("subscribe", SOURCE)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", ROWS)
+        )
+        frame = reader.options(**group).load(self._root)
+        writer = (
+            frame.drop("topic", "partition")
+            .writeStream.format(TIMED)
+            .option("topic", topic)
+            .option("path", self._root)
+            .option("timings", str(timings))
+        )
+        found = self._run(writer.options(**group))
+        commits_ms = [float(line) for line in timings.read_text().splitlines()]
+        self._commits_ms[group_id] += commits_ms[self._warm_up :]
+        return found
+
+    def commit_ms(self, group_id: str = "") -> float:
+        """The median of our sink's `commit` in all runs so far."""
+        return median(self._commits_ms[group_id])
+
+    def _nothing(self) -> DataFrame:
+        reader = self._spark.readStream.format(NOTHING)
+        return reader.option("batches", self._batches).option("rows", ROWS).load()
+
+    def _run(self, writer: DataStreamWriter) -> list[Phases]:
+        progress = run_query(writer, self._folder)
+        assert len(progress) == self._batches
+        return [found["durationMs"] for found in progress[self._warm_up :]]

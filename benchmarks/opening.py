@@ -6,12 +6,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from pathlib import Path
 
 from benchmarks.figures import Figure, at_most
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch
@@ -36,14 +36,14 @@ print(sum(topic.view.high_watermark(partition) for partition in range(topic.part
 
 def measure(scale: Scale) -> list[Figure]:
     """The median of opening it with new objects, and of a new Python that does nothing else."""
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        _build(root, scale.live_batches)
-        warm_ms = [_open_ms(root, scale) for _ in range(WARM_REPEATS)][1:]
-        process_s = [_new_process_s(root, scale) for _ in range(PROCESS_REPEATS)][1:]
+    root = new_folder()
+    _build(root, scale.live_batches)
+    assert len(Cluster.open(root).topic(TOPIC).view.by_path) == scale.live_batches
+    warm_ms, process_s = opening(root, TOPIC, end_offset=scale.live_batches * RECORDS)
     name = "opening a topic of 10,000 batches from its checkpoint"
     return [
-        at_most(f"{name}, warm", statistics.median(warm_ms), "ms", 30),
-        at_most(f"{name}, new process", statistics.median(process_s), "s", 1),
+        at_most(f"{name}, warm", warm_ms, "ms", 30),
+        at_most(f"{name}, new process", process_s, "s", 1),
     ]
 
 
@@ -53,12 +53,13 @@ def _build(root: str, batches: int) -> None:
     topic = cluster.create_topic(TOPIC, partitions=PARTITIONS)
     row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
     for _ in range(batches // BATCHES_PER_TRANSACTION):
-        row = cluster.coordinator.commit(row, _batches(cluster, topic))
+        row = cluster.coordinator.commit(row, named(cluster, topic, BATCHES_PER_TRANSACTION))
     wait_for_background()
     create_checkpoint(cluster.store, topic.path, trust_ms=topic.log.settings.trust_ms)
 
 
-def _batches(cluster: Cluster, topic: TopicLog) -> list[StagedBatch]:
+def named(cluster: Cluster, topic: TopicLog, count: int) -> list[StagedBatch]:
+    """Batches of RECORDS records in files that are not there."""
     return [
         StagedBatch(
             topic=topic.name,
@@ -71,24 +72,31 @@ def _batches(cluster: Cluster, topic: TopicLog) -> list[StagedBatch]:
             timestamp_max_us=1_700_000_000_000_000,
             staged_ms=cluster.store.now_ms(),
         )
-        for number in range(BATCHES_PER_TRANSACTION)
+        for number in range(count)
     ]
 
 
-def _open_ms(root: str, scale: Scale) -> float:
+def opening(root: str, topic: str, *, end_offset: int) -> tuple[float, float]:
+    """Medians: in this process, ms, and from the start of a Python to its end, s, imports and all.
+
+    `end_offset` is the sum of the ends of all partitions, which must come out.
+    """
+    warm_ms = [_open_ms(root, topic) for _ in range(WARM_REPEATS)][1:]
+    process_s = [_new_process_s(root, topic, end_offset) for _ in range(PROCESS_REPEATS)][1:]
+    return statistics.median(warm_ms), statistics.median(process_s)
+
+
+def _open_ms(root: str, topic: str) -> float:
     started = time.perf_counter()
-    topic = Cluster.open(root).topic(TOPIC)
-    took_ms = (time.perf_counter() - started) * 1000
-    assert len(topic.view.by_path) == scale.live_batches
-    return took_ms
+    Cluster.open(root).topic(topic)
+    return (time.perf_counter() - started) * 1000
 
 
-def _new_process_s(root: str, scale: Scale) -> float:
-    """From the start of Python to its end, imports and all."""
-    command = [sys.executable, "-c", _NEW_PROCESS, root, TOPIC]
+def _new_process_s(root: str, topic: str, end_offset: int) -> float:
+    command = [sys.executable, "-c", _NEW_PROCESS, root, topic]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
     started = time.perf_counter()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     took_s = time.perf_counter() - started
-    assert int(done.stdout) == scale.live_batches * RECORDS
+    assert int(done.stdout) == end_offset
     return took_s

@@ -7,19 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`rounds` is how often each peer runs after one warm-up round that does not count."""
+    """`rounds` is how often each peer runs after one warm-up round that does not count, and
+    `peer_rounds` the same where each has a process of its own (`make bench-peers`).
+    """
 
     rounds: int
+    peer_rounds: int
     transactions: int
     tails: int
     client_transactions: int
     records_by_message: int
     live_batches: int
+    past_batches: int
+    flat_transactions: int
     staged_bytes: int
     records: int
     micro_batches: int
     small_micro_batches: int
     small_warm_up: int
+    latency_warm_ups: int
 
     @property
     def records_per_micro_batch(self) -> int:
@@ -28,27 +34,35 @@ class Scale:
 
 FULL = Scale(
     rounds=3,
+    peer_rounds=5,
     transactions=10_000,
     tails=500,
     client_transactions=2_000,
     records_by_message=300_000,
     live_batches=10_000,
+    past_batches=1_000_000,
+    flat_transactions=100_000,
     staged_bytes=2_000_000_000,
     records=2_000_000,
     micro_batches=10,
     small_micro_batches=40,
     small_warm_up=10,
+    latency_warm_ups=4,
 )
 QUICK = Scale(
     rounds=1,
+    peer_rounds=1,
     transactions=300,
     tails=10,
     client_transactions=20,
     records_by_message=2_000,
     live_batches=200,
+    past_batches=4_000,
+    flat_transactions=400,
     staged_bytes=2_000_000,
     records=2_000,
     micro_batches=2,
     small_micro_batches=2,
     small_warm_up=1,
+    latency_warm_ups=0,
 )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.do_nothing import DoNothing
-from benchmarks.figures import Figure, at_least
 from benchmarks.scale import Scale
 from benchmarks.timed_sink import TimedTxnLog
 from jobs.spark_session import build_session
@@ -29,7 +28,7 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def bench_session() -> Iterator[SparkSession]:
+def bench_session(more: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session with conf/, which sets Unix domain sockets and the checkpoint file manager."""
     with tempfile.TemporaryDirectory(prefix="txnlog-") as folder:
         os.environ["SPARK_LOCAL_DIRS"] = f"{folder}/local"
@@ -39,6 +38,7 @@ def bench_session() -> Iterator[SparkSession]:
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
             # Spark shares what a micro-batch reads of files out over the cores, as equal tasks.
             "spark.sql.files.maxPartitionBytes": "1g",
+            **(more or {}),
         }
         session = build_session("txnlog benchmarks", settings=settings)
         try:
@@ -108,16 +108,3 @@ def take_turns(
             if number:
                 found[name] += measured
     return found
-
-
-def speed_up(
-    name: str, goal: float, records_per_ms: Mapping[str, list[float]], peer: str, against: str
-) -> Figure:
-    """How many times the records of `peer` txnlog gets through, by the medians of their rounds."""
-    ours, theirs = (
-        statistics.median(records_per_ms["txnlog"]),
-        statistics.median(records_per_ms[peer]),
-    )
-    return at_least(
-        name, ours / theirs, "x", goal, f"{against}: {ours:,.0f} to {theirs:,.0f} records/ms"
-    )

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.do_nothing import NOTHING
-from benchmarks.figures import Figure
+from benchmarks.figures import OURS, Comparison, Figure
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from benchmarks.session import (
     TOPIC_PARTITIONS,
     input_stream,
     register_peers,
     run_query,
-    speed_up,
     take_turns,
     triggers_ms,
     write_input,
@@ -25,48 +24,61 @@ from txnlog.cluster import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
 
-_numbers = itertools.count()
+NAME = "sink, 2 M records in"
+RATE = "records/ms"
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
-    """Records per second of whole micro-batches, from the same Parquet files for all."""
-    register_peers(spark)
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        folder = Path(root)
-        source = write_input(spark, folder, scale)
-
-        def peer(
-            sink: Callable[[DataStreamWriter], DataStreamWriter], micro_batches: int
-        ) -> Callable[[], list[float]]:
-            def run() -> list[float]:
-                frame = input_stream(spark, source, micro_batches=micro_batches, scale=scale)
-                took_ms = triggers_ms(run_query(sink(frame.writeStream), folder))
-                assert len(took_ms) == micro_batches
-                return [scale.records / sum(took_ms)]
-
-            return run
-
-        def txnlog(writer: DataStreamWriter) -> DataStreamWriter:
-            topic = f"topic{next(_numbers)}"
-            Cluster.open(root, create=True).create_topic(topic, partitions=TOPIC_PARTITIONS)
-            return writer.format("txnlog").option("topic", topic).option("path", root)
-
-        def delta(writer: DataStreamWriter) -> DataStreamWriter:
-            return writer.format("delta").option("path", f"{root}/delta{next(_numbers)}")
-
-        def nothing(writer: DataStreamWriter) -> DataStreamWriter:
-            return writer.format(NOTHING)
-
-        many = scale.micro_batches
-        streams = take_turns(
-            {"Delta": peer(delta, many), "txnlog": peer(txnlog, many)}, scale.rounds
-        )
-        singles = take_turns({"nothing": peer(nothing, 1), "txnlog": peer(txnlog, 1)}, scale.rounds)
-    name = "sink, 2 M records in"
-    drops = "a Python sink that drops its rows"
+    """Records per millisecond of whole micro-batches, from the same Parquet files for all."""
+    root = new_folder()
+    source = write_input(spark, Path(root), scale)
+    runs = SinkRuns(spark, Path(root), source, scale)
+    many = scale.micro_batches
+    streams = take_turns(
+        {"Delta": partial(runs.delta, many), OURS: partial(runs.txnlog, many)}, scale.rounds
+    )
+    singles = take_turns(
+        {"nothing": partial(runs.nothing, 1), OURS: partial(runs.txnlog, 1)}, scale.rounds
+    )
+    in_many = Comparison(f"{NAME} 10 micro-batches", RATE, streams)
+    in_one = Comparison(f"{NAME} one micro-batch", RATE, singles)
     return [
-        speed_up(f"{name} 10 micro-batches", 2.5, streams, "Delta", "Spark's Delta sink"),
-        speed_up(f"{name} one micro-batch", 0.5, singles, "nothing", drops),
+        in_many.at_least("Delta", 2.5, "Spark's Delta sink"),
+        in_one.at_least("nothing", 0.5, "a Python sink that drops its rows"),
     ]
+
+
+class SinkRuns:
+    """Each run is a new query from `source` into a new table, in so many micro-batches."""
+
+    def __init__(self, spark: SparkSession, folder: Path, source: str, scale: Scale) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._source = source
+        self._scale = scale
+        self._numbers = itertools.count()
+        register_peers(spark)
+
+    def txnlog(self, micro_batches: int) -> list[float]:
+        topic, root = f"topic{next(self._numbers)}", str(self._folder / "root")
+        Cluster.open(root, create=True).create_topic(topic, partitions=TOPIC_PARTITIONS)
+        options = {"topic": topic, "path": root}
+        return self._run("txnlog", options, micro_batches)
+
+    def delta(self, micro_batches: int) -> list[float]:
+        path = str(self._folder / f"delta{next(self._numbers)}")
+        return self._run("delta", {"path": path}, micro_batches)
+
+    def nothing(self, micro_batches: int) -> list[float]:
+        """A Python sink that drops its rows: nobody with Python on this end can be faster."""
+        return self._run(NOTHING, {}, micro_batches)
+
+    def _run(self, name: str, options: dict[str, str], micro_batches: int) -> list[float]:
+        frame = input_stream(
+            self._spark, self._source, micro_batches=micro_batches, scale=self._scale
+        )
+        writer = frame.writeStream.format(name).options(**options)
+        took_ms = triggers_ms(run_query(writer, self._folder))
+        assert len(took_ms) == micro_batches
+        return [self._scale.records / sum(took_ms)]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import Figure
+from benchmarks.do_nothing import NOTHING
+from benchmarks.figures import OURS, Comparison, Figure
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from benchmarks.session import (
     TOPIC_PARTITIONS,
     input_stream,
+    register_peers,
     run_query,
-    speed_up,
     take_turns,
     triggers_ms,
     write_input,
@@ -22,74 +24,102 @@ from txnlog.cluster import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamReader
 
 TOPIC = "topic"
 FILES_PER_MICRO_BATCH = 2
+RATE = "records/ms"
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
-    """Records per second into Spark's noop sink; both tables hold the same rows and columns."""
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        _fill(spark, root, scale)
-        table = f"{root}/delta"
-        files = len(spark.read.format("delta").load(table).inputFiles()) // scale.micro_batches
-
-        def stream(frame: DataFrame) -> list[float]:
-            writer = frame.writeStream.format("noop")
-            progress = run_query(writer, Path(root))
-            assert sum(found["numInputRows"] for found in progress) == scale.records
-            # Delta ends its first snapshot with a micro-batch without rows.
-            assert scale.micro_batches <= len(progress) <= scale.micro_batches + 1
-            return [scale.records / sum(triggers_ms(progress))]
-
-        def batch(frame: DataFrame) -> list[float]:
-            started = time.perf_counter()
-            frame.write.format("noop").mode("overwrite").save()
-            return [scale.records / (time.perf_counter() - started) / 1000]
-
-        def delta_stream() -> list[float]:
-            reader = spark.readStream.format("delta")
-            return stream(reader.option("maxFilesPerTrigger", files).load(table))
-
-        streams = take_turns(
-            {"Delta": delta_stream, "txnlog": lambda: stream(_topic_stream(spark, root, scale))},
-            scale.rounds,
-        )
-        batches = take_turns(
-            {
-                "Delta": lambda: batch(spark.read.format("delta").load(table)),
-                "txnlog": lambda: batch(
-                    spark.read.format("txnlog").option("subscribe", TOPIC).load(root)
-                ),
-            },
-            scale.rounds,
-        )
+    """Records per millisecond into Spark's noop sink, of the same rows and columns."""
+    root = new_folder()
+    fill(spark, Path(root), scale)
+    runs = SourceRuns(spark, Path(root), Path(root), scale)
+    many = scale.micro_batches
+    streams = take_turns(
+        {"Delta": partial(runs.delta, many), OURS: partial(runs.txnlog, many)}, scale.rounds
+    )
+    batches = take_turns({"Delta": runs.delta_batch, OURS: runs.txnlog_batch}, scale.rounds)
     peer = "Spark's Delta source"
-    return [
-        speed_up("streaming source, 2 M records in 10 micro-batches", 1.3, streams, "Delta", peer),
-        speed_up("batch read of 2 M records", 0.5, batches, "Delta", peer),
-    ]
+    streaming = Comparison("streaming source, 2 M records in 10 micro-batches", RATE, streams)
+    batch = Comparison("batch read of 2 M records", RATE, batches)
+    return [streaming.at_least("Delta", 1.3, peer), batch.at_least("Delta", 0.5, peer)]
 
 
-def _fill(spark: SparkSession, root: str, scale: Scale) -> None:
+def fill(spark: SparkSession, root: Path, scale: Scale) -> None:
     """The topic from the input, and the Delta table from the topic, in as many micro-batches."""
-    folder = Path(root)
-    source = write_input(spark, folder, scale)
-    Cluster.open(root, create=True).create_topic(TOPIC, partitions=TOPIC_PARTITIONS)
+    source = write_input(spark, root, scale)
+    Cluster.open(str(root), create=True).create_topic(TOPIC, partitions=TOPIC_PARTITIONS)
     frame = input_stream(spark, source, micro_batches=scale.micro_batches, scale=scale)
-    sink = frame.writeStream.format("txnlog").option("topic", TOPIC).option("path", root)
-    run_query(sink, folder)
-    copy = _topic_stream(spark, root, scale).coalesce(FILES_PER_MICRO_BATCH)
-    run_query(copy.writeStream.format("delta").option("path", f"{root}/delta"), folder)
+    sink = frame.writeStream.format("txnlog").option("topic", TOPIC).option("path", str(root))
+    run_query(sink, root)
+    runs = SourceRuns(spark, root, root, scale)
+    copy = runs.topic(scale.micro_batches).coalesce(FILES_PER_MICRO_BATCH)
+    run_query(copy.writeStream.format("delta").option("path", f"{root}/delta"), root)
     assert spark.read.format("delta").load(f"{root}/delta").count() == scale.records
 
 
-def _topic_stream(spark: SparkSession, root: str, scale: Scale) -> DataFrame:
-    return (
-        spark.readStream.format("txnlog")
-        .option("subscribe", TOPIC)
-        .option("startingOffsets", "earliest")
+class SourceRuns:
+    """Each run reads all that `fill` wrote under `root`, in so many micro-batches or as a batch."""
+
+    def __init__(self, spark: SparkSession, root: Path, folder: Path, scale: Scale) -> None:
+        self._spark = spark
+        self._root = str(root)
+        self._folder = folder
+        self._scale = scale
+        self._table = f"{root}/delta"
+        register_peers(spark)
+
+    def txnlog(self, micro_batches: int) -> list[float]:
+        return self._stream(self.topic(micro_batches), micro_batches)
+
+    def delta(self, micro_batches: int) -> list[float]:
+        files = len(self._spark.read.format("delta").load(self._table).inputFiles())
+        reader = self._spark.readStream.format("delta")
+        frame = reader.option("maxFilesPerTrigger", files // micro_batches).load(self._table)
+        return self._stream(frame, micro_batches)
+
+    def nothing(self, micro_batches: int) -> list[float]:
+        """From a Python source of equal rows: nobody with Python on this end can be faster."""
+        reader = self._spark.readStream.format(NOTHING).option("batches", micro_batches)
+        rows = self._scale.records // micro_batches
+        frame = reader.option("rows", rows).option("tasks", TOPIC_PARTITIONS).load()
+        return self._stream(frame, micro_batches)
+
+    def txnlog_batch(self) -> list[float]:
+        reader = self._spark.read.format("txnlog").option("subscribe", TOPIC)
+        return self._batch(reader.load(self._root))
+
+    def read_committed(self) -> list[float]:
+        """The topic's Delta table with Spark's own reader."""
+        from spark_source.sql import read_committed
+
+        return self._batch(read_committed(self._spark, self._root, TOPIC))
+
+    def delta_batch(self) -> list[float]:
+        return self._batch(self._spark.read.format("delta").load(self._table))
+
+    def topic(self, micro_batches: int) -> DataFrame:
+        reader = self._spark.readStream.format("txnlog").option("subscribe", TOPIC)
+        return self._limited(reader, micro_batches).load(self._root)
+
+    def _limited(self, reader: DataStreamReader, micro_batches: int) -> DataStreamReader:
+        reader = reader.option("startingOffsets", "earliest")
+        if micro_batches == 1:
+            return reader
         # A few more, as each partition's share of them is rounded down.
-        .option("maxOffsetsPerTrigger", scale.records_per_micro_batch + TOPIC_PARTITIONS)
-        .load(root)
-    )
+        records = self._scale.records // micro_batches + TOPIC_PARTITIONS
+        return reader.option("maxOffsetsPerTrigger", records)
+
+    def _stream(self, frame: DataFrame, micro_batches: int) -> list[float]:
+        progress = run_query(frame.writeStream.format("noop"), self._folder)
+        assert sum(found["numInputRows"] for found in progress) == self._scale.records
+        # Delta ends its first snapshot with a micro-batch without rows.
+        assert micro_batches <= len(progress) <= micro_batches + 1
+        return [self._scale.records / sum(triggers_ms(progress))]
+
+    def _batch(self, frame: DataFrame) -> list[float]:
+        started = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return [self._scale.records / (time.perf_counter() - started) / 1000]

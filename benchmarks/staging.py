@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.figures import Figure, at_most
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from spark_sink.sink import TARGET_SIZE_BYTES
 from spark_sink.staging import Stager
@@ -27,14 +27,14 @@ def measure(scale: Scale) -> list[Figure]:
     if not STATUS.exists():
         print("left out: peak memory is read in /proc, which this system has not")
         return []
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        cluster = Cluster.open(root, create=True)
-        cluster.create_topic("big", partitions=PARTITIONS)
-        # So that the libraries' own memory counts as start.
-        _stage(cluster, 1)
-        before_bytes = _status_bytes("VmRSS")
-        _stage(cluster, scale.staged_bytes // (ROWS * VALUE_BYTES))
-        above_bytes = _status_bytes("VmHWM") - before_bytes
+    root = new_folder()
+    cluster = Cluster.open(root, create=True)
+    cluster.create_topic("big", partitions=PARTITIONS)
+    # So that the libraries' own memory counts as start.
+    _stage(cluster, 1)
+    before_bytes = _status_bytes("VmRSS")
+    _stage(cluster, scale.staged_bytes // (ROWS * VALUE_BYTES))
+    above_bytes = _status_bytes("VmHWM") - before_bytes
     return [
         at_most("peak memory of a task staging 2 GB", above_bytes / 1e6, "MB", 400, "its start")
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 import uuid
 
 import pyarrow as pa
 
 from benchmarks.figures import Figure, at_most, reported
+from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch
@@ -25,17 +25,17 @@ WINDOW = 100
 
 def measure(scale: Scale) -> list[Figure]:
     """p50 of a transaction early and late in a topic's life, and of tailing one commit."""
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        cluster = Cluster.open(root, create=True)
-        topic = cluster.create_topic("bench", partitions=PARTITIONS)
-        times_ms = _transactions(cluster, topic, scale.transactions)
-        tail_ms = _tails(cluster, root, scale.tails)
-        wait_for_background()
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as root:
-        durable = Cluster.open(root, {"fsync": "true"}, create=True)
-        topic = durable.create_topic("bench", partitions=PARTITIONS)
-        synced_ms = statistics.median(_transactions(durable, topic, scale.transactions // 20))
-        wait_for_background()
+    root = new_folder()
+    cluster = Cluster.open(root, create=True)
+    topic = cluster.create_topic("bench", partitions=PARTITIONS)
+    times_ms = _transactions(cluster, topic, scale.transactions)
+    tail_ms = _tails(cluster, root, scale.tails)
+    wait_for_background()
+    root = new_folder()
+    durable = Cluster.open(root, {"fsync": "true"}, create=True)
+    topic = durable.create_topic("bench", partitions=PARTITIONS)
+    synced_ms = statistics.median(_transactions(durable, topic, scale.transactions // 20))
+    wait_for_background()
     early = statistics.median(times_ms[100 : 100 + WINDOW])
     late = statistics.median(times_ms[-WINDOW:])
     name = "transaction of 4 small batches, p50"
@@ -51,11 +51,11 @@ def measure(scale: Scale) -> list[Figure]:
 def _transactions(cluster: Cluster, topic: TopicLog, count: int) -> list[float]:
     """Stage 4 files, PREPARE, publish, COMPLETE; each in milliseconds."""
     row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
-    records = _records()
+    records = small_records()
     times_ms = []
     for number in range(count):
         started = time.perf_counter()
-        row = cluster.coordinator.commit(row, _stage(cluster, topic, records))
+        row = cluster.coordinator.commit(row, stage(cluster, topic, records))
         times_ms.append((time.perf_counter() - started) * 1000)
         if number % 1_000 == 999:
             print(f"\r{number + 1:,} of {count:,} transactions", end="", flush=True)
@@ -68,10 +68,10 @@ def _tails(cluster: Cluster, root: str, count: int) -> float:
     reader = Cluster.open(root).topic("bench")
     writer = cluster.topic("bench")
     row = cluster.coordinator.init_producer_id("tail", Owner(run_id="tail"))
-    records = _records()
+    records = small_records()
     times_ms = []
     for _ in range(count):
-        row = cluster.coordinator.commit(row, _stage(cluster, writer, records))
+        row = cluster.coordinator.commit(row, stage(cluster, writer, records))
         started = time.perf_counter()
         reader.refresh()
         times_ms.append((time.perf_counter() - started) * 1000)
@@ -79,7 +79,8 @@ def _tails(cluster: Cluster, root: str, count: int) -> float:
     return statistics.median(times_ms)
 
 
-def _stage(cluster: Cluster, topic: TopicLog, records: pa.Table) -> list[StagedBatch]:
+def stage(cluster: Cluster, topic: TopicLog, records: pa.Table) -> list[StagedBatch]:
+    """A file of the records for each partition."""
     staged = []
     for partition in range(PARTITIONS):
         name = f"part-{partition}-{uuid.uuid4()}.parquet"
@@ -100,15 +101,16 @@ def _stage(cluster: Cluster, topic: TopicLog, records: pa.Table) -> list[StagedB
     return staged
 
 
-def _records() -> pa.Table:
+def small_records(rows: int = RECORDS) -> pa.Table:
+    """Records of 100 bytes."""
     columns = {
-        "timestamp": pa.array([1_700_000_000_000_000] * RECORDS, pa.timestamp("us", tz="UTC")),
-        "key": pa.array([b"key"] * RECORDS, pa.binary()),
-        "value": pa.array([b"v" * 100] * RECORDS, pa.binary()),
+        "timestamp": pa.array([1_700_000_000_000_000] * rows, pa.timestamp("us", tz="UTC")),
+        "key": pa.array([b"key"] * rows, pa.binary()),
+        "value": pa.array([b"v" * 100] * rows, pa.binary()),
     }
     return pa.table(
         [
-            columns.get(field.name, pa.nulls(RECORDS, field.type)).cast(field.type)
+            columns.get(field.name, pa.nulls(rows, field.type)).cast(field.type)
             for field in RECORD_SCHEMA
         ],
         schema=RECORD_SCHEMA,

@@ -3,6 +3,7 @@
     python3 conf/setup_env.py java                              Java 17 is there, for Spark
     python3 conf/setup_env.py packages --venv .venv --extras test,demo
     .venv/bin/python conf/setup_env.py jars                     the Delta jar is in Ivy's cache
+    .venv/bin/python conf/setup_env.py peers                    the jars of `make bench-peers`
 
 Standard library only, and no syntax newer than Python 3.6: an old Python must be able to read this
 file to say that it is too old. Exit status 1 means that a message on stderr says what to do.
@@ -20,6 +21,7 @@ PYTHON_MIN = (3, 10)
 JAVA_TESTED = 17
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONF_DIR = os.path.join(PROJECT, "conf")
+PEERS_POM = os.path.join(PROJECT, "benchmarks", "peers", "pom.xml")
 SPARK_DEFAULTS = os.path.join(CONF_DIR, "spark-defaults.conf")
 
 
@@ -36,6 +38,7 @@ def main() -> int:
     packages.add_argument("--venv", default=".venv")
     packages.add_argument("--extras", default="test,demo", help="extras of pyproject.toml")
     commands.add_parser("jars", help="fetch the Delta jar with the Spark of this Python")
+    commands.add_parser("peers", help="fetch a Kafka broker and Spark's Kafka connector with Maven")
     commands.add_parser("nothing", help="what `jars` lets Spark run")
     arguments = parser.parse_args()
     try:
@@ -45,6 +48,8 @@ def main() -> int:
             install_packages(os.path.abspath(arguments.venv), arguments.extras)
         elif arguments.command == "jars":
             fetch_jars()
+        elif arguments.command == "peers":
+            fetch_peers()
         elif arguments.command != "nothing":
             parser.error("name a command")
     except SetupError as error:
@@ -227,6 +232,41 @@ def fetch_jars() -> None:
             '    export SPARK_SUBMIT_OPTS="-Dhttps.proxyHost=<host> -Dhttps.proxyPort=<port>"\n'
             "\nWithout any network, copy ~/.ivy2.5.2 from a machine on which this step went well."
         )
+
+
+def fetch_peers() -> None:
+    """Let Maven copy the jars of PEERS_POM to .peers in the environment, a folder for each profile.
+
+    Raises: SetupError when a jar cannot be had.
+    """
+    maven = shutil.which("mvn")
+    if not maven:
+        raise SetupError(
+            "There is no Maven (mvn) on PATH; it fetches the Kafka broker and Spark's Kafka "
+            "connector.\n\n"
+            "    Debian, Ubuntu   sudo apt-get install maven\n"
+            "    Fedora, RHEL     sudo dnf install maven\n"
+            "    macOS            brew install maven\n\n"
+            "`make bench` needs neither, and compares with Delta alone."
+        )
+    for profile in ("broker", "connector"):
+        say("Fetching the jars of the {} with Maven (once).".format(profile))
+        folder = os.path.join(sys.prefix, ".peers", profile)
+        shutil.rmtree(folder, ignore_errors=True)
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+        command = [maven, "-q", "-B", "-f", PEERS_POM, "-P", profile, *goal]
+        run = subprocess.run(
+            [*command, "-DoutputDirectory=" + folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if run.returncode != 0:
+            output = run.stdout.decode(errors="replace").splitlines()
+            raise SetupError(
+                "Maven could not fetch them:\n\n{}\n\n".format("\n".join(output[:8]))
+                + "Mirrors, proxies and certificates stand in ~/.m2/settings.xml; see "
+                "https://maven.apache.org/guides/mini/guide-mirror-settings.html"
+            )
 
 
 def delta_coordinates() -> str:

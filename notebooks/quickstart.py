@@ -30,7 +30,7 @@ from pathlib import Path
 
 here = Path.cwd()
 project = next(p for p in (here, *here.parents) if (p / "conf/spark-defaults.conf").is_file())
-sys.path.insert(0, str(project / "jobs"))
+sys.path[:0] = [str(project), str(project / "jobs")]
 # Spark's workers must run the Python of this kernel: it has txnlog installed.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -133,13 +133,18 @@ assert len(rows) == 668
 assert sorted(rows) == sorted(spark.sql("SELECT partition, offset, key, value FROM us").collect())
 
 # %% [markdown]
-# Offsets are dense: no gaps for markers or aborted data, so what a group has yet to read is
-# a subtraction. The group's offsets are a table, too.
+# `create_views` does that for every topic in one call, as of now, with the columns of
+# `format("txnlog")` but read by Spark's own Delta reader; and for transactions and groups. Offsets
+# are dense, with no gaps for markers or aborted data, so what a group has yet to read is a
+# subtraction.
 
 # %%
-spark.sql(f"SELECT group_id, generation, offsets FROM delta.`{root}/__consumer_offsets`").show(
-    truncate=False
-)
+from spark_source.sql import create_views
+
+views = create_views(spark, root)
+spark.sql("SELECT GroupId, Topic, Partition, CurrentOffset, Lag FROM __consumer_offsets").show()
+assert spark.sql("SELECT sum(Lag) AS lag FROM __consumer_offsets").first().lag == 0
+assert spark.table("us").count() == 668
 
 # %%
 # Every order is in exactly one of the two topics, as often as it was written: twice.

@@ -24,6 +24,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
+from txnlog.topic_configs import is_compacted
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
@@ -65,6 +66,7 @@ class Destination:
     log: Topic
     partitions: int
     message_bytes_max: int
+    needs_key: bool
     first_lane: int
     sticky_seed: int
     sticky_bytes: int = 0
@@ -160,6 +162,7 @@ class Router:
                     message_bytes_max=int(
                         log.config.get(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_DEFAULT)
                     ),
+                    needs_key=is_compacted(log.config),
                     first_lane=self._lanes,
                     sticky_seed=self._random.randrange(1 << 30),
                 )
@@ -183,7 +186,7 @@ class Router:
         to: Destination,
         of: slice | npt.NDArray[np.int64],
     ) -> None:
-        """Refuse records above max.message.bytes (R65) and partitions the topic does not have."""
+        """Refuse records above max.message.bytes (R65), of no key, of no partition."""
 
         def row_of(bad: npt.NDArray[np.bool_]) -> tuple[int, int]:
             at = int(np.argmax(bad))
@@ -200,6 +203,18 @@ class Router:
                 size_bytes=int(sizes[at]),
                 size_bytes_max=to.message_bytes_max,
             )
+        keys = rows.records.column("key")
+        if to.needs_key and keys.null_count:
+            keyless = keys.is_null().to_numpy(zero_copy_only=False)[of]
+            if keyless.any():
+                _, row = row_of(keyless)
+                raise InvalidRecordError(
+                    f"Row {row} of this task has no key, and topic {to.log.name} keeps the newest "
+                    "record of each key (cleanup.policy=compact). Nothing of this batch is "
+                    "published. Give the row a key, or leave it out.",
+                    row=row,
+                    topic=to.log.name,
+                )
         if partitions.size and partitions.max() >= to.partitions:
             at, row = row_of(partitions >= to.partitions)
             raise InvalidRecordError(

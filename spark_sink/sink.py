@@ -144,6 +144,7 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[tuple[Stag
         target_size_bytes=TARGET_SIZE_BYTES,
         auto_create=options.flag("auto.create.topics.enable"),
         partitions=options.number("num.partitions"),
+        compression=options.text("compression.type"),
     )
     waiting = _Waiting(rows)
     try:

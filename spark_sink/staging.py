@@ -102,7 +102,8 @@ class Stager:
 
     `topic` is the option, `target_size_bytes` the encoded size at which a file is closed and the
     next begun, `task_ms` the time of rows without a timestamp (default: the store's clock at the
-    first row), `seed` makes the partitions of rows without a key repeatable.
+    first row), `compression` the codec of files (default: what suits them), `seed` makes the
+    partitions of rows without a key repeatable.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Stager:
         auto_create: bool = True,
         partitions: int | None = None,
         task_ms: int | None = None,
+        compression: str | None = None,
         seed: int | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -123,6 +125,7 @@ class Stager:
         self._include_headers = include_headers
         self._target_size_bytes = target_size_bytes
         self._task_ms = task_ms
+        self._compression = compression
         self._limits = limits or Limits()
         self._router = Router(
             cluster, topic=topic, auto_create=auto_create, partitions=partitions, seed=seed
@@ -233,7 +236,9 @@ class Stager:
         for start in range(0, table.num_rows, rows):
             if lane.file is None:
                 headers = "headers" in table.column_names
-                lane.file = BatchFileWriter(self._store, _new_path(lane), headers=headers)
+                lane.file = BatchFileWriter(
+                    self._store, _new_path(lane), compression=self._compression, headers=headers
+                )
                 lane.file_staged_ms = self._store.now_ms()
             lane.file.write(table.slice(start, rows))
             if lane.file.size_bytes >= self._target_size_bytes:
@@ -276,7 +281,9 @@ class Stager:
     def _finish(self, lane: _Lane) -> None:
         if lane.file is None and lane.waiting_bytes <= self._target_size_bytes:
             staged_ms = self._store.now_ms()
-            written = write_batch_file(self._store, _new_path(lane), lane.take_waiting())
+            written = write_batch_file(
+                self._store, _new_path(lane), lane.take_waiting(), compression=self._compression
+            )
             lane.staged.append(_staged(lane, written, staged_ms))
             return
         self._encode(lane)

@@ -46,7 +46,12 @@ class FileSlice(NamedTuple):
     base_offset: int
     last_offset: int
     size_bytes: int
-    num_records: int
+    num_records: int | None
+
+    @property
+    def records_max(self) -> int:
+        """Records that it may hold."""
+        return self.num_records or self.last_offset - self.base_offset + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class PartitionRange:
     def weight(self) -> int:
         """Cost of reading it, in bytes of files; small records and files weigh more than theirs."""
         return sum(
-            max(file.size_bytes, file.num_records * RECORD_BYTES) + FILE_BYTES
+            max(file.size_bytes, file.records_max * RECORD_BYTES) + FILE_BYTES
             for file in self.files
         )
 

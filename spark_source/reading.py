@@ -10,13 +10,12 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
-from spark_source.schema import HEADERS_ARROW, arrow_schema
 from spark_source.settings import SourceSettings
 from txnlog.options import Options
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.records import to_messages
 
-CREATE_TIME = 0
 BATCH_ROWS = 32_768
 BATCH_BYTES = 4 << 20
 
@@ -43,8 +42,9 @@ def read_partition(settings: SourceSettings, partition: InputPartition) -> Itera
 def read_ranges(
     store: ObjectStore, ranges: Iterable[PartitionRange], *, include_headers: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the ranges, in order, as batches of arrow_schema().
+    """Yield the records of the ranges, in order, as MESSAGE_SCHEMA or BARE_MESSAGE_SCHEMA.
 
+    Both are what Spark makes of the source's schema; its reader takes batches of exactly that.
     Small batches are put together, up to BATCH_ROWS or BATCH_BYTES. Raises: CorruptLogError,
     ObjectNotFoundError, StorageError that name the file.
     """
@@ -69,7 +69,6 @@ def _read_all(
     columns = ["offset_delta", "timestamp", "key", "value"]
     if include_headers:
         columns.append("headers")
-    schema = arrow_schema(include_headers=include_headers)
     for found in ranges:
         for file in found.files:
             end_delta = min(found.end, file.last_offset + 1) - file.base_offset
@@ -84,33 +83,16 @@ def _read_all(
                 batch_rows=_batch_rows(file),
             )
             for batch in records:
-                yield _to_spark(batch, found.topic, found.partition, file.base_offset, schema)
+                offsets = pc.add(batch.column("offset_delta"), file.base_offset)
+                yield to_messages(batch, found.topic, found.partition, offsets)
                 if batch.column("offset_delta")[-1].as_py() == end_delta - 1:
                     break  # The rest of a big file need not be decoded.
 
 
 def _batch_rows(file: FileSlice) -> int:
     """Rows per batch, so that a batch of big records stays near BATCH_BYTES."""
-    record_bytes = max(1, file.size_bytes // max(1, file.num_records))
+    record_bytes = max(1, file.size_bytes // file.records_max)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // record_bytes))
-
-
-def _to_spark(
-    batch: pa.RecordBatch, topic: str, partition: int, base_offset: int, schema: pa.Schema
-) -> pa.RecordBatch:
-    rows = batch.num_rows
-    columns = [
-        batch.column("key"),
-        batch.column("value"),
-        pa.repeat(pa.scalar(topic, pa.string()), rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pc.add(batch.column("offset_delta"), base_offset),
-        batch.column("timestamp"),
-        pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), rows),
-    ]
-    if len(schema) > len(columns):
-        columns.append(batch.column("headers").cast(HEADERS_ARROW))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

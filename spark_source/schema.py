@@ -1,10 +1,9 @@
-"""The source's schema: that of Spark's Kafka connector, for Spark and for Arrow."""
+"""The source's schema: that of Spark's Kafka connector. In Arrow it is MESSAGE_SCHEMA."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -37,22 +36,6 @@ SPARK_COLUMNS_WITH_HEADERS = StructType(
     [*SPARK_COLUMNS.fields, StructField("headers", ArrayType(HEADER))]
 )
 
-HEADERS_ARROW = pa.list_(
-    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-)
-ARROW_COLUMNS = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-    ]
-)
-ARROW_COLUMNS_WITH_HEADERS = ARROW_COLUMNS.append(pa.field("headers", HEADERS_ARROW))
-
 
 def source_schema(options: Mapping[str, str]) -> StructType:
     """The schema for options of a batch or a stream (Spark does not say which here).
@@ -75,11 +58,6 @@ def source_schema(options: Mapping[str, str]) -> StructType:
 def spark_schema(*, include_headers: bool) -> StructType:
     """Column names and Spark types, all nullable."""
     return SPARK_COLUMNS_WITH_HEADERS if include_headers else SPARK_COLUMNS
-
-
-def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """What Spark makes of the schema in Arrow; its reader takes batches of exactly this."""
-    return ARROW_COLUMNS_WITH_HEADERS if include_headers else ARROW_COLUMNS
 
 
 def check_schema(given: StructType, *, include_headers: bool) -> None:

@@ -92,6 +92,7 @@ allow.auto.create.topics group.id
 def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
     """A job must not fail because a broker setting looks like one of ours."""
     raw = {f"kafka.{name}": "1" for name in KAFKA_SETTINGS.split()}
+    raw["kafka.compression.type"] = "lz4"
     parsed = parse_options({**ROOT, **raw}, operation)  # type: ignore[arg-type]
     assert "kafka.bootstrap.servers" in parsed.ignored
 
@@ -302,3 +303,11 @@ def test_options_page_is_as_the_table_is() -> None:
     stale = page.replace("| `subscribe` |", "| `subscrib` |")
     assert stale != page
     assert with_tables(stale) == page
+
+
+def test_clients_page_is_as_the_table_of_settings_is() -> None:
+    """The same for producers and consumers."""
+    page = PAGE.with_name("clients.md").read_text()
+    assert page == with_tables(page), "python -m txnlog.option_docs docs/clients.md"
+    for name in ("linger.ms", "session.timeout.ms"):
+        assert f"| `{name}`" in page

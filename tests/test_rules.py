@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent
 README = TESTS / "README.md"
 RULES = range(1, 74)
 # Rules whose subject is not built yet; the issue that builds it takes them out of here.
-TO_COME = frozenset({23})
+TO_COME: frozenset[int] = frozenset()
 
 _ROW = re.compile(r"^\| R(\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 _NAMED = re.compile(r"\bR(\d{1,2})\b(?:-R?(\d{1,2})\b)?")

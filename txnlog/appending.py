@@ -5,15 +5,66 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from txnlog.protocol.appends import Appended, prepare_append
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.appends import Appended, check_added, prepare_append
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.topics import TopicCommit, TopicState
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
 
 
-def append(
+def append_in_transaction(
+    cluster: Cluster,
+    row: TransactionMetadata,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+    *,
+    read_ms: int | None,
+) -> tuple[int, ...]:
+    """See TransactionCoordinator.append.
+
+    A row that was read longer ago than it may be believed is read again: the marker that would
+    refuse a zombie's batches may have been forgotten (D3).
+    """
+    check_added(row.partitions, batches)
+    while True:
+        if read_ms is None:
+            read_ms = cluster.store.clock.boot_ms()
+            cluster.coordinator.check_owner(row)
+        offsets = _append(
+            cluster,
+            batches,
+            base_sequences,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            transactional=True,
+            until_ms=read_ms + cluster.settings.trust_ms,
+        )
+        if offsets is not None:
+            return offsets
+        read_ms = None
+
+
+def append_idempotent(
+    cluster: Cluster,
+    producer_id: int,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+) -> tuple[int, ...]:
+    """See TransactionCoordinator.append_idempotent."""
+    offsets = _append(
+        cluster,
+        batches,
+        base_sequences,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=False,
+    )
+    assert offsets is not None
+    return offsets
+
+
+def _append(
     cluster: Cluster,
     batches: Sequence[StagedBatch],
     base_sequences: Mapping[int, int],
@@ -21,9 +72,11 @@ def append(
     producer_id: int,
     producer_epoch: int,
     transactional: bool,
-) -> tuple[int, ...]:
+    until_ms: int | None = None,
+) -> tuple[int, ...] | None:
     """All batches in one commit; their first offsets, also when they were in the log already.
 
+    None: not written, since it is after `until_ms` by the boot clock.
     `base_sequences` maps partition -> sequence of its first record here. Raises what
     `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError: then the same call
     again settles it.
@@ -31,7 +84,9 @@ def append(
     first = batches[0]
     log = cluster.topic_log(first.topic)
 
-    def decide(state: TopicState) -> TopicCommit | Appended:
+    def decide(state: TopicState) -> TopicCommit | Appended | None:
+        if until_ms is not None and cluster.store.clock.boot_ms() > until_ms:
+            return None
         decision = prepare_append(
             state,
             topic=first.topic,
@@ -50,4 +105,4 @@ def append(
     written = log.transact(decide)
     if isinstance(written, TopicCommit):
         return tuple(add.base_offset for add in written.adds)
-    return written.base_offsets
+    return None if written is None else written.base_offsets

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from txnlog.coordinator import TransactionCoordinator
-from txnlog.errors import ConfigError, UnknownTopicOrPartitionError
+from txnlog.errors import ConfigError, NotCoordinatorError, UnknownTopicOrPartitionError
 from txnlog.groups import GroupCoordinator
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
@@ -163,11 +163,23 @@ class Cluster:
         return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
 
     def shard(self, number: int) -> TransactionLog:
-        """A shard of the transaction log, created when it is first asked for."""
+        """A shard of the transaction log, created when it is first asked for.
+
+        Raises NotCoordinatorError when it is another cluster's.
+        """
         log = self._shards.get(number)
         if log is None:
             log = TransactionLog(self.store, number, settings=self.settings)
-            log.create(f"{self.cluster_id}-{number}", {})
+            expected = f"{self.cluster_id}-{number}"
+            log.create(expected, {})
+            found = log.log.metadata
+            if found is not None and found.id != expected:
+                raise NotCoordinatorError(
+                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the root was "
+                    "made anew, maybe with another number of shards, since this process opened "
+                    "it. Open it again.",
+                    table=log.path,
+                )
             self._shards[number] = log
         return log
 
@@ -176,6 +188,15 @@ class Cluster:
         if not self.offsets.log.exists:
             self.offsets.create(f"{self.cluster_id}-offsets", {})
         return self.offsets
+
+    def vacuum_age_ms(self, topics: Iterable[str]) -> int:
+        """The smallest vacuum age that these topics and the shards looked at so far know of.
+
+        Vacuum's barrier commits tell of it: whoever commits after one has read it.
+        """
+        views = [self.topic_log(topic).view.txns for topic in topics]
+        views += [shard.view.txns for shard in self._shards.values()]
+        return min(known.vacuum_age_ms for known in views)
 
     def next_producer_id(self) -> int:
         return self._meta.next_producer_id()

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from txnlog.errors import ConfigError
-from txnlog.option_values import boolean, choice, not_negative, positive, text
+from txnlog.option_values import (
+    CODECS,
+    COMPRESSION_DOC,
+    boolean,
+    choice,
+    not_negative,
+    positive,
+    text,
+)
 from txnlog.options import ROOT_NAMES, STORAGE_PREFIX, StoreSettings, redacted_url, warn_once
 
 Client = Literal["consumer", "producer", "admin"]
@@ -62,6 +70,17 @@ def assignors(name: str, value: str) -> tuple[str, ...]:
             option=name,
         )
     return found
+
+
+def idempotence(name: str, value: str) -> bool:
+    """true; or false, which changes nothing, after one warning. Raises ConfigError."""
+    is_on = boolean(name, value)
+    if not is_on:
+        warn_once(
+            f"Setting {name}=false has no effect here: records are written once and in order all "
+            "the same, and it costs nothing."
+        )
+    return is_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +230,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="enable.idempotence",
-        parse=boolean,
+        parse=idempotence,
         default=True,
         clients=PRODUCER,
-        doc="Always on, it costs nothing here; `false` has no effect.",
+        doc="Records are idempotent in any case: it costs nothing here, and needs no permission "
+        "of its own. `false` is taken with one warning, and refused beside transactional.id.",
     ),
     Setting(
         name="linger.ms",
@@ -269,10 +289,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="compression.type",
-        parse=choice("none", "snappy", "lz4", "zstd"),
+        parse=choice(*CODECS),
         clients=PRODUCER,
         aliases=("compression.codec",),
-        doc="The codec of data files; by default zstd, and snappy for small files.",
+        doc=COMPRESSION_DOC,
     ),
     Setting(
         name="partitioner",
@@ -294,6 +314,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=4,
         clients=PRODUCER,
         doc="Partitions of a topic that is created so.",
+    ),
+    Setting(
+        name="transaction.state.log.num.partitions",
+        parse=positive,
+        default=8,
+        clients=PRODUCER | frozenset({"admin"}),
+        doc="Shards of the transaction log of a cluster that this client creates; it never "
+        "changes afterwards.",
     ),
     Setting(
         name="on_delivery",

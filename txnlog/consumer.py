@@ -143,7 +143,7 @@ class Consumer:
         return found
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
-        """An Arrow table (txnlog.consuming.fetching.MESSAGE_SCHEMA) as soon as there is any record.
+        """An Arrow table (txnlog.storage.records.MESSAGE_SCHEMA) as soon as there is any record.
 
         Up to fetch.max.bytes; with `num_records` or max.poll.records up to so many rows. Empty when
         there is nothing in time.

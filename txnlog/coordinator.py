@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from txnlog.appending import append
+from txnlog.appending import append_idempotent, append_in_transaction
 from txnlog.clock import backoff_ms
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -28,7 +28,7 @@ from txnlog.failpoint import reach
 from txnlog.finishing import finish
 from txnlog.one_off import commit_one_off
 from txnlog.phases import Phases
-from txnlog.protocol.appends import check_added, check_topic_id
+from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.fencing import check_producer
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX = 50
 TRANSACTION_TIMEOUT_MS_DEFAULT = 60_000
-VACUUM_AGE_MS_DEFAULT = 7 * 86_400_000
 
 
 class TransactionCoordinator:
@@ -65,7 +64,6 @@ class TransactionCoordinator:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._store = cluster.store
-        self.vacuum_age_ms = VACUUM_AGE_MS_DEFAULT
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -152,33 +150,21 @@ class TransactionCoordinator:
         row: TransactionMetadata,
         batches: Sequence[StagedBatch],
         base_sequences: Mapping[int, int],
+        *,
+        read_ms: int | None = None,
     ) -> tuple[int, ...]:
         """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
 
-        Raises InvalidTxnStateError for a partition that was not added before.
+        `read_ms` is the boot time before the row was read or written; without it the row is read
+        again. Raises InvalidTxnStateError for a partition that was not added before.
         """
-        check_added(row.partitions, batches)
-        return append(
-            self._cluster,
-            batches,
-            base_sequences,
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            transactional=True,
-        )
+        return append_in_transaction(self._cluster, row, batches, base_sequences, read_ms=read_ms)
 
     def append_idempotent(
         self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
     ) -> tuple[int, ...]:
         """Append staged batches of one topic outside of transactions; their first offsets (R9)."""
-        return append(
-            self._cluster,
-            batches,
-            base_sequences,
-            producer_id=producer_id,
-            producer_epoch=0,
-            transactional=False,
-        )
+        return append_idempotent(self._cluster, producer_id, batches, base_sequences)
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -195,8 +181,8 @@ class TransactionCoordinator:
 
         `batch` is the micro-batch of a streaming query, remembered with the decision; `phases`
         takes the times. The row as it is afterwards: another owner may have it by then. Raises what
-        fences or refuses the transaction, before anything is decided; afterwards an error leaves it
-        for the next one to finish.
+        fences or refuses the transaction, before anything is decided; afterwards an error, which
+        has `decided` in its context, leaves it for the next one to finish.
         """
         measured = phases or Phases()
         try:
@@ -273,7 +259,12 @@ class TransactionCoordinator:
             ended = self._transition(row, decide)
         if ended.state.is_prepared:
             reach("prepare_commit.after")
-            finished = finish(self._cluster, ended, read_ms=read_ms, phases=phases)
+            try:
+                finished = finish(self._cluster, ended, read_ms=read_ms, phases=phases)
+            except TxnLogError as error:
+                # Whoever asks again may be told less: the row may be another's by then.
+                error.context["decided"] = result
+                raise
             return finished if finished is not None else ended
         return ended
 
@@ -386,10 +377,11 @@ class TransactionCoordinator:
             return
         oldest = min(batches, key=lambda batch: batch.staged_ms)
         age_ms = self._store.now_ms() - oldest.staged_ms
-        if age_ms > self.vacuum_age_ms // 2:
+        vacuum_age_ms = self._cluster.vacuum_age_ms({batch.topic for batch in batches})
+        if age_ms > vacuum_age_ms // 2:
             raise StagedFileTooOldError(
                 f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "
-                f"of the vacuum age ({self.vacuum_age_ms // 1000} s), and may be gone. Abort, and "
+                f"of the vacuum age ({vacuum_age_ms // 1000} s), and may be gone. Abort, and "
                 "write the data again.",
                 path=oldest.path,
             )

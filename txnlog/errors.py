@@ -129,19 +129,19 @@ class StorePermissionError(StorageError):
 
 
 class TopicAuthorizationError(StorePermissionError):
-    """No permission to write a topic's log."""
+    """No permission to read a topic's log, or to write it or its files."""
 
     code = 29
 
 
 class GroupAuthorizationError(StorePermissionError):
-    """No permission to write the consumer offsets."""
+    """No permission to read or write the consumer offsets."""
 
     code = 30
 
 
 class TransactionalIdAuthorizationError(StorePermissionError):
-    """No permission to write the transaction state."""
+    """No permission to read or write the transaction state."""
 
     code = 53
 
@@ -216,6 +216,19 @@ class DuplicateSequenceError(TxnLogError):
     code = 46
 
 
+class NotCoordinatorError(TxnLogError):
+    """The transaction log found is another cluster's than the one that was opened."""
+
+    code = 16
+    fatal = True
+
+
+class UnknownProducerIdError(TxnLogError):
+    """A producer forgotten for being idle sends again what it may have written before."""
+
+    code = 59
+
+
 class InvalidProducerEpochError(TxnLogError):
     """A write with an epoch older than the partition, or the coordinator, has seen."""
 
@@ -270,6 +283,12 @@ class TransactionAbortedError(TxnLogError):
 
 
 # -- clients -------------------------------------------------------------------------------------
+
+
+class RecordPurgedError(TxnLogError):
+    """The record was thrown away by purge() before it was delivered."""
+
+    abortable = True
 
 
 class OperationTimedOutError(TxnLogError):

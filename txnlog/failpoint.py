@@ -17,7 +17,7 @@ import os
 import signal
 import time
 
-NAMES = (
+TRANSACTION = (
     "take_over.after",
     "pending_offsets.after",
     "prepare_commit.before",
@@ -30,6 +30,15 @@ NAMES = (
     "sink_commit.after",
     "stage.after",
 )
+COMPACTION = (
+    "compaction.staged",
+    "compaction.committed",
+    "compaction.cleaned.before",
+    "compaction.cleaned.after",
+)
+# On an executor of jobs/compact.py.
+COMPACTION_TASK = ("compaction.rewritten",)
+NAMES = (*TRANSACTION, *COMPACTION, *COMPACTION_TASK)
 
 PAUSE_S_MAX = 300
 POLL_S = 0.02

@@ -6,13 +6,15 @@ meet, or come back late, change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from txnlog.errors import TxnLogError
 from txnlog.failpoint import reach
 from txnlog.phases import Phases
 from txnlog.protocol.appends import Settled, prepare_marker
-from txnlog.protocol.groups import prepare_offsets_marker
+from txnlog.protocol.groups import Group, OffsetsCommit, prepare_offsets_marker
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState
@@ -20,6 +22,7 @@ from txnlog.protocol.transitions import prepare_complete
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
+    from txnlog.storage.row_log import RowView
 
 
 def finish(
@@ -32,24 +35,17 @@ def finish(
     result = TransactionResult.of(row.state)
     clock = cluster.store.clock
     with measured.measure("publish"):
-        is_decided = _write_markers(cluster, row, result, read_ms)
-    if not is_decided:
+        read_ms = _write_markers(cluster, row, result, read_ms)
+    if read_ms is None:
         return cluster.coordinator.describe(row.transactional_id)
     reach("markers.after")
     if row.pending.groups:
         with measured.measure("offsets"):
-            cluster.offsets_log().change(
-                lambda view, version: prepare_offsets_marker(
-                    view.rows,
-                    view.markers,
-                    group_ids=row.pending.groups,
-                    producer_id=row.producer_id,
-                    txn_epoch=row.txn_epoch,
-                    result=result,
-                    version=version,
-                    now_ms=clock.now_ms(),
-                )
+            read_ms = _while_decided(
+                cluster, row, read_ms, partial(_write_offsets, cluster, row, result)
             )
+        if read_ms is None:
+            return cluster.coordinator.describe(row.transactional_id)
     reach("offsets.after")
     reach("complete.before")
     shard = cluster.shard(cluster.shard_of(row.transactional_id))
@@ -68,25 +64,43 @@ def finish(
 
 def _write_markers(
     cluster: Cluster, row: TransactionMetadata, result: TransactionResult, read_ms: int | None
-) -> bool:
-    """Step 2 in every topic; False when somebody has finished the transaction."""
+) -> int | None:
+    """Step 2 in every topic; the boot time before the row's newest read, see `_while_decided`."""
     errors: list[TxnLogError] = []
     topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
     topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
+    if read_ms is None and not topics:
+        return _still_decided(cluster, row)
     for topic, topic_id in sorted(topics):
         try:
-            while read_ms is None or not _write_marker(
-                cluster, row, result, topic, topic_id, read_ms
-            ):
-                read_ms = _still_decided(cluster, row)
-                if read_ms is None:
-                    return False
+            read_ms = _while_decided(
+                cluster,
+                row,
+                read_ms,
+                partial(_write_marker, cluster, row, result, topic, topic_id),
+            )
+            if read_ms is None:
+                return None
         except TxnLogError as error:
             errors.append(error)
         reach("marker.after")
     if errors:
         raise errors[0]
-    return True
+    return read_ms
+
+
+def _while_decided(
+    cluster: Cluster, row: TransactionMetadata, read_ms: int | None, write: Callable[[int], bool]
+) -> int | None:
+    """Write what the row has decided, having read it again as often as `write` finds that too old.
+
+    The boot time before its newest read; None when somebody has finished the transaction.
+    """
+    while read_ms is None or not write(read_ms):
+        read_ms = _still_decided(cluster, row)
+        if read_ms is None:
+            return None
+    return read_ms
 
 
 def _write_marker(
@@ -113,6 +127,33 @@ def _write_marker(
         )
 
     return cluster.topic_log(topic).transact(decide) is not None
+
+
+def _write_offsets(
+    cluster: Cluster, row: TransactionMetadata, result: TransactionResult, read_ms: int
+) -> bool:
+    """Step 3; False as in `_write_marker`."""
+    clock = cluster.store.clock
+    is_late = False
+
+    def decide(view: RowView[Group], version: int) -> OffsetsCommit | None:
+        nonlocal is_late
+        is_late = clock.boot_ms() - read_ms > cluster.settings.trust_ms
+        if is_late:
+            return None
+        return prepare_offsets_marker(
+            view.rows,
+            view.markers,
+            group_ids=row.pending.groups,
+            producer_id=row.producer_id,
+            txn_epoch=row.txn_epoch,
+            result=result,
+            version=version,
+            now_ms=clock.now_ms(),
+        )
+
+    cluster.offsets_log().change(decide)
+    return not is_late
 
 
 def _still_decided(cluster: Cluster, row: TransactionMetadata) -> int | None:

@@ -4,9 +4,6 @@ Many may run; a lease in `__cluster` lets one work. Nothing depends on any of th
 driver, producer and consumer sweeps as well, and each write here is one that anybody may make at
 any time. So a housekeeper that is killed, or believes in a lease that is not its own, breaks
 nothing.
-
-Ids of idempotent producers (producer.id.expiration.ms) are not forgotten here: their last sequence
-is a `txn` action, which a Delta log gives up only when it is rewritten.
 """
 
 from __future__ import annotations
@@ -17,9 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from txnlog.cluster import Cluster
+from txnlog.compactor import BACKOFF_MS_DEFAULT, Compactor
 from txnlog.errors import StorePermissionError, TxnLogError
+from txnlog.hygiene import Hygiene
 from txnlog.lease import LEASE_MS_DEFAULT, LeaseHolder
 from txnlog.protocol.expiry import (
+    PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
     is_old,
     prepare_expire_unchanged,
@@ -27,12 +27,16 @@ from txnlog.protocol.expiry import (
 from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.membership import Sightings
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
+from txnlog.protocol.vacuum import Doomed
+from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
 from txnlog.sweeper import INTERVAL_MS, Sweeper
 
 logger = logging.getLogger("txnlog")
 
 LEASE = "housekeeping"
 REMOVE_INTERVAL_MS_DEFAULT = 3_600_000
+VACUUM_INTERVAL_MS_DEFAULT = 6 * 3_600_000
 PROBE_FOLDERS = ("__cluster/_clock", "__cluster/_probe")
 PROBE_AGE_MS = 3_600_000
 
@@ -41,22 +45,35 @@ PROBE_AGE_MS = 3_600_000
 class HousekeepingSettings:
     """Kafka's names, with its defaults: `abort_interval_ms` is
     transaction.abort.timed.out.transaction.cleanup.interval.ms, `remove_interval_ms` is
-    transaction.remove.expired.transaction.cleanup.interval.ms.
+    transaction.remove.expired.transaction.cleanup.interval.ms, `retention_check_interval_ms` is
+    log.retention.check.interval.ms, `cleaner_backoff_ms` log.cleaner.backoff.ms. Delta's:
+    `log_retention_ms` is delta.logRetentionDuration (None: the cluster's), `vacuum_age_ms`
+    delta.deletedFileRetentionDuration.
     """
 
     abort_interval_ms: int = INTERVAL_MS
     remove_interval_ms: int = REMOVE_INTERVAL_MS_DEFAULT
+    retention_check_interval_ms: int = CHECK_INTERVAL_MS_DEFAULT
+    cleaner_backoff_ms: int = BACKOFF_MS_DEFAULT
     transactional_id_expiration_ms: int = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT
+    log_retention_ms: int | None = None
+    vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
+    vacuum_interval_ms: int = VACUUM_INTERVAL_MS_DEFAULT
     lease_ms: int = LEASE_MS_DEFAULT
 
 
 @dataclass(slots=True)
 class Duty:
-    """Something to do every `interval_ms`; `act` says how much it found to do."""
+    """Something to do every `interval_ms`; `act` says how much it found to do.
+
+    While `is_unfinished` says so it is due again at once: after the others had their turn.
+    """
 
     name: str
     interval_ms: int
     act: Callable[[], int]
+    is_unfinished: Callable[[], bool] | None = None
     due_ms: int = 0
 
 
@@ -73,11 +90,32 @@ class Housekeeper:
         self._sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
         self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
         self._groups: dict[str, Sightings] = {}
+        compactor = Compactor(cluster)
+        self._hygiene = Hygiene(
+            cluster,
+            log_retention_ms=self._settings.log_retention_ms,
+            vacuum_age_ms=self._settings.vacuum_age_ms,
+            producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
+        )
         often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
         self._duties = (
             Duty("transactions and offsets settled", often, self._sweeper.sweep),
             Duty("groups of dead members emptied", often, self._expel),
             Duty("transactional ids expired", seldom, self._expire),
+            Duty(
+                "files past their retention removed",
+                self._settings.retention_check_interval_ms,
+                Retention(cluster).enforce_all,
+            ),
+            Duty(
+                "files compacted",
+                self._settings.cleaner_backoff_ms,
+                compactor.step,
+                is_unfinished=compactor.is_busy,
+            ),
+            Duty("producers forgotten", seldom, self._hygiene.expire_producers),
+            Duty("log files removed", seldom, self._hygiene.clean_logs),
+            Duty("files vacuumed", self._settings.vacuum_interval_ms, self._hygiene.vacuum),
             Duty("clock and store probes removed", seldom, self._remove_probes),
         )
 
@@ -101,7 +139,14 @@ class Housekeeper:
         self._lease.take()
         if not self._lease.is_held:
             return None
-        return {duty.name: duty.act() for duty in self._duties}
+        return {duty.name: _exhausted(duty) for duty in self._duties}
+
+    def find(self) -> list[Doomed]:
+        """What the hygiene of logs and files would remove now, without the lease or any write.
+
+        What expires by retention or compaction leaves its topic first, and is found here later.
+        """
+        return self._hygiene.find()
 
     def step(self) -> int:
         """Do what is due; in how many ms to call again."""
@@ -112,6 +157,8 @@ class Housekeeper:
             if self._lease.is_held and now_ms >= duty.due_ms:
                 duty.due_ms = now_ms + duty.interval_ms
                 self._do(duty)
+                if duty.is_unfinished is not None and duty.is_unfinished():
+                    duty.due_ms = now_ms
         due_ms = [self._lease_due_ms]
         if self._lease.is_held:
             due_ms += [duty.due_ms for duty in self._duties]
@@ -220,4 +267,18 @@ class Housekeeper:
             if now_ms - meta.last_modified_ms >= PROBE_AGE_MS
         ]
         self._cluster.store.delete(old)
-        return len(old)
+        killed = [
+            meta.path
+            for folder in PROBE_FOLDERS
+            for meta in self._cluster.store.list_temporaries(folder)
+            if now_ms - meta.last_modified_ms >= PROBE_AGE_MS
+        ]
+        self._cluster.store.delete_temporaries(killed)
+        return len(old) + len(killed)
+
+
+def _exhausted(duty: Duty) -> int:
+    found = duty.act()
+    while duty.is_unfinished is not None and duty.is_unfinished():
+        found += duty.act()
+    return found

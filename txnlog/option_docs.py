@@ -1,7 +1,7 @@
-"""The tables of docs/options.md, made from the table of options.
+"""The tables of docs/options.md and docs/clients.md, made from the tables of options and settings.
 
-`python -m txnlog.option_docs docs/options.md` writes them anew, each between its two comments
-`<!-- table: source -->` and `<!-- end -->`; the prose around them stays.
+`python -m txnlog.option_docs docs/options.md docs/clients.md` writes them anew, each between its
+two comments `<!-- table: source -->` and `<!-- end -->`; the prose around them stays.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from txnlog.config import SETTINGS, Client
 from txnlog.option_table import NOT_SUPPORTED, OPTIONS, READS, WRITES, Option
 
 KINDS: Final[Mapping[str, str]] = {
@@ -29,6 +30,8 @@ def with_tables(page: str) -> str:
         "source": _options_table(READS),
         "sink": _options_table(WRITES),
         "prefix": _list(f"`kafka.{option.name}`" for option in OPTIONS if option.kafka),
+        "consumer-settings": _settings_table("consumer"),
+        "producer-settings": _settings_table("producer"),
         "not-supported": _list(f"`kafka.{name}`" for name in NOT_SUPPORTED),
     }
     return _TABLE.sub(
@@ -44,6 +47,23 @@ def _options_table(operations: frozenset[str]) -> str:
         if (option.applies_to | option.ignored_in) & operations
     ]
     return _table(("option", "default", "for", "meaning"), rows)
+
+
+def _settings_table(client: Client) -> str:
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in (setting.name, *setting.aliases)),
+            "" if setting.default is None else f"`{_text(setting.default)}`",
+            setting.doc,
+        )
+        for setting in SETTINGS
+        if client in setting.clients
+    ]
+    return _table(("setting", "default", "meaning"), rows)
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
 
 
 def _default(option: Option, operations: frozenset[str]) -> str:

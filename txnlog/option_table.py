@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from txnlog.option_values import (
+    CODECS,
+    COMPRESSION_DOC,
     boolean,
     choice,
     duration_ms,
@@ -248,6 +250,13 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=WRITES,
         default="deferred",
         doc="The sink takes `deferred` only: data becomes readable with the commit.",
+    ),
+    Option(
+        name="compression.type",
+        parse=choice(*CODECS),
+        applies_to=WRITES,
+        doc=COMPRESSION_DOC,
+        kafka=True,
     ),
     Option(
         name="num.partitions",

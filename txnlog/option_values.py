@@ -23,6 +23,13 @@ _UNITS_US: Final = {
 _DURATION: Final = re.compile(rf"(?P<number>[0-9]+)(?P<unit>{'|'.join(_UNITS_US)})?")
 
 
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+COMPRESSION_DOC = (
+    "The codec of data files. By default snappy for files of a few records, zstd for values that "
+    "repeat themselves, none for those that do not; compaction uses zstd."
+)
+
+
 def text(name: str, value: str) -> str:
     """Any text but the empty one. Raises ConfigError."""
     if not value.strip():

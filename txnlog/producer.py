@@ -17,13 +17,15 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import (
     InvalidTxnStateError,
     OperationTimedOutError,
+    RecordPurgedError,
     TxnLogError,
     UnknownTopicIdError,
 )
-from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.producer_transactions import ProducerTransactions
 from txnlog.producing.publishing import Deferred, aborted
@@ -48,6 +50,11 @@ _ABORTED_BY_CLOSE = frozenset(
         ProducerState.ABORTING,
         ProducerState.ABORTABLE_ERROR,
     }
+)
+
+
+_PURGEABLE = frozenset(
+    {ProducerState.IDLE, ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR}
 )
 
 
@@ -140,6 +147,35 @@ class Producer(RecordProducer):
                 except TxnLogError as error:
                     logger.warning("Aborting after an error failed, too: %s", error)
             raise
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Throw away records that are not delivered yet; poll or flush tells their callbacks.
+
+        `in_queue`: those that were not tried yet; all records of a deferred transaction are.
+        `in_flight`: those that were, and may be in the topic for all that is known. A transaction
+        that has lost records can only be aborted (R40). Records of a commit under way stay.
+        What is just being sent is waited for, whatever `blocking` says.
+        """
+        self._check_usable()
+        with self._sender.exclusive(self._deadline("purge()", None)):
+            publication = self._sender.publication
+            if publication is None or self._state not in _PURGEABLE:
+                return
+            if in_queue:
+                for batch in self._sender.batches_of(self._accumulator.take()):
+                    publication.add(batch)
+            error = RecordPurgedError("The record was thrown away by purge() before its delivery.")
+            publication.purge(error, in_queue=in_queue, in_flight=in_flight)
+            if publication.error is error:
+                self._send_failed(error)
+
+    def list_topics(
+        self, topic: str | None = None, timeout: float | None = None
+    ) -> ClusterMetadata:
+        """The cluster's topics and their partitions, or one of them."""
+        self._check_usable()
+        with self._sender.exclusive(self._deadline("list_topics()", timeout)):
+            return describe_topics(self._outlet.cluster, topic)
 
     # -- two phases (KIP-939) ----------------------------------------------------------------------
 

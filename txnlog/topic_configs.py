@@ -23,12 +23,11 @@ BROKER_NAMES: Final = frozenset(
         "compression.zstd.level", "file.delete.delay.ms", "flush.messages", "flush.ms",
         "follower.replication.throttled.replicas", "index.interval.bytes",
         "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
-        "max.compaction.lag.ms", "message.downconversion.enable", "message.format.version",
+        "message.downconversion.enable", "message.format.version",
         "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
         "message.timestamp.difference.max.ms", "message.timestamp.type",
-        "min.cleanable.dirty.ratio", "min.insync.replicas", "preallocate",
-        "remote.storage.enable", "segment.bytes", "segment.index.bytes", "segment.jitter.ms",
-        "segment.ms", "unclean.leader.election.enable",
+        "min.insync.replicas", "preallocate", "remote.storage.enable", "segment.index.bytes",
+        "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
     }
 )  # fmt: skip
 
@@ -48,12 +47,25 @@ def policies(name: str, value: str) -> str:
     return ",".join(found)
 
 
+def ratio(name: str, value: str) -> float:
+    """A number from 0 to 1. Raises ConfigError."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise ConfigError(
+            f"Option {name} is {value!r}: it takes a number from 0 to 1.", option=name
+        )
+    return number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """One row of the table; `default` as it would be written."""
 
     name: str
-    parse: Callable[[str, str], int | str]
+    parse: Callable[[str, str], float | str]
     default: str
     doc: str
 
@@ -74,11 +86,23 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             doc="How long a compacted topic keeps the tombstone of a deleted key.",
         ),
         TopicConfig(
+            name="max.compaction.lag.ms",
+            parse=positive,
+            default="9223372036854775807",
+            doc="Age at which a record of a compacted topic is cleaned whatever the dirty ratio.",
+        ),
+        TopicConfig(
             name="max.message.bytes",
             parse=positive,
             default="1048588",
             doc="Most bytes of one record, as Kafka's producer estimates them; a larger one is "
             "RecordTooLarge.",
+        ),
+        TopicConfig(
+            name="min.cleanable.dirty.ratio",
+            parse=ratio,
+            default="0.5",
+            doc="A compacted topic is cleaned when more than this part of its bytes has not been.",
         ),
         TopicConfig(
             name="min.compaction.lag.ms",
@@ -90,13 +114,22 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             name="retention.bytes",
             parse=unlimited,
             default="-1",
-            doc="Bytes of data files kept in a partition; -1: no limit.",
+            doc="Bytes of data files kept in a partition at least, as far as there are; older "
+            "files go. -1: no limit.",
         ),
         TopicConfig(
             name="retention.ms",
             parse=unlimited,
             default="604800000",
-            doc="Age above which records go; -1: never.",
+            doc="A file goes when its newest record is older, by the record's timestamp; -1: "
+            "never.",
+        ),
+        TopicConfig(
+            name="segment.bytes",
+            parse=positive,
+            default="134217728",
+            doc="About how large the files become into which compaction merges small batches "
+            "(Kafka's default is 1 GiB).",
         ),
     )
 }
@@ -134,6 +167,17 @@ def find_config(name: str) -> TopicConfig | None:
     near = difflib.get_close_matches(lowered, TOPIC_CONFIGS, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(TOPIC_CONFIGS)}."
     raise ConfigError(f"There is no topic configuration {name!r}. {hint}", option=name)
+
+
+def config_value(config: Mapping[str, str], name: str) -> float | str:
+    """What a topic's settings say, or the default. Raises ConfigError for a malformed value."""
+    row = TOPIC_CONFIGS[name]
+    return row.parse(name, config.get(name, row.default))
+
+
+def is_compacted(config: Mapping[str, str]) -> bool:
+    """Whether cleanup.policy has `compact`: every record needs a key then."""
+    return "compact" in str(config_value(config, "cleanup.policy")).split(",")
 
 
 def changed(

@@ -7,9 +7,11 @@ from contextlib import suppress
 
 import pytest
 
+from tests.admin.worlds import admin, partition_of, query
 from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
     GROUP,
-    MINUTE_MS,
     both,
     consumed,
     eager,
@@ -20,41 +22,23 @@ from tests.coordinator.processes import (
     prepared,
     process,
     recover,
-    staged,
     state_of,
     visible,
     world,
 )
-from txnlog.admin import AbortTransactionSpec, AdminClient
+from txnlog.admin import AbortTransactionSpec
 from txnlog.cluster import Cluster
 from txnlog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
 )
-from txnlog.messages import TopicPartition
-from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
+from txnlog.protocol.metadata import LastBatch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
-CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
 ENDED = (ProducerFencedError, InvalidTxnStateError)
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"client.id": "ops"}, cluster=cluster)
-
-
-def partition_of(cluster: Cluster, name: str = "x") -> TopicPartition:
-    return TopicPartition("orders", staged(cluster, "orders", name).partition)
-
-
-def query(cluster: Cluster, run: str) -> TransactionMetadata:
-    """A run of a Spark query takes its id, as the sink does before each batch."""
-    owner = Owner(run_id=run, query_id="q1", host="driver", pid=7)
-    return cluster.coordinator.init_producer_id("tx", owner, timeout_ms=MINUTE_MS)
 
 
 # --- Ending ---------------------------------------------------------------------------------------

@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.admin.worlds import admin
 from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
     GROUP,
     both,
     consumed,
@@ -16,7 +19,7 @@ from tests.coordinator.processes import (
     process,
     world,
 )
-from txnlog.admin import AdminClient, ConsumerGroupState, ConsumerGroupTopicPartitions
+from txnlog.admin import ConsumerGroupState, ConsumerGroupTopicPartitions
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -31,15 +34,6 @@ from txnlog.errors import (
 from txnlog.messages import OFFSET_INVALID, TopicPartition
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
-
-FAULTS = (
-    Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS,
-    Fault.LAND_LATE,
-)  # fmt: skip
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({}, cluster=cluster)
 
 
 def stood(*, committed: bool = True) -> tuple[SharedMemory, Cluster]:
@@ -207,7 +201,7 @@ def _delete_group(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("act", [_move, _delete_offsets, _delete_group])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
 def test_group_change_cut_at_any_call_happens_whole_or_not(
     act: Callable[[Cluster], None], fault: Fault
 ) -> None:

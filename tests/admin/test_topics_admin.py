@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.admin.worlds import admin
 from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
     PLAIN,
     SETTINGS,
     both,
@@ -47,13 +50,7 @@ from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 from txnlog.topic_configs import TOPIC_CONFIGS
 
-CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
 RETRIABLE = ("StorageError", "CommitStateUnknownError")
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({}, cluster=cluster)
 
 
 def resource(name: str, *entries: ConfigEntry) -> ConfigResource:
@@ -186,8 +183,9 @@ def test_configs_are_table_properties_with_kafkas_defaults() -> None:
     entries = admin(other).describe_configs([asked])[asked].result()
     assert {name: entry.value for name, entry in entries.items()} == {
         "cleanup.policy": "delete", "delete.retention.ms": "86400000",
-        "max.message.bytes": "1048588", "min.compaction.lag.ms": "0", "retention.bytes": "-1",
-        "retention.ms": "604800000",
+        "max.compaction.lag.ms": "9223372036854775807", "max.message.bytes": "1048588",
+        "min.cleanable.dirty.ratio": "0.5", "min.compaction.lag.ms": "0", "retention.bytes": "-1",
+        "retention.ms": "604800000", "segment.bytes": "134217728",
     }  # fmt: skip
     assert all(entry.is_default and entry.doc for entry in entries.values())
 

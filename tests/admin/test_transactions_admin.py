@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.admin.worlds import admin, partition_of, query
 from tests.coordinator.processes import (
     GROUP,
     MINUTE_MS,
@@ -15,7 +16,7 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from txnlog.admin import AbortTransactionSpec, AdminClient, HangingTransaction
+from txnlog.admin import AbortTransactionSpec, HangingTransaction
 from txnlog.cluster import Cluster
 from txnlog.errors import (
     ConfigError,
@@ -26,27 +27,13 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.messages import TopicPartition
-from txnlog.protocol.metadata import Owner, TransactionMetadata
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.actions import Remove
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 HOUR_MS = 60 * MINUTE_MS
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"client.id": "ops"}, cluster=cluster)
-
-
-def partition_of(cluster: Cluster, name: str = "x") -> TopicPartition:
-    return TopicPartition("orders", staged(cluster, "orders", name).partition)
-
-
-def query(cluster: Cluster, run: str) -> TransactionMetadata:
-    """A run of a Spark query takes its id, as the sink does before each batch."""
-    owner = Owner(run_id=run, query_id="q1", host="driver", pid=7)
-    return cluster.coordinator.init_producer_id("tx", owner, timeout_ms=MINUTE_MS)
 
 
 # --- Finding --------------------------------------------------------------------------------------
@@ -199,8 +186,9 @@ def test_find_hanging_lists_undecided_data_that_no_row_knows_and_abort_ends_it()
     check_cluster(after, settled=True)
     # The zombie's late append meets the marker (R4).
     zombie = process(shared)
+    late, read_ms = [staged(zombie, "orders", "xx")], zombie.store.clock.boot_ms()
     with pytest.raises(InvalidProducerEpochError):
-        zombie.coordinator.append(row, [staged(zombie, "orders", "xx")], {0: 2})
+        zombie.coordinator.append(row, late, {0: 2}, read_ms=read_ms)
 
 
 def test_find_hanging_leaves_out_what_is_young_or_prepared_by_its_client() -> None:

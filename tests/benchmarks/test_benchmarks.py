@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import latency, sink, source
-from benchmarks.__main__ import GROUPS, merged
+from benchmarks import latency, sink, source, sql
+from benchmarks.__main__ import GROUPS
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.scale import QUICK
 from benchmarks.session import take_turns
+from benchmarks.suite import merged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +52,12 @@ def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
 def test_results_of_other_groups_stay(tmp_path: Path) -> None:
     """`--only` must not throw away what took minutes; what no group measures any more must go."""
     path = tmp_path / "results.json"
-    assert merged(path, "sink", [{"group": "sink", "name": "new"}]) == [
+    assert merged(path, GROUPS, "sink", [{"group": "sink", "name": "new"}]) == [
         {"group": "sink", "name": "new"}
     ]
     old = [{"group": group, "name": group} for group in reversed(GROUPS)]
     path.write_text(json.dumps([*old, {"name": "of no group"}, {"group": "gone", "name": "x"}]))
-    found = merged(path, "sink", [{"group": "sink", "name": "new"}])
+    found = merged(path, GROUPS, "sink", [{"group": "sink", "name": "new"}])
     assert [entry["group"] for entry in found] == list(GROUPS)
     assert [entry["name"] for entry in found if entry["group"] == "sink"] == ["new"]
 
@@ -100,11 +102,19 @@ def test_command_refuses_a_group_that_is_not_there() -> None:
     [
         pytest.param(sink, 2, id="sink"),
         pytest.param(source, 2, id="source"),
+        pytest.param(sql, 2, id="sql"),
         pytest.param(latency, 6, id="latency"),
     ],
 )
-def test_spark_figures_come_out(spark: SparkSession, module: object, figures: int) -> None:
+def test_spark_figures_come_out(
+    spark: SparkSession,
+    module: object,
+    figures: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A benchmark that no test runs is broken on the day it is needed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found: list[Figure] = module.measure(spark, QUICK)  # type: ignore[attr-defined]
     assert len({figure.name for figure in found}) == figures
     assert all(figure.value > 0 and figure.unit and figure.goal for figure in found)

@@ -174,7 +174,7 @@ def test_housekeeping_once_reports_what_it_did(topic: Command) -> None:
     """A round by cron; a second one meanwhile does nothing."""
     rows = topic.json("housekeeping", "--once")
     assert {row["COUNT"] for row in rows} == {0}
-    assert len(rows) == 4
+    assert {"transactions and offsets settled", "files compacted"} <= {row["DUTY"] for row in rows}
 
 
 def test_housekeeping_runs_until_sigterm_and_gives_its_lease_up(topic: Command) -> None:

@@ -60,6 +60,7 @@ def staged(
         schema=RECORD_SCHEMA,
     )
     path = f"part-{partition}-{uuid.uuid4()}.parquet"
+    staged_ms = cluster.store.now_ms()
     file = write_batch_file(cluster.store, f"{topic}/{path}", records)
     return StagedBatch(
         topic=topic,
@@ -70,7 +71,7 @@ def staged(
         num_records=file.num_records,
         timestamp_min_us=file.timestamp_min_us,
         timestamp_max_us=file.timestamp_max_us,
-        staged_ms=cluster.store.now_ms(),
+        staged_ms=staged_ms,
     )
 
 

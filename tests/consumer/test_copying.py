@@ -25,6 +25,7 @@ from tests.consumer.records import (
 )
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.consuming.group_session import SETTLE_PATIENCE_MS
 from txnlog.errors import ClientStateError, TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.protocol.groups import GroupOffsets
@@ -132,10 +133,11 @@ def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
             shared.clock.advance_ms(BEAT_MS)
             heir.reader._consumption().is_due()
             beat(heir.reader)
-        heir.copy(10)
-        heir.commit()
-        heir.copy(10)
-        heir.commit()
+        for _ in range(SETTLE_PATIENCE_MS // BEAT_MS + 2):
+            heir.copy(10)
+            heir.commit()
+            shared.clock.advance_ms(BEAT_MS)
+            beat(heir.reader)
         check_copied_once(shared, 3)
         if not is_dead:
             break

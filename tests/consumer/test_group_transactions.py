@@ -6,6 +6,7 @@ import pytest
 
 from tests.consumer.records import (
     Writer,
+    beat,
     committed,
     consumer,
     member,
@@ -16,6 +17,7 @@ from tests.consumer.records import (
     world,
 )
 from txnlog.consumer import Consumer
+from txnlog.consuming.group_session import SETTLE_PATIENCE_MS
 from txnlog.errors import (
     UnstableOffsetCommitError,
 )
@@ -82,11 +84,40 @@ def test_new_owner_settles_what_its_predecessor_left_pending() -> None:
     reader, writer = copying(shared)
     reader.close()
     heir = member(shared)
+    assert read(heir) == []
+    wait_out(shared, heir)
     assert read(heir) == [b"0", b"1"]
     with pytest.raises(Exception, match="fenced|ended|epoch"):
         writer.commit()
     heir.commit(asynchronous=False)
     check_cluster(process(shared), settled=True)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_new_owner_leaves_a_holder_the_time_to_end_its_transaction(is_commit: bool) -> None:
+    """Who is slow between its offsets and its decision must not be fenced for it (R46)."""
+    shared = world(1)
+    reader, writer = copying(shared)
+    reader.close()
+    heir = member(shared)
+    assert read(heir, 0.5) == []
+    shared.clock.advance_ms(SETTLE_PATIENCE_MS - 3_000)
+    beat(heir)
+    assert read(heir, 0.5) == []
+    assert heir.position([TopicPartition("t", 0)])[0].offset == OFFSET_INVALID
+    if is_commit:
+        writer.commit()
+    else:
+        writer.abort()
+    assert read(heir) == ([] if is_commit else [b"0", b"1"])
+    assert committed(heir) == (2 if is_commit else OFFSET_INVALID)
+    check_cluster(process(shared), settled=True)
+
+
+def wait_out(shared: SharedMemory, heir: Consumer) -> None:
+    """All the time that a holder of offsets is given."""
+    shared.clock.advance_ms(SETTLE_PATIENCE_MS)
+    beat(heir)
 
 
 def test_new_owner_waits_for_a_prepared_transaction() -> None:
@@ -113,6 +144,8 @@ def test_new_owner_waits_for_a_prepared_transaction() -> None:
     assert held is not None
     reader.close()
     heir = member(shared)
+    assert read(heir) == []
+    wait_out(shared, heir)
     for _ in range(2):
         with pytest.raises(UnstableOffsetCommitError):
             read(heir)

@@ -21,7 +21,6 @@ from tests.consumer.records import (
 )
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
-from txnlog.consuming.fetching import MESSAGE_SCHEMA
 from txnlog.errors import (
     CorruptLogError,
     OffsetOutOfRangeError,
@@ -38,6 +37,7 @@ from txnlog.messages import (
 from txnlog.protocol.batches import encode_stats
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import START_PREFIX, TopicCommit
+from txnlog.storage.records import MESSAGE_SCHEMA
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
 
 

@@ -21,6 +21,8 @@ PLAIN = LogSettings(checkpoint_mode="off")
 TOPICS = ("orders", "stock")
 GROUP = "readers"
 MINUTE_MS = 60_000
+CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
 
 
 def process(
@@ -35,12 +37,17 @@ def faults(cluster: Cluster) -> FaultyStore:
     return cluster.store
 
 
-def world(*, settings: LogSettings = PLAIN) -> SharedMemory:
-    """A store with a cluster, two topics of two partitions, and a group at generation 1."""
+def world(
+    *, settings: LogSettings = PLAIN, config: Mapping[str, str] | None = None
+) -> SharedMemory:
+    """A store with a cluster, two topics of two partitions, and a group at generation 1.
+
+    Records of `staged` are of the year 1970: retention removes them unless `config` says not to.
+    """
     shared = SharedMemory()
     first = process(shared, settings=settings)
     for name in TOPICS:
-        first.create_topic(name, partitions=2)
+        first.create_topic(name, partitions=2, config=config)
     first.groups.start(GROUP)
     return shared
 

@@ -13,6 +13,8 @@ from typing import TypeVar
 import pytest
 
 from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
     GROUP,
     PLAIN,
     SETTINGS,
@@ -38,9 +40,6 @@ from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import Witness, check_cluster
 
 T = TypeVar("T")
-
-CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
 
 
 @dataclass

@@ -39,6 +39,7 @@ WEEK_MS = 7 * DAY_MS
 HOUR_MS = 60 * MINUTE_MS
 SELDOM = HousekeepingSettings(abort_interval_ms=HOUR_MS, lease_ms=6 * HOUR_MS)
 """Weeks pass in fewer steps."""
+FOREVER = {"retention.ms": "-1"}
 
 
 def keep(shared: SharedMemory, keeper: Housekeeper, duration_ms: int) -> None:
@@ -138,7 +139,7 @@ def test_housekeeper_removes_probes_that_dead_processes_left() -> None:
 
 def test_expiry_forgets_idle_ids_and_their_next_init_gets_a_new_producer_id() -> None:
     """From Empty and Complete* only (R35, R8)."""
-    shared = world()
+    shared = world(config=FOREVER)
     cluster = process(shared)
     empty = owned(cluster, "a", tid="empty")
     done = cluster.coordinator.commit(owned(cluster, "b", tid="done"), both(cluster, "x"))
@@ -179,7 +180,7 @@ def test_expiry_never_forgets_what_a_streaming_query_owns() -> None:
 @pytest.mark.parametrize("skew_ms", [-52 * WEEK_MS, 52 * WEEK_MS])
 def test_expiry_spares_a_producer_at_work_whose_clock_is_wrong(skew_ms: int) -> None:
     """Its rows say that they are a year old, or of next year (R34)."""
-    shared = world()
+    shared = world(config=FOREVER)
     producer = process(shared, clock=SkewedClock(shared.clock, skew_ms))
     row = owned(producer, "a")
     keeper = Housekeeper(process(shared), SELDOM)
@@ -285,7 +286,7 @@ def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
     )
 
     def prepare() -> tuple[SharedMemory, Cluster, Housekeeper]:
-        shared = world()
+        shared = world(config=FOREVER)
         prepared(shared)
         dying = process(shared)
         owned(dying, "old", tid="old")

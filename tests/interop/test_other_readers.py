@@ -45,7 +45,9 @@ def stage(cluster: Cluster, topic: TopicLog, partition: int, values: list[bytes]
     path = f"part-{partition}-{uuid.uuid4()}.parquet"
     columns = {
         "timestamp": pa.array([1_700_000_000_000_000] * len(values), pa.timestamp("us", tz="UTC")),
-        "key": pa.array([b"k"] * len(values)),
+        "key": pa.array(
+            [None if i % 3 == 1 else b"k" * i for i in range(len(values))], pa.binary()
+        ),
         "value": pa.array(values),
     }
     records = pa.table(

@@ -50,7 +50,7 @@ def test_librdkafka_names_and_python_values_are_taken() -> None:
     [
         ({"lingerms": 1}, r"linger\.ms"),
         ({"transactional.ids": "a"}, r"transactional\.id"),
-        ({"compression.type": "gzip"}, "zstd"),
+        ({"compression.type": "brotli"}, "zstd"),
         ({"transaction.publish": "later"}, "eager"),
         ({"batch.size": 0}, r"batch\.size"),
         ({"on_delivery": "print"}, "on_delivery"),
@@ -89,3 +89,14 @@ def test_secrets_are_in_no_repr() -> None:
     made = producer(world(), "tx")
     assert "Producer(" in repr(made)
     assert isinstance(made, Producer)
+
+
+def test_idempotence_switched_off_is_said_to_have_no_effect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A job that relies on what Kafka does without it must hear that it is on all the same."""
+    # Said once for each spelling in a process; another test may have come first.
+    given = {"txnlog.root": "/data", "Enable.Idempotence": False}
+    with caplog.at_level(logging.WARNING, "txnlog"):
+        parse_config(given, "producer")
+    assert "Enable.Idempotence=false has no effect" in caplog.text

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.coordinator.processes import outcome_of, planned, position, process, recover
+from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
+    outcome_of,
+    planned,
+    position,
+    process,
+    recover,
+)
 from tests.producer.worlds import (
     TOPICS,
     Reports,
@@ -23,9 +31,6 @@ from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import Witness, check_cluster
-
-CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
-ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE)
 
 
 def fill(made: Producer, name: str, reports: Reports | None = None) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from tests.coordinator.processes import position, process, recover
 from tests.producer.worlds import (
+    BOTH,
     cluster_of,
     group,
     input_at,
     producer,
+    started,
     values,
     world,
 )
@@ -24,14 +26,6 @@ from txnlog.protocol.transitions import prepare_expire
 from txnlog.sweeper import Sweeper
 from txnlog.testing.faults import Fault
 from txnlog.testing.invariants import check_cluster
-
-BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
-
-
-def started(shared, publish, name="tx", **config):
-    made = producer(shared, name, publish, **config)
-    made.init_transactions()
-    return made
 
 
 @BOTH
@@ -191,3 +185,34 @@ def test_fenced_after_a_commit_without_reply_does_not_say_that_it_failed(
         heir.produce("orders", "next")
     assert set(values(process(shared), "orders")) == ({"mine", "next"} if landed else {"next"})
     check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_fenced_after_its_commit_was_decided_is_told_that_it_committed(publish: str) -> None:
+    """The heir finished the transaction before it took the id, and its row does not show that any
+    more; the zombie has seen PREPARE land, and lost the store only then (R27, R36, R41).
+    """
+    shared = world()
+    made = started(shared, publish)
+    made.begin_transaction()
+    made.produce("orders", "mine")
+    made.send_offsets_to_transaction(input_at(5), group())
+    made.flush()
+    store = cluster_of(made).store
+    marker = ("put", "orders/_delta_log")
+    store.plan = lambda verb, path: (
+        Fault.FAIL_BEFORE if (verb, path.rpartition("/")[0]) == marker else Fault.NONE
+    )
+    with pytest.raises(OperationTimedOutError):
+        made.commit_transaction(timeout=40)
+    store.plan = lambda verb, path: Fault.NONE
+    heir = started(shared, publish)
+    made.commit_transaction()
+    with pytest.raises(ProducerFencedError):
+        made.begin_transaction()
+    with heir.transaction():
+        heir.produce("orders", "next")
+    after = process(shared)
+    assert set(values(after, "orders")) == {"mine", "next"}
+    assert position(after) == 5
+    check_cluster(after, settled=True)

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from tests.coordinator.processes import process
-from tests.producer.worlds import (
-    cluster_of,
-    producer,
-    values,
-    world,
-)
+from tests.producer.worlds import BOTH, cluster_of, producer, started, values, world
 from txnlog.errors import (
     BufferExhaustedError,
+    InvalidRecordError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.testing.faults import Fault
-
-BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
-
-
-def started(shared, publish, name="tx", **config):
-    made = producer(shared, name, publish, **config)
-    made.init_transactions()
-    return made
-
 
 # --- Limits ---------------------------------------------------------------------------------------
 
@@ -43,6 +31,25 @@ def test_record_too_large_is_refused_at_once_and_nothing_lands(publish: str) -> 
             made.produce(topic, b"x" * size)
     made.commit_transaction()
     assert values(process(shared), "small") == values(process(shared), "orders") == ["fits"]
+
+
+@BOTH
+def test_record_without_a_key_is_refused_where_keys_are_compacted(publish: str) -> None:
+    """As Kafka's brokers do: the cleaner could only throw it away (R23)."""
+    shared = world()
+    process(shared).create_topic("latest", partitions=1, config={"cleanup.policy": "compact"})
+    made = started(shared, publish)
+    made.begin_transaction()
+    for _ in range(2):
+        with pytest.raises(InvalidRecordError, match="latest.*no key.*compact"):
+            made.produce("latest", "lost")
+        made.produce("latest", "kept", key="k")
+    table = pa.table({"key": [b"k", None], "value": [b"kept", b"lost"]})
+    with pytest.raises(InvalidRecordError, match="Row 1 .*latest.*no key.*compact"):
+        made.produce_batch("latest", table)
+    made.produce_batch("latest", table.slice(0, 1))
+    made.commit_transaction()
+    assert values(process(shared), "latest") == ["kept"] * 3
 
 
 def test_partition_or_topic_that_is_not_there_is_refused_at_once() -> None:

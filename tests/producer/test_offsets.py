@@ -5,28 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.coordinator.processes import position, process
-from tests.producer.worlds import (
-    GROUP,
-    group,
-    input_at,
-    producer,
-    values,
-    world,
-)
+from tests.producer.worlds import BOTH, GROUP, group, input_at, started, values, world
 from txnlog.errors import (
     IllegalGenerationError,
 )
 from txnlog.messages import TopicPartition
 from txnlog.testing.invariants import check_cluster
-
-BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
-
-
-def started(shared, publish, name="tx", **config):
-    made = producer(shared, name, publish, **config)
-    made.init_transactions()
-    return made
-
 
 # --- Group offsets --------------------------------------------------------------------------------
 

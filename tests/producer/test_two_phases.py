@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.coordinator.processes import position, process, recover, state_of
-from tests.producer.worlds import GROUP, Reports, group, input_at, producer, values, world
+from tests.producer.worlds import BOTH, GROUP, Reports, group, input_at, producer, values, world
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError, UnstableOffsetCommitError
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
@@ -13,7 +13,6 @@ from txnlog.sweeper import Sweeper
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 
-BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
 DAY_MS = 86_400_000
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.coordinator.processes import GROUP, PLAIN, TOPICS, process, world
 from txnlog.cluster import Cluster
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
@@ -11,7 +13,12 @@ from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.parquet import read_batch_file
 from txnlog.testing.faults import SharedMemory
 
-__all__ = ["GROUP", "TOPICS", "Reports", "group", "input_at", "producer", "read", "world"]
+__all__ = [
+    "BOTH", "GROUP", "TOPICS", "Reports", "group", "input_at", "producer", "read", "started",
+    "world",
+]  # fmt: skip
+
+BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
 
 
 def producer(
@@ -29,6 +36,15 @@ def producer(
         given["transactional.id"] = name
         given["transaction.publish"] = publish
     return Producer(given, cluster=process(shared, settings=settings), background=False)
+
+
+def started(
+    shared: SharedMemory, publish: str = "deferred", name: str = "tx", **config: object
+) -> Producer:
+    """A transactional producer that owns its id."""
+    made = producer(shared, name, publish, **config)
+    made.init_transactions()
+    return made
 
 
 def cluster_of(made: Producer) -> Cluster:

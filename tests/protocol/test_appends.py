@@ -201,7 +201,7 @@ def test_producer_inside_a_transaction_cannot_append_outside_it() -> None:
     with pytest.raises(InvalidTxnStateError, match="inside a transaction"):
         append(state, staged("b"), sequence=1)
     mark(state, COMMIT)
-    assert isinstance(append(state, staged("b"), sequence=1), TopicCommit)
+    assert isinstance(append(state, staged("b"), sequence=0), TopicCommit)
 
 
 def test_idempotent_append_carries_its_last_sequence() -> None:
@@ -216,7 +216,7 @@ def test_topic_created_again_takes_sequences_from_the_start() -> None:
     state = topic()
     append(state, staged("a"), transactional=True)
     state.set_topic("id", {"partitions": "2", "deleted": "true"})
-    state.remove("a")
+    state.remove(["a"])
     state.set_topic("new", {"partitions": "2"})
     again = append(state, staged("b", topic_id="new"), transactional=True, topic_id="new")
     assert isinstance(again, TopicCommit)

@@ -242,3 +242,25 @@ def test_headers_from_columns_that_make_no_sense_are_corrupt(
             source="the.checkpoint.parquet",
         )
     assert "the.checkpoint.parquet" in str(caught.value)
+
+
+@given(
+    statuses=st.lists(st.sampled_from([NONE, ONGOING, COMMITTED]), max_size=12),
+    removed=st.sets(st.integers(0, 15), max_size=12),
+)
+def test_many_files_removed_at_once_leave_what_was_never_removed(
+    statuses: list[str], removed: set[int]
+) -> None:
+    """Retention and compaction remove thousands in one commit: memory is as rebuilt (R11, R22)."""
+    headers = [
+        header(f"{at}", at, 1, status, partition=at % 2, producer_id=at)
+        for at, status in enumerate(statuses)
+    ]
+    state = topic(*headers)
+    paths = tuple(f"{at}" for at in sorted(removed, reverse=True))
+    TopicCommit(operation="DELETE EXPIRED", removes=paths).apply(state)
+    rest = topic(*(found for at, found in enumerate(headers) if at not in removed))
+    assert state.by_path == rest.by_path
+    assert state.sequences == rest.sequences
+    for now, rebuilt in zip(state.partitions, rest.partitions, strict=False):
+        assert (now.batches, now.ongoing) == (rebuilt.batches, rebuilt.ongoing)

@@ -6,14 +6,14 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark.conftest import Failpoint, Lab
-from txnlog.failpoint import NAMES
+from txnlog.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
 
 BATCH = 20
 # In the second batch of a run; a marker is written for each of the two topics, so the third one is
 # the first of the second batch.
-PLACES = [f"{name}@3" if name == "marker.after" else f"{name}@2" for name in NAMES]
+PLACES = [f"{name}@3" if name == "marker.after" else f"{name}@2" for name in TRANSACTION]
 
 
 def run_to_kill(lab: Lab, failpoint: Failpoint, place: str) -> None:

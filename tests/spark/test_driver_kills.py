@@ -16,7 +16,7 @@ import pytest
 
 from tests.spark import pipeline
 from tests.spark.conftest import Driver, Lab
-from txnlog.failpoint import NAMES
+from txnlog.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ TELLING = {
     "marker.after",
     "sink_commit.after",
 }
-PLACES = [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in NAMES]
+PLACES = [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in TRANSACTION]
 
 
 def die(start_driver: Callable[..., Driver], folder: Path, name: str) -> None:
@@ -77,7 +77,7 @@ def test_driver_killed_and_started_again_is_exactly_once(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TRANSACTION)
 def test_driver_killed_and_checkpoint_lost_is_exactly_once(
     lab: Lab, died: Callable[[str, str], Path], name: str
 ) -> None:

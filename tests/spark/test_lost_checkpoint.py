@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.spark import pipeline
 from tests.spark.conftest import Failpoint, Lab
-from txnlog.failpoint import NAMES
+from txnlog.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,7 @@ def new_checkpoint(lab: Lab) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in NAMES],
+    [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in TRANSACTION],
 )
 def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
     lab: Lab, failpoint: Failpoint, name: str

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from txnlog.cluster import Cluster
 from txnlog.protocol.batches import NONE, BatchHeader, encode_stats
-from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
+from txnlog.protocol.topics import START_PREFIX, TopicCommit, TopicState, end_app_id
 from txnlog.storage.parquet import RECORD_SCHEMA, write_batch_file
 from txnlog.storage.topic_log import TopicLog
 
@@ -96,6 +97,31 @@ class Topics:
             )
 
         self.cluster.topic(topic).transact(remove)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Move the log start, and leave the files where they are."""
+        commit = TopicCommit(
+            operation="DELETE RECORDS", txns={f"{START_PREFIX}{partition}": before}
+        )
+        self.cluster.topic(topic).transact(lambda _: commit)
+
+    def erase(
+        self, topic: str, header: BatchHeader, keep: Sequence[bool], *, with_stats: bool = True
+    ) -> None:
+        """Rewrite a file without some of its rows, as an erasure job would."""
+        path = self.cluster.store.local_path(f"{topic}/{header.path}")
+        assert path is not None
+        pq.write_table(
+            pq.read_table(path).filter(pa.array(keep)), path.replace("part-", "part-erased-")
+        )
+        fields = {name: getattr(header, name) for name in header.__struct_fields__}
+        fields["path"] = header.path.replace("part-", "part-erased-")
+        fields["size_bytes"] = self.cluster.store.head(f"{topic}/{fields['path']}").size_bytes
+        fields["stats"] = f'{{"numRecords":{sum(keep)}}}' if with_stats else ""
+        commit = TopicCommit(
+            operation="ERASE", adds=(BatchHeader(**fields),), removes=(header.path,)
+        )
+        self.cluster.topic(topic).transact(lambda _: commit)
 
     def commit_offsets(self, group_id: str, positions: dict[str, dict[int, int]]) -> None:
         """Offsets a group has committed."""

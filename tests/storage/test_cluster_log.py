@@ -8,8 +8,16 @@ from typing import TypeAlias
 
 import pytest
 
+from txnlog.admin import AdminClient, NewTopic
 from txnlog.cluster import Cluster
-from txnlog.errors import ConfigError, InvalidTopicError, StorageError, UnsupportedProtocolError
+from txnlog.errors import (
+    ConfigError,
+    InvalidTopicError,
+    NotCoordinatorError,
+    StorageError,
+    UnsupportedProtocolError,
+)
+from txnlog.producer import Producer
 from txnlog.storage.actions import Metadata
 from txnlog.storage.cluster_log import PRODUCER_ID_BLOCK, ClusterLog
 from txnlog.storage.delta_log import DeltaLog, LogSettings
@@ -45,6 +53,32 @@ def test_number_of_shards_is_written_once(store: ObjectStore) -> None:
     first = opened(store, shards=3)
     second = opened(store, shards=50)
     assert (second.shards, second.cluster_id) == (3, first.cluster_id)
+
+
+def test_number_of_shards_is_a_setting_of_whoever_creates_the_cluster(tmp_path: Path) -> None:
+    """Kafka's transaction.state.log.num.partitions; afterwards it is what was written."""
+    for folder, client in [("a", AdminClient), ("b", Producer)]:
+        root = str(tmp_path / folder)
+        for shards in (3, 5):
+            made = client({"txnlog.root": root, "transaction.state.log.num.partitions": shards})
+            if isinstance(made, AdminClient):
+                made.create_topics([NewTopic(f"t{shards}", 1)])[f"t{shards}"].result()
+            else:
+                made.close()
+        assert Cluster.open(root).shards == 3
+
+
+def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -> None:
+    """A root that was made anew has other ids in its shards, maybe in another number (rule 8)."""
+    before = Cluster.open(store, create=True, shards=4)
+    for meta in store.list(""):
+        store.delete([meta.path])
+    stranger = Cluster(store)
+    stranger._meta = before._meta
+    Cluster.open(store, create=True, shards=2)
+    with pytest.raises(NotCoordinatorError, match="Open it again") as refused:
+        stranger.shard(1)
+    assert (refused.value.code, refused.value.fatal) == (16, True)
 
 
 @pytest.mark.parametrize("format_version", ["2", "", "x"])

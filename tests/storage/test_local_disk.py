@@ -157,13 +157,13 @@ def test_fsync_every_file_of_a_transaction_survives_a_power_cut(
     tmp_path: Path, power: PowerCut
 ) -> None:
     """What commit() acknowledged is there afterwards: rows, markers, and every record."""
-    from benchmarks.transactions import _records, _stage
+    from benchmarks.transactions import small_records, stage
 
     root = str(tmp_path / "root")
     cluster = Cluster.open(root, {"fsync": "true"}, create=True)
     topic = cluster.create_topic("t", partitions=4)
     row = cluster.coordinator.init_producer_id("id", Owner(run_id="r"))
-    cluster.coordinator.commit(row, _stage(cluster, topic, _records()))
+    cluster.coordinator.commit(row, stage(cluster, topic, small_records()))
     paths = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
     assert len(paths) > 20
     lost = [path for path in paths if not power.survives(path, str(tmp_path))]

@@ -175,6 +175,7 @@ def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
     init(opened(shared.open()), "tx", "run")
     store = shared.open()
     log = opened(store)
+    store.now_ms()
     store.plan = lambda verb, path: (
         Fault.LAND_LATE
         if verb == "put"

@@ -199,6 +199,7 @@ def test_append_with_lost_replies_is_acknowledged_once() -> None:
     topic = created(shared.open())
     store = shared.open()
     writer = opened(store)
+    store.now_ms()
     store.plan = lambda verb, path: Fault.LOSE_REPLY if verb == "put" else NO_FAULT
     written = append(writer, [batch(topic, "a"), batch(topic, "b")])
     assert isinstance(written, TopicCommit)
@@ -210,6 +211,7 @@ def unknown_then(shared: SharedMemory, store_plan_after: Fault) -> TopicLog:
     """A writer whose first commit is given up as unknown; its puts then meet another fault."""
     store = shared.open()
     writer = opened(store)
+    store.now_ms()
     gets = []
 
     def plan(verb: str, path: str) -> Fault:
@@ -271,6 +273,7 @@ def test_no_permission_for_a_topic_is_told_as_such_and_nothing_lands() -> None:
     topic = created(shared.open())
     store = shared.open()
     writer = opened(store)
+    store.now_ms()
     store.plan = lambda verb, path: Fault.DENY if verb == "put" else NO_FAULT
     with pytest.raises(TopicAuthorizationError, match="orders"):
         append(writer, [batch(topic, "a")])

@@ -73,7 +73,10 @@ class AdminClient:
 
     def _open(self, *, create: bool) -> Cluster:
         if self._cluster is None:
-            self._cluster = Cluster.open(self._config.root, self._config.storage, create=create)
+            shards = self._config.get("transaction.state.log.num.partitions")
+            self._cluster = Cluster.open(
+                self._config.root, self._config.storage, create=create, shards=shards
+            )
         return self._cluster
 
     # -- topics ----------------------------------------------------------------------------------
@@ -127,7 +130,8 @@ class AdminClient:
     ) -> Futures[TopicPartition, DeletedRecords]:
         """Make each `offset` the first one left (OFFSET_END: none is left).
 
-        Readers below it get OffsetOutOfRangeError; the data files go with the topic's retention.
+        Readers below it get OffsetOutOfRangeError; files wholly below it leave the table when
+        retention is checked next (txnlog.retention).
         Errors: OffsetOutOfRangeError for an offset above the end.
         """
 

@@ -173,6 +173,34 @@ class TransactionDescription:
     is_owner_fenced: bool
     fenced: Fenced | None
 
+    def transaction(self, now_ms: int) -> dict[str, object]:
+        """The columns of Kafka's tool; partitions as `topic-0`."""
+        start_ms = self.start_time_ms
+        return {
+            "CoordinatorId": self.coordinator_id,
+            "TransactionalId": self.transactional_id,
+            "ProducerId": self.producer_id,
+            "ProducerEpoch": self.producer_epoch,
+            "TransactionState": self.state.kafka_name,
+            "TransactionTimeoutMs": self.timeout_ms,
+            "CurrentTransactionStartTimeMs": start_ms,
+            "TransactionDurationMs": None if start_ms is None else max(0, now_ms - start_ms),
+            "TopicPartitions": [f"{p.topic}-{p.partition}" for p in self.topic_partitions],
+        }
+
+    def ownership(self) -> dict[str, object]:
+        """More columns, which Kafka does not have: who may write, and who may no longer."""
+        last = self.fenced
+        return {
+            "Owner": self.owner,
+            "OwnerSinceMs": self.owner_since_ms,
+            "OwnerFenced": self.is_owner_fenced,
+            "QueryId": self.query_id or None,
+            "Groups": list(self.groups),
+            "PreparedByClient": self.prepared_by_client,
+            "LastFenced": last and {"By": last.by, "AtMs": last.at_ms, "Reason": last.reason},
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:

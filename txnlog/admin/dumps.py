@@ -11,7 +11,7 @@ import msgspec
 
 from txnlog.cluster import Cluster
 from txnlog.errors import LogGapError, ObjectNotFoundError
-from txnlog.protocol.batches import decode_stats, header_from_values
+from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.topics import END_PREFIX, MARKER_PREFIX, START_PREFIX
 from txnlog.storage.actions import Add, Commit, Metadata, Remove, Txn, decode_commit
@@ -51,7 +51,7 @@ def _topic_entry(table: str, commit: Commit, action: object) -> Entry | None:
             "partition": header.partition,
             "baseOffset": header.base_offset,
             "lastOffset": header.last_offset,
-            "count": decode_stats(header.stats)[0],
+            "count": header.num_records,
             "txnStatus": header.status,
             "producerId": header.producer_id,
             "producerEpoch": header.producer_epoch,

@@ -84,12 +84,17 @@ def list_transactions(
 def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription:
     """Raises TransactionalIdNotFoundError."""
     row = require_row(cluster, transactional_id)
+    return describe_row(cluster.shard_of(transactional_id), row)
+
+
+def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription:
+    """A state row and the number of its shard, for people."""
     owner = row.owner
     touched = {(tp.topic, number) for tp in row.partitions for number in tp.partitions}
     touched.update((batch.topic, batch.partition) for batch in row.pending.batches)
     return TransactionDescription(
-        coordinator_id=cluster.shard_of(transactional_id),
-        transactional_id=transactional_id,
+        coordinator_id=shard,
+        transactional_id=row.transactional_id,
         producer_id=row.producer_id,
         producer_epoch=row.producer_epoch,
         state=row.state,
@@ -109,14 +114,11 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
 def describe_producers(cluster: Cluster, topic: str, partition: int) -> list[ProducerState]:
     """The producers a partition knows, by id. Raises UnknownTopicOrPartitionError."""
     view = partition_log(cluster, topic, partition).view
-    known = {pid for pid, number in view.sequences if number == partition}
-    known.update(pid for pid, number in view.last_sequences if number == partition)
-    state = view.partitions[partition]
-    known.update(header.producer_id for header in state.ongoing.values())
-    newest: dict[int, BatchHeader] = {}
-    for header in state.batches:
-        if header.producer_id in known:
-            newest[header.producer_id] = header
+    known = {pid for pid, number in view.last_sequences if number == partition}
+    newest = {header.producer_id: header for header in view.partitions[partition].batches}
+    # Batches that compaction has merged are nobody's any more.
+    newest.pop(-1, None)
+    known.update(newest)
     return [_producer(view, partition, pid, newest.get(pid)) for pid in sorted(known)]
 
 
@@ -127,6 +129,8 @@ def _producer(
     last_sequence = view.last_sequences.get((producer_id, partition), -1)
     if sequences is not None:
         last_sequence = max(last_sequence, sequences.last_sequence)
+    elif newest is not None and newest.base_sequence >= 0:
+        last_sequence = max(last_sequence, newest.last_sequence)
     undecided = [
         header.base_offset
         for header in view.partitions[partition].ongoing.values()
@@ -134,7 +138,7 @@ def _producer(
     ]
     return ProducerState(
         producer_id=producer_id,
-        producer_epoch=0 if sequences is None else sequences.producer_epoch,
+        producer_epoch=0 if newest is None else newest.producer_epoch,
         last_sequence=last_sequence,
         last_timestamp_ms=-1 if newest is None else _timestamp_ms(newest),
         coordinator_epoch=view.markers.get(producer_id, -1),

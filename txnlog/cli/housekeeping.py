@@ -8,10 +8,23 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli.session import session_of, stopped_by_signals
-from txnlog.housekeeping import REMOVE_INTERVAL_MS_DEFAULT, Housekeeper, HousekeepingSettings
+from txnlog.cli.session import Session, session_of, stopped_by_signals
+from txnlog.compactor import BACKOFF_MS_DEFAULT
+from txnlog.housekeeping import (
+    REMOVE_INTERVAL_MS_DEFAULT,
+    VACUUM_INTERVAL_MS_DEFAULT,
+    Housekeeper,
+    HousekeepingSettings,
+)
 from txnlog.lease import LEASE_MS_DEFAULT
-from txnlog.protocol.expiry import TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT
+from txnlog.protocol.expiry import (
+    PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
+)
+from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
+from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Doomed
+from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT
+from txnlog.storage.delta_log import LOG_RETENTION_MS_MIN
 from txnlog.sweeper import INTERVAL_MS
 
 
@@ -33,6 +46,22 @@ def housekeeping(
             min=1,
         ),
     ] = REMOVE_INTERVAL_MS_DEFAULT,
+    retention_interval_ms: Annotated[
+        int,
+        typer.Option(
+            "--log.retention.check.interval.ms",
+            help="How often files past retention.ms and retention.bytes are looked for.",
+            min=1,
+        ),
+    ] = CHECK_INTERVAL_MS_DEFAULT,
+    cleaner_backoff_ms: Annotated[
+        int,
+        typer.Option(
+            "--log.cleaner.backoff.ms",
+            help="How long to wait after topics were found with nothing to compact.",
+            min=1,
+        ),
+    ] = BACKOFF_MS_DEFAULT,
     expiration_ms: Annotated[
         int,
         typer.Option(
@@ -41,6 +70,35 @@ def housekeeping(
             min=1,
         ),
     ] = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
+    producer_expiration_ms: Annotated[
+        int,
+        typer.Option(
+            "--producer.id.expiration.ms",
+            help="An idempotent producer that wrote nothing for so long is forgotten.",
+            min=1,
+        ),
+    ] = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    log_retention_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--delta.logRetentionDuration.ms",
+            help="How long commits stay in the logs of all tables; an hour at least, by default a "
+            "day.",
+            min=LOG_RETENTION_MS_MIN,
+        ),
+    ] = None,
+    vacuum_age_ms: Annotated[
+        int,
+        typer.Option(
+            "--delta.deletedFileRetentionDuration.ms",
+            help="How long files stay that were removed, or that no commit names: longer than any "
+            "reader and any transaction takes.",
+            min=VACUUM_AGE_MS_MIN,
+        ),
+    ] = VACUUM_AGE_MS_DEFAULT,
+    vacuum_interval_ms: Annotated[
+        int, typer.Option(help="How often such files are looked for.", min=1)
+    ] = VACUUM_INTERVAL_MS_DEFAULT,
     lease_ms: Annotated[
         int, typer.Option(help="Another takes the work over after about so long.", min=1_000)
     ] = LEASE_MS_DEFAULT,
@@ -50,20 +108,36 @@ def housekeeping(
             "--once", help="Do what needs no waiting, and end; time-outs need one that stays."
         ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only list what log clean-up, vacuum and producers' expiry would remove.",
+        ),
+    ] = False,
 ) -> None:
-    """Finish what dead processes left, time transactions out, forget old ids; until SIGTERM.
+    """Finish what dead processes left, time transactions out, compact, remove old files.
 
-    Start it on as many machines as you like: a lease lets one work. Nothing depends on it; every
-    client sweeps as well.
+    It runs until SIGTERM, on as many machines as you like: a lease lets one work. Nothing depends
+    on it; every client sweeps as well.
     """
     session = session_of(context)
     settings = HousekeepingSettings(
         abort_interval_ms=0 if once else abort_interval_ms,
         remove_interval_ms=remove_interval_ms,
+        retention_check_interval_ms=retention_interval_ms,
+        cleaner_backoff_ms=cleaner_backoff_ms,
         transactional_id_expiration_ms=expiration_ms,
+        producer_id_expiration_ms=producer_expiration_ms,
+        log_retention_ms=log_retention_ms,
+        vacuum_age_ms=vacuum_age_ms,
+        vacuum_interval_ms=vacuum_interval_ms,
         lease_ms=lease_ms,
     )
     keeper = Housekeeper(session.admin().cluster, settings)
+    if dry_run:
+        _show_doomed(session, keeper.find())
+        return
     if not once:
         _log_to_stderr()
         with stopped_by_signals() as stop:
@@ -77,6 +151,15 @@ def housekeeping(
         session.say("Another process does the housekeeping.")
         return
     session.show(("DUTY", "COUNT"), list(done.items()))
+
+
+def _show_doomed(session: Session, doomed: list[Doomed]) -> None:
+    columns = ("PATH", "REASON", "AGE-MS", "BYTES")
+    session.show(
+        columns, [(item.path, item.reason, item.age_ms, item.size_bytes) for item in doomed]
+    )
+    total_bytes = sum(item.size_bytes for item in doomed)
+    session.say(f"{len(doomed)} entries, {total_bytes} bytes. Nothing was removed.")
 
 
 def _log_to_stderr() -> None:

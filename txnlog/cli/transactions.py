@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,13 +16,7 @@ from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 app = typer.Typer(no_args_is_help=True, help="Find, explain and end transactions.")
 
 MINUTE_MS = 60_000
-STATES = {state.name.title().replace("_", ""): state for state in TransactionState}
-NAMES = {state: name for name, state in STATES.items()}
-DESCRIBE = (
-    "CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState",
-    "TransactionTimeoutMs", "CurrentTransactionStartTimeMs", "TransactionDurationMs",
-    "TopicPartitions",
-)  # fmt: skip
+STATES = {state.kafka_name: state for state in TransactionState}
 PRODUCERS = (
     "ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp",
     "CurrentTransactionStartOffset",
@@ -64,7 +58,8 @@ def list_all(
         transactional_id_pattern=transactional_id_pattern,
     )
     rows = [
-        (t.transactional_id, t.coordinator, t.producer_id, NAMES[t.state]) for t in found.result()
+        (t.transactional_id, t.coordinator, t.producer_id, t.state.kafka_name)
+        for t in found.result()
     ]
     session.show(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows)
 
@@ -74,41 +69,14 @@ def describe(context: typer.Context, transactional_id: TransactionalId) -> None:
     """What an id has open, who owns it since when, and who fenced or aborted it and why."""
     session = session_of(context)
     found = session.admin().describe_transactions([transactional_id])[transactional_id].result()
-    row = dict(zip(DESCRIBE, _described(found), strict=True))
+    now_ms = time.time_ns() // 1_000_000
+    transaction = found.transaction(now_ms)
     if session.is_json:
-        session.show_json([{**row, **_ownership(found)}])
+        session.show_json([{**transaction, **found.ownership()}])
         return
-    session.show(DESCRIBE, [tuple(row.values())])
+    session.show(tuple(transaction), [tuple(transaction.values())])
     for line in _story(found):
         typer.echo(line)
-
-
-def _described(found: TransactionDescription) -> tuple[object, ...]:
-    start_ms = found.start_time_ms
-    return (
-        found.coordinator_id,
-        found.transactional_id,
-        found.producer_id,
-        found.producer_epoch,
-        NAMES[found.state],
-        found.timeout_ms,
-        start_ms,
-        None if start_ms is None else max(0, time.time_ns() // 1_000_000 - start_ms),
-        [f"{p.topic}-{p.partition}" for p in found.topic_partitions],
-    )
-
-
-def _ownership(found: TransactionDescription) -> dict[str, Any]:
-    last = found.fenced
-    return {
-        "Owner": found.owner,
-        "OwnerSinceMs": found.owner_since_ms,
-        "OwnerFenced": found.is_owner_fenced,
-        "QueryId": found.query_id or None,
-        "Groups": list(found.groups),
-        "PreparedByClient": found.prepared_by_client,
-        "LastFenced": last and {"By": last.by, "AtMs": last.at_ms, "Reason": last.reason},
-    }
 
 
 def _story(found: TransactionDescription) -> list[str]:

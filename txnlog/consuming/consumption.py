@@ -295,7 +295,7 @@ class Consumption:
         for topic, partition in new:
             if self._starts.get((topic, partition), OFFSET_STORED) in _COMMITTED:
                 ask.setdefault(topic, []).append(partition)
-        committed: Mapping[str, Mapping[int, int]] = {}
+        committed: Mapping[str, Mapping[int, int]] | None = {}
         if ask and self._session is not None:
             try:
                 committed = self._session.fetch(ask)
@@ -304,6 +304,8 @@ class Consumption:
                     raise
                 self._commits.is_refused = True
                 return
+        if committed is None:
+            return
         for (topic, partition), reader in new.items():
             offset = self._starts.pop((topic, partition), OFFSET_STORED)
             if partition in ask.get(topic, ()):

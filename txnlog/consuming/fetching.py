@@ -18,6 +18,7 @@ from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogErro
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
 from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.records import to_messages
 from txnlog.storage.topic_log import TopicLog
 
 CHUNK_ROWS = 16_384
@@ -25,22 +26,6 @@ CHUNK_BYTES = 4 << 20
 REFRESH_MS = 100
 """How long new data of a partition may wait while there is a backlog in others."""
 
-HEADERS_ARROW = pa.list_(
-    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-)
-MESSAGE_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("timestampType", pa.int32()),
-        pa.field("headers", HEADERS_ARROW),
-    ]
-)
-_CREATE_TIME = 0
 _COLUMNS = ("offset_delta", "timestamp", "key", "value", "headers")
 
 Key = tuple[str, int]
@@ -57,20 +42,8 @@ class Chunk:
     def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
         """Rows start to start + length as a batch of MESSAGE_SCHEMA."""
         records = self.records.slice(start, length)
-        rows = records.num_rows
-        return pa.RecordBatch.from_arrays(
-            [
-                records.column("key"),
-                records.column("value"),
-                pa.repeat(pa.scalar(self.reader.topic, pa.string()), rows),
-                pa.repeat(pa.scalar(self.reader.partition, pa.int32()), rows),
-                self.offsets.slice(start, length),
-                records.column("timestamp"),
-                pa.repeat(pa.scalar(_CREATE_TIME, pa.int32()), rows),
-                records.column("headers").cast(HEADERS_ARROW),
-            ],
-            schema=MESSAGE_SCHEMA,
-        )
+        offsets = self.offsets.slice(start, length)
+        return to_messages(records, self.reader.topic, self.reader.partition, offsets)
 
     def messages(self, start: int = 0) -> Iterator[Message]:
         """The rows from `start` on, one Message after the other, made when it is asked for."""
@@ -157,7 +130,7 @@ class PartitionReader:
         return None
 
     def _open(self, header: BatchHeader) -> None:
-        count = max(1, header.num_records)
+        count = header.num_records or header.last_offset - header.base_offset + 1
         rows = CHUNK_BYTES // max(1, header.size_bytes // count)
         self._header = header
         self._records = read_batch_file(

@@ -23,6 +23,7 @@ from txnlog.errors import (
     ClientStateError,
     RebalanceInProgressError,
     TxnLogError,
+    UnstableOffsetCommitError,
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.protocol.group_metadata import Group, Positions
@@ -30,8 +31,9 @@ from txnlog.protocol.membership import Standing
 
 logger = logging.getLogger("txnlog")
 
-SETTLE_PATIENCE_MS = 1_000
-"""How long open transactions that hold offsets of a new part are given to end by themselves."""
+SETTLE_PATIENCE_MS = 10_000
+"""How long open transactions that hold offsets of a new part are given to end by themselves: the
+holder may be about to decide, and to be fenced ends its producer."""
 
 Notes = Mapping[str, Mapping[int, str]]
 OnDone = Callable[[TxnLogError | None], None]
@@ -57,6 +59,7 @@ class GroupSession:
         self._alone = NO_GENERATION
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._looked_at: Group | None = None
+        self._waits_since_ms: int | None = None
 
     # -- the part ----------------------------------------------------------------------------------
 
@@ -75,6 +78,7 @@ class GroupSession:
     def join(self, subscription: tuple[str, ...]) -> None:
         """Want a part, or another one; `membership.take` gets it."""
         self._alone = NO_GENERATION
+        self._waits_since_ms = None
         topics = resolve(self._cluster, subscription)
         self._start_thread()
         self.membership.join(topics)
@@ -83,6 +87,7 @@ class GroupSession:
 
     def start_alone(self) -> None:
         """Begin a generation of this consumer's own: it chose its partitions itself."""
+        self._waits_since_ms = None
         self._alone = self._cluster.groups.start(self.settings.group_id)
 
     def leave(self) -> None:
@@ -136,17 +141,30 @@ class GroupSession:
 
     # -- offsets -----------------------------------------------------------------------------------
 
-    def fetch(self, partitions: Mapping[str, Collection[int]]) -> Positions:
-        """Committed positions under the generation held; settles what is pending on them (R46).
+    def fetch(self, partitions: Mapping[str, Collection[int]]) -> Positions | None:
+        """Committed positions under the generation held; None: ask again, some are pending (R46).
 
-        Raises IllegalGenerationError, UnstableOffsetCommitError.
+        What is pending for longer than SETTLE_PATIENCE_MS is settled. Nothing is waited for in
+        here, so that a poll keeps to its time. Raises IllegalGenerationError,
+        UnstableOffsetCommitError.
         """
-        return self._cluster.groups.fetch(
-            self.settings.group_id,
-            self.generation,
-            partitions=partitions,
-            patience_ms=SETTLE_PATIENCE_MS,
-        )
+        now_ms = self._cluster.store.clock.boot_ms()
+        if self._waits_since_ms is None:
+            self._waits_since_ms = now_ms
+        is_patient = now_ms - self._waits_since_ms < SETTLE_PATIENCE_MS
+        try:
+            found = self._cluster.groups.fetch(
+                self.settings.group_id,
+                self.generation,
+                partitions=partitions,
+                fence=not is_patient,
+            )
+        except UnstableOffsetCommitError:
+            if is_patient:
+                return None
+            raise
+        self._waits_since_ms = None
+        return found
 
     def committed(
         self, partitions: Mapping[str, Collection[int]], *, stable: bool, timeout_ms: int

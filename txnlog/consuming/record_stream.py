@@ -7,9 +7,10 @@ from itertools import islice
 
 import pyarrow as pa
 
-from txnlog.consuming.fetching import MESSAGE_SCHEMA, Chunk, Fetcher, Key
+from txnlog.consuming.fetching import Chunk, Fetcher, Key
 from txnlog.errors import TxnLogError
 from txnlog.messages import Message
+from txnlog.storage.records import MESSAGE_SCHEMA
 
 
 class RecordStream:

@@ -31,6 +31,7 @@ class Destination:
     topic_id: str
     partitions: int
     record_bytes_max: int
+    needs_key: bool
     wake_bytes: int
     looked_up_ms: int
     sticky_seed: int

@@ -17,6 +17,7 @@ from txnlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.producing.accumulator import Destination
 from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
 
 SLICE_BYTES_MAX = 16 << 20
@@ -56,7 +57,21 @@ def to_records(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[Record
                 yield _records_of(part, now_ms)
 
 
-def check_sizes(found: Records, *, topic: str, size_bytes_max: int) -> None:
+def check_records(found: Records, to: Destination) -> None:
+    """Raises RecordTooLarge-, InvalidRecord-, UnknownTopicOrPartitionError."""
+    _check_sizes(found, topic=to.topic, size_bytes_max=to.record_bytes_max)
+    _check_partitions(found, topic=to.topic, partitions=to.partitions)
+    keys = found.records.column("key")
+    if to.needs_key and keys.null_count:
+        raise InvalidRecordError(
+            f"Row {pc.index(keys.is_null(), True)} of a batch for topic {to.topic!r} has no key, "
+            "and the topic keeps the newest record of each key (cleanup.policy=compact). Nothing "
+            "of the batch from there on was taken; give it a key.",
+            topic=to.topic,
+        )
+
+
+def _check_sizes(found: Records, *, topic: str, size_bytes_max: int) -> None:
     """Raises RecordTooLargeError naming the row of the slice (R65)."""
     if found.size_bytes_max > size_bytes_max:
         row = int(np.argmax(record_sizes(found.records) > size_bytes_max))
@@ -70,7 +85,7 @@ def check_sizes(found: Records, *, topic: str, size_bytes_max: int) -> None:
         )
 
 
-def check_partitions(found: Records, *, topic: str, partitions: int) -> None:
+def _check_partitions(found: Records, *, topic: str, partitions: int) -> None:
     """Raises UnknownTopicOrPartitionError for numbers that the topic does not have."""
     if found.partitions is None or found.partitions.null_count == len(found.partitions):
         return

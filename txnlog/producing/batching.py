@@ -6,7 +6,6 @@ vectorised work.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +96,8 @@ def stage(
     Raises StorageError, TopicAuthorizationError.
     """
     first = batches[0]
-    name = f"part-{first.partition}-{_new_uuid()}.parquet"
+    # Not from `random`: who seeds it would give a name again, and write over a committed file.
+    name = f"part-{first.partition}-{uuid.uuid4()}.parquet"
     # Taken before the upload begins: some stores date an object by its start.
     staged_ms = store.now_ms()
     records = (
@@ -122,11 +122,6 @@ def stage(
         timestamp_max_us=written.timestamp_max_us,
         staged_ms=staged_ms,
     )
-
-
-def _new_uuid() -> uuid.UUID:
-    """As uuid4, without its system call; `random` is seeded anew in every process."""
-    return uuid.UUID(int=random.getrandbits(128), version=4)
 
 
 def _to_records(rows: Rows) -> pa.RecordBatch:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from txnlog.errors import RecordTooLargeError, UnknownTopicOrPartitionError
+from txnlog.errors import InvalidRecordError, RecordTooLargeError, UnknownTopicOrPartitionError
 from txnlog.producing.accumulator import Destination
 from txnlog.protocol.topics import check_topic_name
+from txnlog.topic_configs import is_compacted
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
@@ -60,6 +61,7 @@ class Destinations:
             topic_id=log.topic_id,
             partitions=log.partitions,
             record_bytes_max=min(message_bytes_max, self._request_bytes_max),
+            needs_key=is_compacted(log.config),
             wake_bytes=batches,
             looked_up_ms=self._clock.boot_ms(),
             sticky_seed=random.randrange(1 << 30) if before is None else before.sticky_seed,
@@ -87,8 +89,16 @@ class Destinations:
         return log
 
 
-def check_record(destination: Destination, partition: int, size_bytes: int) -> None:
-    """Raises RecordTooLargeError (R65), UnknownTopicOrPartitionError."""
+def check_record(
+    destination: Destination, key: bytes | None, partition: int, size_bytes: int
+) -> None:
+    """Raises RecordTooLargeError (R65), InvalidRecordError, UnknownTopicOrPartitionError."""
+    if key is None and destination.needs_key:
+        raise InvalidRecordError(
+            f"A record for topic {destination.topic!r} has no key, and the topic keeps the newest "
+            "record of each key (cleanup.policy=compact). It was not taken; give it a key.",
+            topic=destination.topic,
+        )
     if size_bytes > destination.record_bytes_max:
         raise RecordTooLargeError(
             f"A record of {size_bytes} bytes for topic {destination.topic!r} is larger than "

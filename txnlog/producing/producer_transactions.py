@@ -27,7 +27,7 @@ from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.protocol.states import TransactionState
+from txnlog.protocol.states import TransactionResult, TransactionState
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
@@ -93,6 +93,7 @@ class ProducerTransactions:
         self._is_touched = False
         self._is_opened = False
         self._is_doubtful = False
+        self._is_decided = False
         self._is_lost = False
         self._aborting: TransactionMetadata | None = None
 
@@ -152,13 +153,21 @@ class ProducerTransactions:
     def commit(self, batches: Sequence[StagedBatch]) -> None:
         """Commit, or go on with a commit. Raises what refuses it, `is_committed` says for certain.
 
-        After a try whose outcome is not known no refusal is believed: OutcomeLostError.
+        After a try whose outcome is not known no refusal is believed: OutcomeLostError. After one
+        that decided it, a refusal says that somebody has finished it and gone on.
         """
         held = self.row.pending.prepared_by_client
         offsets = () if held else self._requests()
-        self._adopt(
-            self._decided(lambda: self._coordinator.commit(self.row, batches, offsets=offsets))
-        )
+        try:
+            row = self._decided(
+                lambda: self._coordinator.commit(self.row, batches, offsets=offsets)
+            )
+        except TxnLogError as error:
+            if error.retriable or not self._is_decided or self.is_committed():
+                raise
+            self.lost = error
+            return
+        self._adopt(row)
 
     def is_committed(self) -> bool:
         """Whether the transaction is decided as a commit, whoever finishes it."""
@@ -207,11 +216,11 @@ class ProducerTransactions:
             if self._is_opened or self._is_doubtful:
                 return attempt()
             return self._revived(attempt)
-        except CommitStateUnknownError:
-            self._is_doubtful = True
-            raise
         except TxnLogError as error:
-            if error.retriable or not self._is_doubtful or self.is_committed():
+            self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
+            self._is_doubtful |= isinstance(error, CommitStateUnknownError)
+            is_told = error.retriable or self._is_decided or not self._is_doubtful
+            if is_told or self.is_committed():
                 raise
             raise OutcomeLostError(
                 f"Whether the transaction of {self.transactional_id!r} at epoch "

@@ -60,6 +60,9 @@ class Publication(Protocol):
     def discard(self, error: TxnLogError) -> None:
         """Throw away what is not sent; each record's delivery fails with `error`."""
 
+    def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
+        """The same for what was not tried yet, was tried, or both; then a transaction failed."""
+
 
 @dataclass(slots=True)
 class _Lane:
@@ -143,6 +146,12 @@ class Deferred:
                 self._deliveries.add(batch, None, error)
         self._waiting_bytes = 0
         self._lanes.clear()
+
+    def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
+        """Nothing of it is on its way before the commit."""
+        if in_queue and self._lanes:
+            self.discard(error)
+            self.error = error
 
     def _stage(self, lane: _Lane) -> None:
         staged = stage(self._cluster.store, lane.waiting, self._compression)

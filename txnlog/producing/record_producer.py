@@ -29,7 +29,7 @@ from txnlog.errors import (
 from txnlog.forking import refusal, watch
 from txnlog.producing.accumulator import Accumulator, Destination, OnDelivery, Table
 from txnlog.producing.arguments import HeadersArgument, to_bytes, to_headers, to_timestamp_ms
-from txnlog.producing.arrow_records import check_partitions, check_sizes, to_records
+from txnlog.producing.arrow_records import check_records, to_records
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations, check_record
@@ -53,11 +53,6 @@ logger = logging.getLogger("txnlog")
 P = TypeVar("P", bound="RecordProducer")
 
 _OPEN = (ProducerState.IDLE, ProducerState.IN_TRANSACTION)
-_ABORTED_BY_CLOSE = (
-    ProducerState.IN_TRANSACTION,
-    ProducerState.ABORTING,
-    ProducerState.ABORTABLE_ERROR,
-)
 
 
 class RecordProducer:
@@ -87,6 +82,7 @@ class RecordProducer:
                 self._config.root,
                 self._config.storage,
                 create=get("auto.create.topics.enable"),
+                shards=get("transaction.state.log.num.partitions"),
             )
         self._clock = cluster.store.clock
         self._now_ms = self._clock.now_ms
@@ -195,9 +191,10 @@ class RecordProducer:
                     destination = rows.destination
                     if (
                         size_bytes > destination.record_bytes_max
+                        or (key is None and destination.needs_key)
                         or not -1 <= partition < destination.partitions
                     ):
-                        check_record(destination, partition, size_bytes)
+                        check_record(destination, key, partition, size_bytes)
                     values = rows.values
                     if partition >= 0:
                         rows.partitions[len(values)] = partition
@@ -216,7 +213,7 @@ class RecordProducer:
             if deadline is None:
                 deadline = self._deadline("produce()", None)
             destination = self._make_ready(topic, deadline)
-            check_record(destination, partition, size_bytes)
+            check_record(destination, key, partition, size_bytes)
             with accumulator.lock:
                 if accumulator.is_open:
                     accumulator.open_rows(destination, self._clock.boot_ms())
@@ -239,8 +236,7 @@ class RecordProducer:
             is_taken = False
             while not is_taken:
                 destination = self._make_ready(topic, deadline)
-                check_sizes(found, topic=topic, size_bytes_max=destination.record_bytes_max)
-                check_partitions(found, topic=topic, partitions=destination.partitions)
+                check_records(found, destination)
                 table_piece = Table(
                     destination,
                     self._clock.boot_ms(),

@@ -91,6 +91,18 @@ class RequestPublication:
                 self._fail(request, error)
         self._queues.clear()
 
+    def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
+        queues, self._queues = self._queues, {}
+        for topic, queue in queues.items():
+            kept = deque[Request]()
+            for request in queue:
+                if in_flight if request.staged else in_queue:
+                    self._give_up(request, error)
+                else:
+                    kept.append(request)
+            if kept:
+                self._queues[topic] = kept
+
     def _send(self, request: Request) -> bool:
         """True: the request is done with, one way or the other."""
         if self.error is not None:
@@ -235,6 +247,7 @@ class Eager(RequestPublication):
         super().__init__(outlet)
         self._open_partitions = open_partitions
         self._row: TransactionMetadata | None = None
+        self._read_ms = 0
         self._added: set[tuple[str, int]] = set()
         self._next_sequences: dict[tuple[str, int], int] = {}
 
@@ -246,6 +259,7 @@ class Eager(RequestPublication):
             named = TopicPartitions(
                 topic=request.topic, topic_id=request.topic_id, partitions=numbers
             )
+            self._read_ms = self._clock.boot_ms()
             self._row = self._open_partitions([named])
             self._added |= fresh
         if not request.base_sequences:
@@ -255,7 +269,9 @@ class Eager(RequestPublication):
             }
         coordinator = self._cluster.coordinator
         try:
-            offsets = coordinator.append(self._row, request.staged, request.base_sequences)
+            offsets = coordinator.append(
+                self._row, request.staged, request.base_sequences, read_ms=self._read_ms
+            )
         except InvalidProducerEpochError:
             # The topic knows that the transaction has ended, the row knows by whom (R32, R42).
             coordinator.check_owner(self._row)

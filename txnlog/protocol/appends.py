@@ -20,6 +20,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions
+from txnlog.protocol.producer_expiry import check_remembered
 from txnlog.protocol.sequences import ProducerState, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, marker_app_id, sequence_app_id
@@ -51,7 +52,8 @@ def prepare_append(
     """Append a producer's batches: `ongoing` inside a transaction, else final at once.
 
     `base_sequences` maps partition -> sequence of the first record in it. All partitions are
-    written by one commit, all or none. Raises the errors of `check_sequence`, and
+    written by one commit, all or none. Raises the errors of `check_sequence`,
+    UnknownProducerIdError for what a forgotten producer may have written before, and
     InvalidProducerEpochError when the transaction of this epoch has its marker already (R4).
     """
     check_topic_id(state, topic=topic, topic_id=topic_id)
@@ -86,6 +88,8 @@ def prepare_append(
         return Appended(known)
     txns = {}
     if not transactional:
+        strange = [batch for batch in batches if not _is_known(state, producer_id, batch)]
+        check_remembered(state.txns, strange, topic=topic, producer_id=producer_id)
         txns = {sequence_app_id(producer_id, add.partition): add.last_sequence for add in adds}
     return TopicCommit(
         operation="PRODUCE",
@@ -94,6 +98,11 @@ def prepare_append(
         adds=adds,
         txns=txns,
     )
+
+
+def _is_known(state: TopicState, producer_id: int, batch: StagedBatch) -> bool:
+    key = producer_id, batch.partition
+    return key in state.sequences or key in state.last_sequences
 
 
 def prepare_marker(

@@ -55,17 +55,29 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     stats: str
 
     @property
-    def num_records(self) -> int:
-        """Records in the file: fewer than the offsets it spans once some were erased."""
-        return decode_stats(self.stats)[0]
+    def statistics(self) -> Statistics:
+        """What `stats` says. Raises CorruptLogError naming the file."""
+        try:
+            return decode_stats(self.stats)
+        except (msgspec.MsgspecError, TypeError) as error:
+            raise CorruptLogError(
+                f"Data file {self.path}: its statistics in the log cannot be read ({error}): "
+                f"{self.stats[:200]!r}. Whoever rewrote the file must leave them as they were, or "
+                "leave them out.",
+                file=self.path,
+            ) from error
 
     @property
-    def timestamp_min_us(self) -> int:
-        return decode_stats(self.stats)[1]
+    def num_records(self) -> int | None:
+        """Records in the file: fewer than the offsets it spans once some were erased.
+
+        None where the log does not say: another tool rewrote the file, and left statistics out.
+        """
+        return self.statistics.num_records
 
     @property
     def timestamp_max_us(self) -> int:
-        return decode_stats(self.stats)[2]
+        return self.statistics.timestamp_max_us
 
     def to_values(self) -> dict[str, str]:
         """The header as Delta partition values."""
@@ -117,7 +129,8 @@ def header_from_values(
 class HeaderColumns(NamedTuple):
     """Headers of many batches, column by column, in partition and offset order.
 
-    `headers` are the same as objects; the columns are int64 arrays of their length.
+    `headers` are the same as objects; the columns are arrays of their length. `is_ended`: part of a
+    transaction that has ended.
     """
 
     headers: list[BatchHeader]
@@ -127,6 +140,7 @@ class HeaderColumns(NamedTuple):
     producer_id: Int64s
     producer_epoch: Int64s
     base_sequence: Int64s
+    is_ended: npt.NDArray[np.bool_]
 
 
 def headers_from_columns(
@@ -157,16 +171,18 @@ def headers_from_columns(
     order = np.lexsort((base_offset, partition))
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
+    status = statuses.indices.to_numpy()[order]
     rows = zip(
         _reordered(paths, order),
         *(column.tolist() for column in columns),
-        names[statuses.indices.to_numpy()[order]].tolist(),
+        names[status].tolist(),
         _reordered(sizes_bytes, order),
         _reordered(stats, order),
         strict=True,
     )
     headers = [BatchHeader(*row) for row in rows]
-    return HeaderColumns(headers, *columns)
+    is_ended = np.isin(names, (COMMITTED, ABORTED))[status]
+    return HeaderColumns._make([headers, *columns, is_ended])
 
 
 def _reordered(items: Sequence[Any], order: npt.NDArray[np.int64]) -> list[Any]:
@@ -174,7 +190,7 @@ def _reordered(items: Sequence[Any], order: npt.NDArray[np.int64]) -> list[Any]:
 
 
 def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:
-    """Delta's `stats` JSON; timestamps in microseconds since the epoch, UTC.
+    """Delta's `stats` JSON; timestamps in microseconds since the epoch, UTC, none of them null.
 
     Times that no calendar year 1 to 9999 holds are left out: statistics are a hint.
     """
@@ -184,18 +200,30 @@ def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int)
         return f'{{"numRecords":{num_records}}}'
     return (
         f'{{"numRecords":{num_records},"minValues":{{"timestamp":"{low}"}},'
-        f'"maxValues":{{"timestamp":"{high}"}}}}'
+        # Spark leaves a file out only if the nulls of all filtered columns are known.
+        f'"maxValues":{{"timestamp":"{high}"}},"nullCount":{{"offset_delta":0,"timestamp":0}}}}'
     )
 
 
-def decode_stats(stats: str) -> tuple[int, int, int]:
-    """(number of records, smallest, largest timestamp in microseconds); unknown times are wide."""
+class Statistics(NamedTuple):
+    """Of a file's records: how many (None: not known), and their times; unknown ones are wide."""
+
+    num_records: int | None = None
+    timestamp_min_us: int = -(2**63)
+    timestamp_max_us: int = 2**63 - 1
+
+
+def decode_stats(stats: str) -> Statistics:
+    """Read Delta's `stats`; nothing is known of a file without. Raises what its decoder raises."""
+    if not stats:
+        return Statistics()
     found = _STATS.decode(stats)
     low, high = found.min_values.timestamp, found.max_values.timestamp
-    return (
+    wide = Statistics()
+    return Statistics(
         found.num_records,
-        -(2**63) if low is None else (low - _EPOCH) // _MICROSECOND,
-        2**63 - 1 if high is None else (high - _EPOCH) // _MICROSECOND,
+        wide.timestamp_min_us if low is None else (low - _EPOCH) // _MICROSECOND,
+        wide.timestamp_max_us if high is None else (high - _EPOCH) // _MICROSECOND,
     )
 
 
@@ -204,7 +232,7 @@ class _Times(msgspec.Struct, frozen=True):
 
 
 class _Stats(msgspec.Struct, frozen=True, rename="camel"):
-    num_records: int
+    num_records: int | None = None
     min_values: _Times = _Times()
     max_values: _Times = _Times()
 

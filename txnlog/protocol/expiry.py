@@ -6,6 +6,8 @@ from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.transitions import Done, Transition, prepare_expire
 
 TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT = 604_800_000
+PRODUCER_ID_EXPIRATION_MS_DEFAULT = 86_400_000
+"""producer.id.expiration.ms: idempotent producers that wrote nothing for so long are forgotten."""
 
 
 def is_old(row: TransactionMetadata, *, expiration_ms: int, now_ms: int) -> bool:

@@ -13,7 +13,7 @@ from txnlog.errors import (
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
 )
-from txnlog.protocol.batches import BatchHeader, HeaderColumns
+from txnlog.protocol.batches import ABORTED, COMMITTED, BatchHeader, HeaderColumns
 
 BATCHES_REMEMBERED = 5
 
@@ -38,9 +38,15 @@ class ProducerState(msgspec.Struct, frozen=True):
 
 
 def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | None:
-    """The state after a header is read from the log; the same header twice changes nothing."""
+    """The state after a header is read from the log; the same header twice changes nothing.
+
+    A batch of a transaction that has ended is forgotten: the marker refuses whatever else would
+    come of its epoch (R4). So it does not matter whether the batch is still there (R11).
+    """
     if batch.base_sequence < 0:
         return state
+    if batch.status in (COMMITTED, ABORTED):
+        return None if state is None else forget(state, batch)
     if state is not None and batch.producer_epoch < state.producer_epoch:
         return state
     entry = Appended(batch.base_sequence, batch.last_sequence, batch.base_offset)
@@ -55,9 +61,18 @@ def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | 
     return ProducerState(state.producer_epoch, tuple(merged[-BATCHES_REMEMBERED:]))
 
 
+def forget(state: ProducerState, batch: BatchHeader) -> ProducerState | None:
+    """The state after a batch's file is gone, as rebuilt from the others; None: there is none."""
+    if batch.producer_epoch != state.producer_epoch:
+        return state
+    left = tuple(known for known in state.recent if known.base_offset != batch.base_offset)
+    return ProducerState(state.producer_epoch, left) if left else None
+
+
 def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
     """(producer id, partition) -> the state after `observe` of each of many headers."""
-    written = np.flatnonzero((columns.producer_id >= 0) & (columns.base_sequence >= 0))
+    counted = (columns.producer_id >= 0) & (columns.base_sequence >= 0) & ~columns.is_ended
+    written = np.flatnonzero(counted)
     keys = (columns.producer_id, columns.partition, columns.producer_epoch, columns.base_sequence)
     order = written[np.lexsort([key[written] for key in reversed(keys)])]
     ids, partitions, epochs, firsts = (key[order] for key in keys)

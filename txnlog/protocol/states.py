@@ -21,6 +21,11 @@ class TransactionState(IntEnum):
     DEAD = 6
 
     @property
+    def kafka_name(self) -> str:
+        """How Kafka's tools write it, as in CompleteCommit."""
+        return self.name.title().replace("_", "")
+
+    @property
     def is_prepared(self) -> bool:
         """The result is decided and must be carried out by whoever comes next."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)

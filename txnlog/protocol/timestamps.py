@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from txnlog.protocol.batches import BatchHeader, decode_stats
+from txnlog.protocol.batches import BatchHeader
 
 
 class Candidate(NamedTuple):
@@ -32,7 +32,7 @@ def candidates(
     """
     time_us = timestamp_ms * 1000
     for header in batches:
-        num_records, min_us, max_us = decode_stats(header.stats)
+        num_records, min_us, max_us = header.statistics
         if max_us < time_us:
             continue
         is_whole = num_records == header.last_offset - header.base_offset + 1

@@ -9,12 +9,7 @@ from collections.abc import Mapping
 
 from txnlog.errors import OffsetOutOfRangeError
 from txnlog.protocol.appends import check_partition
-from txnlog.protocol.topics import START_PREFIX, TopicCommit, TopicState
-
-
-def start_app_id(partition: int) -> str:
-    """`txn` app id of a partition's log start, where it is above its oldest batch."""
-    return f"{START_PREFIX}{partition}"
+from txnlog.protocol.topics import TopicCommit, TopicState, start_app_id
 
 
 def prepare_delete_records(
@@ -22,9 +17,8 @@ def prepare_delete_records(
 ) -> TopicCommit | None:
     """Move log starts up to `before` (partition -> offset, -1: the end); None when they are there.
 
-    A log start never moves down. Data files stay where they are: a producer's last batches must
-    be known for as long as it may repeat them. Raises UnknownTopicOrPartitionError, and
-    OffsetOutOfRangeError for an offset above the end.
+    A log start never moves down. The files below it go by txnlog.protocol.retention.
+    Raises UnknownTopicOrPartitionError, and OffsetOutOfRangeError for an offset above the end.
     """
     moves = {}
     for partition, asked in before.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol import sequences
-from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader, HeaderColumns
+from txnlog.protocol.batches import ABORTED, NONE, ONGOING, BatchHeader, HeaderColumns
+from txnlog.protocol.txn_memory import TxnMemory
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 INTERNAL_PREFIX = "__"
@@ -25,6 +26,15 @@ INTERNAL_PREFIX = "__"
 MARKER_PREFIX = "txnlog/"
 END_PREFIX = "txnlog/end/"
 START_PREFIX = "txnlog/start/"
+CLEANED_PREFIX = "txnlog/cleaned/"
+TOMBSTONES_PREFIX = "txnlog/tombstones/"
+HORIZON_PREFIX = "txnlog/horizon/"
+_BOUNDS = {
+    START_PREFIX: "start_offset",
+    CLEANED_PREFIX: "cleaned_offset",
+    TOMBSTONES_PREFIX: "tombstone_offset",
+    HORIZON_PREFIX: "horizon_ms",
+}
 
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
@@ -49,12 +59,19 @@ def check_topic_name(name: str, *, internal: bool = False) -> str:
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition's live batches in offset order, and what they imply."""
+    """One partition's live batches in offset order, and what they imply.
+
+    Key compaction has been through all before `cleaned_offset`; tombstones before
+    `tombstone_offset` may go from `horizon_ms` on (see txnlog.protocol.cleaning).
+    """
 
     batches: list[BatchHeader] = field(default_factory=list)
     end_offset: int = 0
     start_offset: int = 0
     ongoing: dict[str, BatchHeader] = field(default_factory=dict)
+    cleaned_offset: int = 0
+    tombstone_offset: int = 0
+    horizon_ms: int = 0
 
     @property
     def last_stable_offset(self) -> int:
@@ -85,13 +102,15 @@ class PartitionState:
             self.ongoing.pop(batch.path, None)
         self.end_offset = max(self.end_offset, batch.last_offset + 1)
 
-    def remove(self, batch: BatchHeader) -> None:
-        at = bisect_left(self.batches, batch.base_offset, key=_base_offset)
-        while at < len(self.batches) and self.batches[at].path != batch.path:
-            at += 1
-        if at < len(self.batches):
-            del self.batches[at]
-        self.ongoing.pop(batch.path, None)
+    def remove(self, batches: Collection[BatchHeader]) -> None:
+        """Forget batches; a run of neighbours costs little more than one of them."""
+        paths = {batch.path for batch in batches}
+        offsets = [batch.base_offset for batch in batches]
+        first = bisect_left(self.batches, min(offsets), key=_base_offset)
+        last = bisect_right(self.batches, max(offsets), key=_base_offset)
+        self.batches[first:last] = [b for b in self.batches[first:last] if b.path not in paths]
+        for path in paths:
+            self.ongoing.pop(path, None)
 
     def slice(self, start: int, end: int, *, read_committed: bool) -> list[BatchHeader]:
         """Batches that hold an offset in [start, end), in order; aborted ones left out (R16)."""
@@ -117,9 +136,10 @@ class TopicState:
         self.config: dict[str, str] = {}
         self.partitions: list[PartitionState] = []
         self.by_path: dict[str, BatchHeader] = {}
-        self.markers: dict[int, int] = {}
         self.sequences: dict[tuple[int, int], sequences.ProducerState] = {}
-        self.last_sequences: dict[tuple[int, int], int] = {}
+        self.txns = TxnMemory()
+        self.markers = self.txns.markers
+        self.last_sequences = self.txns.sequences
 
     def set_topic(self, topic_id: str, config: Mapping[str, str]) -> None:
         """Apply a `metaData` action; a partition count never shrinks."""
@@ -136,13 +156,15 @@ class TopicState:
         self._grow(batch.partition + 1)
         known = self.by_path.get(batch.path)
         if known is not None and known.base_offset != batch.base_offset:
-            self.partitions[known.partition].remove(known)
+            self.partitions[known.partition].remove([known])
         self.by_path[batch.path] = batch
         self.partitions[batch.partition].add(batch)
         if batch.producer_id >= 0:
             key = (batch.producer_id, batch.partition)
             seen = sequences.observe(self.sequences.get(key), batch)
-            if seen is not None:
+            if seen is None:
+                self.sequences.pop(key, None)
+            else:
                 self.sequences[key] = seen
 
     def load(self, columns: HeaderColumns) -> None:
@@ -161,29 +183,42 @@ class TopicState:
         self.by_path = {batch.path: batch for batch in columns.headers}
         self.sequences = sequences.observe_all(columns)
 
-    def remove(self, path: str) -> None:
-        batch = self.by_path.pop(path, None)
-        if batch is not None:
-            self.partitions[batch.partition].remove(batch)
+    def remove(self, paths: Iterable[str]) -> None:
+        """Forget files, and producers none of whose batches is left (R11)."""
+        gone: dict[int, list[BatchHeader]] = {}
+        for path in paths:
+            batch = self.by_path.pop(path, None)
+            if batch is None:
+                continue
+            gone.setdefault(batch.partition, []).append(batch)
+            key = (batch.producer_id, batch.partition)
+            seen = self.sequences.get(key)
+            if seen is not None:
+                left = sequences.forget(seen, batch)
+                if left is None:
+                    del self.sequences[key]
+                else:
+                    self.sequences[key] = left
+        for partition, batches in gone.items():
+            self.partitions[partition].remove(batches)
 
-    def set_txn(self, app_id: str, version: int) -> None:
-        """Apply a `txn` action: a marker, a partition's end or start, or an idempotent sequence."""
-        if app_id.startswith(END_PREFIX):
-            partition = int(app_id[len(END_PREFIX) :])
-            self._grow(partition + 1)
-            state = self.partitions[partition]
+    def set_txn(self, app_id: str, version: int, updated_ms: int | None = None) -> None:
+        """Apply a `txn` action: a marker, a bound of a partition, an idempotent sequence, ..."""
+        self.txns.set_txn(app_id, version, updated_ms)
+        self._set_bound(app_id, version)
+
+    def _set_bound(self, app_id: str, version: int) -> None:
+        prefix, slash, number = app_id.rpartition("/")
+        prefix += slash
+        if prefix not in (END_PREFIX, *_BOUNDS):
+            return
+        partition = int(number)
+        self._grow(partition + 1)
+        state = self.partitions[partition]
+        if prefix == END_PREFIX:
             state.end_offset = max(state.end_offset, version)
-        elif app_id.startswith(START_PREFIX):
-            partition = int(app_id[len(START_PREFIX) :])
-            self._grow(partition + 1)
-            self.partitions[partition].start_offset = version
-        elif app_id.startswith(MARKER_PREFIX):
-            name = app_id[len(MARKER_PREFIX) :]
-            producer_id, _, number = name.partition("-")
-            if name.isdigit():
-                self.markers[int(name)] = version
-            elif producer_id.isdigit() and number.isdigit():
-                self.last_sequences[int(producer_id), int(number)] = version
+        else:
+            setattr(state, _BOUNDS[prefix], version)
 
     def _grow(self, count: int) -> None:
         while len(self.partitions) < count:
@@ -206,6 +241,16 @@ class TopicState:
     ) -> list[BatchHeader]:
         return self.partitions[partition].slice(start, end, read_committed=read_committed)
 
+    def may_be_repeated(self, batch: BatchHeader) -> bool:
+        """Whether its idempotent producer is known, and remembers it as one of its last (R2)."""
+        key = (batch.producer_id, batch.partition)
+        if batch.status != NONE or key not in self.last_sequences:
+            return False
+        seen = self.sequences.get(key)
+        return seen is not None and any(
+            known.base_offset == batch.base_offset for known in seen.recent
+        )
+
     def ongoing_of(self, producer_id: int, epoch_max: int) -> list[BatchHeader]:
         """Undecided headers of a producer up to an epoch, in partition and offset order."""
         return [
@@ -227,12 +272,22 @@ def sequence_app_id(producer_id: int, partition: int) -> str:
 
 
 def end_app_id(partition: int) -> str:
+    """`txn` app id of a partition's end, where no live file shows it any more."""
     return f"{END_PREFIX}{partition}"
+
+
+def start_app_id(partition: int) -> str:
+    """`txn` app id of a partition's log start, where it is above its oldest batch."""
+    return f"{START_PREFIX}{partition}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCommit:
-    """One commit to a topic, as data: headers added or re-added, paths removed, txn versions."""
+    """One commit to a topic, as data: headers added or re-added, paths removed, txn versions.
+
+    Without `data_change` it says of the same records that they are elsewhere now: a Delta stream
+    passes over it.
+    """
 
     operation: str
     producer_id: int = -1
@@ -240,12 +295,12 @@ class TopicCommit:
     adds: tuple[BatchHeader, ...] = ()
     removes: tuple[str, ...] = ()
     txns: Mapping[str, int] = field(default_factory=dict)
+    data_change: bool = True
 
     def apply(self, state: TopicState) -> None:
         """Bring memory up to the commit: what reading it back from the log gives, too (R11)."""
         for app_id, version in self.txns.items():
             state.set_txn(app_id, version)
-        for path in self.removes:
-            state.remove(path)
+        state.remove(self.removes)
         for batch in self.adds:
             state.add(batch)

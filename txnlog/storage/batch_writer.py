@@ -1,13 +1,16 @@
 """Writing record batch files: one Parquet file is one record batch.
 
 Settings were chosen by measuring 100-byte records on one core: zstd level 1 writes within 10 % of
-negative levels at two thirds of their size; a dictionary for keys only, given up early, saves 12 %
-of time on repeating keys and costs nothing on unique ones; DELTA_BINARY_PACKED makes `offset_delta`
-and constant timestamps nearly free. Files of a few records use snappy: zstd contexts alone would
-take 0.15 of their 0.27 ms, and compaction rewrites such files anyway. A column of nothing but
-nulls, which every reader gives for one that is not there, would be a third of the rest: `headers`
-are written where there are some. Pages of 128 KiB stay in the
-processor's cache while they are encoded (3 %); page checksums would cost 5 %, and the seal is one.
+negative levels at two thirds of their size. Values in which an LZ coder finds no repeats (hashes,
+random bytes; asked of a sample) are left as they are: zstd would halve hexadecimal digits in four
+times the time of everything else. Compaction, which nobody waits for, uses zstd. A dictionary for
+keys only, given up early, saves 12 % of time on repeating keys and costs nothing on unique ones;
+DELTA_BINARY_PACKED makes `offset_delta` and constant timestamps nearly free. A column of nothing
+but nulls, which every reader gives for one that is not there, costs a third of a small file:
+`headers` are written where there are some. Small files are snappy, as zstd contexts alone would
+take 0.15 ms, and those without headers are encoded by txnlog.storage.small_batch; compaction
+rewrites them. Pages of 128 KiB stay in the processor's cache while they are encoded (3 %); page
+checksums would cost 5 %, and the seal is one.
 """
 
 from __future__ import annotations
@@ -25,14 +28,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txnlog.errors import InvalidRecordError, StorageError, TxnLogError
+from txnlog.storage import small_batch
 from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.seals import Span, make_seal, split_footer
+from txnlog.storage.small_batch import EncodedBatch
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
 
 ROW_GROUP_BYTES = 16 << 20
 SNAPPY_BELOW_BYTES = 64 << 10
+SAMPLE_BYTES = 32 << 10
+ZSTD_PAYS_BELOW = 0.8
 
 _TIMED = ["offset_delta", "timestamp"]
 _SETTINGS: Mapping[str, Any] = {
@@ -44,8 +51,6 @@ _SETTINGS: Mapping[str, Any] = {
     "data_page_size": 128 << 10,
     "sorting_columns": [pq.SortingColumn(0)],
 }
-_ZSTD: Mapping[str, Any] = {"compression": "zstd", "compression_level": 1}
-_SNAPPY: Mapping[str, Any] = {"compression": "snappy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,36 +79,52 @@ def write_batch_file(
     must be a new name.
     Raises InvalidRecordError for no records at all, StorageError.
     """
-    table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
-    size_bytes = table.nbytes
-    if table.num_rows == 0 or size_bytes > ROW_GROUP_BYTES:
-        headers = "headers" in table.column_names
-        writer = BatchFileWriter(store, path, compression=compression, headers=headers)
-        rows = max(1, ROW_GROUP_BYTES * table.num_rows // max(size_bytes, 1))
-        for start in range(0, table.num_rows, rows):
-            writer.write(table.slice(start, rows))
-        return writer.close()
-    codec = _codec(compression, _SNAPPY if size_bytes < SNAPPY_BELOW_BYTES else _ZSTD)
-    if "headers" in table.column_names and table.column("headers").null_count == table.num_rows:
-        table = table.drop_columns(["headers"])
-    numbered = _numbered(table, 0)
+    if "headers" in records.schema.names:
+        headers = records.column("headers")
+        if headers.null_count == len(headers):
+            records = records.drop_columns(["headers"])
+    size_bytes = records.nbytes
+    codec = compression
+    if codec is None:
+        codec = "snappy" if size_bytes < SNAPPY_BELOW_BYTES else _codec_for(records)
+    if small_batch.can_encode(records, codec) and size_bytes < SNAPPY_BELOW_BYTES:
+        pages, footer, low, high = small_batch.encode(records, codec)
+    else:
+        table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
+        if table.num_rows == 0 or size_bytes > ROW_GROUP_BYTES:
+            return _write_row_groups(store, path, table, compression)
+        pages, footer, low, high = _encode(table, codec)
+    seal = make_seal([Span(len(pages), crc32(pages))], footer)
+    whole = b"".join((pages, seal, footer))
+    store.put_new(path, whole)
+    return BatchFile(
+        path=path,
+        size_bytes=len(whole),
+        num_records=records.num_rows,
+        timestamp_min_us=low,
+        timestamp_max_us=high,
+    )
+
+
+def _write_row_groups(
+    store: ObjectStore, path: str, table: pa.Table, compression: str | None
+) -> BatchFile:
+    headers = "headers" in table.column_names
+    writer = BatchFileWriter(store, path, compression=compression, headers=headers)
+    rows = max(1, ROW_GROUP_BYTES * table.num_rows // max(table.nbytes, 1))
+    for start in range(0, table.num_rows, rows):
+        writer.write(table.slice(start, rows))
+    return writer.close()
+
+
+def _encode(table: pa.Table, codec: str) -> EncodedBatch:
     sink = pa.BufferOutputStream()
+    numbered = _numbered(table, 0)
     with _encoder(sink, numbered.schema, codec) as encoder:
         encoder.write_table(numbered)
     encoded = memoryview(sink.getvalue()).cast("B")
     end = split_footer(encoded)
-    footer = encoded[end:]
-    seal = make_seal([Span(end, crc32(encoded[:end]))], footer)
-    whole = b"".join((encoded[:end], seal, footer))
-    store.put_new(path, whole)
-    low, high = _timestamp_range(table)
-    return BatchFile(
-        path=path,
-        size_bytes=len(whole),
-        num_records=table.num_rows,
-        timestamp_min_us=low,
-        timestamp_max_us=high,
-    )
+    return EncodedBatch(encoded[:end], encoded[end:], *_timestamp_range(table))
 
 
 class BatchFileWriter:
@@ -129,11 +150,9 @@ class BatchFileWriter:
         self._sink = _Sink(path)
         self._low_us: int | None = None
         self._high_us: int | None = None
-        self._writer = _encoder(
-            pa.PythonFile(self._sink, mode="w"),
-            DATA_SCHEMA if headers else BARE_SCHEMA,
-            _codec(compression, _ZSTD),
-        )
+        self._schema = DATA_SCHEMA if headers else BARE_SCHEMA
+        self._codec = compression
+        self._encoder: pq.ParquetWriter | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -154,9 +173,9 @@ class BatchFileWriter:
         if table.num_rows == 0:
             return
         numbered = _numbered(table, self.num_records)
-        self._sink.begin_row_group()
-        self._writer.write_table(numbered, row_group_size=table.num_rows)
-        self._sink.end_row_group()
+        if self._encoder is None:
+            self._encoder = self._open(self._codec or _codec_for(table))
+        self._append(self._encoder, numbered)
         low, high = _timestamp_range(table)
         self._low_us = low if self._low_us is None else min(self._low_us, low)
         self._high_us = high if self._high_us is None else max(self._high_us, high)
@@ -167,13 +186,19 @@ class BatchFileWriter:
         if not self.streaming:
             self._sink.send_to(self._store.open_writer(self.path))
 
-    def close(self) -> BatchFile:
-        """Finish the file and make it visible. Raises InvalidRecordError if it has no records."""
-        if self.num_records == 0:
-            raise InvalidRecordError(
-                f"A record batch needs at least one record; {self.path} has none."
-            )
-        self._writer.close()
+    def close(self, *, may_be_empty: bool = False) -> BatchFile:
+        """Finish the file and make it visible. Raises InvalidRecordError if it has no records.
+
+        `may_be_empty`: a segment whose records are all gone still stands for their offsets.
+        """
+        if self._encoder is None:
+            if not may_be_empty:
+                raise InvalidRecordError(
+                    f"A record batch needs at least one record; {self.path} has none."
+                )
+            self._encoder = self._open("zstd")
+            self._append(self._encoder, self._schema.empty_table())
+        self._encoder.close()
         self._sink.seal()
         if self.streaming:
             self._sink.finish()
@@ -186,6 +211,14 @@ class BatchFileWriter:
             timestamp_min_us=self._low_us or 0,
             timestamp_max_us=self._high_us or 0,
         )
+
+    def _open(self, codec: str) -> pq.ParquetWriter:
+        return _encoder(pa.PythonFile(self._sink, mode="w"), self._schema, codec)
+
+    def _append(self, encoder: pq.ParquetWriter, numbered: pa.Table) -> None:
+        self._sink.begin_row_group()
+        encoder.write_table(numbered, row_group_size=max(1, numbered.num_rows))
+        self._sink.end_row_group()
 
 
 class _Sink(io.RawIOBase):
@@ -276,23 +309,37 @@ def store_errors(path: str, verb: str) -> Iterator[None]:
         ) from error
 
 
-def _codec(compression: str | None, default: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parquet's settings for "none", "snappy", "lz4" or "zstd"; None: the default."""
-    if compression is None:
-        return default
-    return _ZSTD if compression == "zstd" else {"compression": compression}
+def _codec_for(records: pa.Table | pa.RecordBatch) -> str:
+    """zstd where the first values have repeats to find, else none."""
+    values = records.column("value")
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0)
+    _, ends, data = values.buffers()
+    if data is None or not len(values):
+        return "zstd"
+    start = int(np.frombuffer(ends, np.int32)[values.offset])
+    sample = data.slice(start, min(SAMPLE_BYTES, data.size - start))
+    packed = pa.compress(sample, codec="snappy")
+    return "zstd" if packed.size <= ZSTD_PAYS_BELOW * sample.size else "none"
 
 
-def _encoder(sink: Any, schema: pa.Schema, codec: Mapping[str, Any]) -> pq.ParquetWriter:
+def _encoder(sink: Any, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
     """Arrow's own schema is kept only where Parquet's does not say it all: the names in headers."""
     return pq.ParquetWriter(
-        sink, schema, **_SETTINGS, **codec, store_schema="headers" in schema.names
+        sink,
+        schema,
+        **_SETTINGS,
+        compression=codec,
+        compression_level=1 if codec == "zstd" else None,
+        store_schema="headers" in schema.names,
     )
 
 
 def _numbered(table: pa.Table, first_delta: int) -> pa.Table:
-    deltas = pa.array(np.arange(first_delta, first_delta + table.num_rows, dtype=np.int64))
     schema = DATA_SCHEMA if "headers" in table.column_names else BARE_SCHEMA
+    if "offset_delta" in table.column_names:
+        return table.select(schema.names)
+    deltas = pa.array(np.arange(first_delta, first_delta + table.num_rows, dtype=np.int64))
     columns = [table.column(name) for name in schema.names[1:]]
     return pa.Table.from_arrays([deltas, *columns], schema=schema)
 

@@ -8,14 +8,21 @@ every store, and delta-rs never sees credentials nor keeps a handle.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
+from txnlog.protocol.txn_memory import (
+    EXPIRED_PRODUCERS,
+    EXPIRED_TRANSACTIONS,
+    is_expired,
+    is_horizon,
+)
+from txnlog.storage import checkpoint_edits
 from txnlog.storage.actions import (
     Action,
     Add,
@@ -28,25 +35,46 @@ from txnlog.storage.actions import (
     Txn,
     encode_commit,
 )
+from txnlog.storage.scratch import scratch_folder
 from txnlog.storage.seals import Span, make_seal, split_footer
 
-_SHARED_MEMORY = "/dev/shm"
-_SPARE_BYTES = 32 << 20
+_WRONG_CLOCK_MS = 60_000
 
 
 def compute_checkpoint(
-    before: bytes | None, commits: Sequence[Commit]
+    before: bytes | None, commits: Sequence[Commit], store_now_ms: Callable[[], int]
 ) -> tuple[bytes, dict[str, Any]]:
     """The Parquet file of a checkpoint, sealed, and what `_last_checkpoint` says of it.
 
-    `before` is the checkpoint before, if there is one, `commits` are all that follow it.
+    `before` is the checkpoint before, if there is one, `commits` are all that follow it. Tombstones
+    older than the table's retention are left out by the store's time, which is asked for only
+    where there are any.
     """
+    actions, horizons = _reconciled(commits)
+    if before is not None and horizons:
+        before = checkpoint_edits.without_expired(
+            before,
+            transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
+            producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
+        )
+    removed = any(isinstance(action, Remove) for action in actions)
+    if removed or (before is not None and checkpoint_edits.has_removed(before)):
+        # delta-rs goes by this machine's clock: where that is wrong it is shown times that are.
+        error_ms = time.time_ns() // 1_000_000 - store_now_ms()
+        if abs(error_ms) > _WRONG_CLOCK_MS:
+            parquet, hint = _computed(
+                before and checkpoint_edits.moved_by(before, error_ms), _moved(actions, error_ms)
+            )
+            return _seal(checkpoint_edits.moved_by(parquet, -error_ms)), hint
+    parquet, hint = _computed(before, actions)
+    return _seal(parquet), hint
+
+
+def _computed(before: bytes | None, actions: Sequence[Action]) -> tuple[bytes, dict[str, Any]]:
     from deltalake import DeltaTable
 
-    commit = encode_commit(CommitInfo(), _reconciled(commits))
-    size_bytes = len(before or b"") + len(commit)
-    parent = _scratch_parent(size_bytes)
-    with tempfile.TemporaryDirectory(prefix="txnlog-checkpoint-", dir=parent) as scratch:
+    commit = encode_commit(CommitInfo(), actions)
+    with scratch_folder(len(before or b"") + len(commit)) as scratch:
         files = {f"{0:020}.json": commit}
         if before is not None:
             files = {
@@ -66,15 +94,26 @@ def compute_checkpoint(
             parquet = made.read()
         with open(os.path.join(log, "_last_checkpoint"), "rb") as made:
             hint = msgspec.json.decode(made.read(), type=dict[str, Any])
-    return _seal(parquet), hint
+    return parquet, hint
 
 
-def _reconciled(commits: Sequence[Commit]) -> list[Action]:
+def _moved(actions: Sequence[Action], by_ms: int) -> list[Action]:
+    return [
+        replace(action, deletion_timestamp=action.deletion_timestamp + by_ms)
+        if isinstance(action, Remove) and action.deletion_timestamp is not None
+        else action
+        for action in actions
+    ]
+
+
+def _reconciled(commits: Sequence[Commit]) -> tuple[list[Action], dict[str, int]]:
     """What is left of commits taken together, by the action reconciliation of Delta's protocol.
 
-    delta-rs would read each commit twice, at 0.6 ms; a transaction has at least three.
+    And the horizons among them: what was last written before one is forgotten. delta-rs would read
+    each commit twice, at 0.6 ms; a transaction has at least three.
     """
     left: dict[tuple[str, str], Action] = {}
+    horizons: dict[str, int] = {}
     for commit in commits:
         for action in commit.actions:
             match action:
@@ -82,12 +121,26 @@ def _reconciled(commits: Sequence[Commit]) -> list[Action]:
                     key = (type(action).__name__, "")
                 case Txn():
                     key = ("txn", action.app_id)
+                    if is_horizon(action.app_id):
+                        horizons[action.app_id] = action.version
+                        _forget(left, horizons)
                 case Add() | Remove():
                     key = ("file", action.path)
                 case Adds():
                     raise TypeError("a commit lists its files one by one")
             left[key] = action
-    return list(left.values())
+    return list(left.values()), horizons
+
+
+def _forget(left: dict[tuple[str, str], Action], horizons: dict[str, int]) -> None:
+    for key, action in list(left.items()):
+        if isinstance(action, Txn) and is_expired(
+            action.app_id,
+            action.last_updated,
+            transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
+            producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
+        ):
+            del left[key]
 
 
 def _seal(parquet: bytes) -> bytes:
@@ -95,17 +148,3 @@ def _seal(parquet: bytes) -> bytes:
     footer_at = split_footer(parquet)
     body, footer = parquet[:footer_at], parquet[footer_at:]
     return body + make_seal([Span(footer_at, crc32(body))], footer) + footer
-
-
-def _scratch_parent(size_bytes: int) -> str | None:
-    """Memory where there is room for it, else None: the system's temporary folder.
-
-    A disk pays for files that live for a moment long after: ext4 does not give out the inodes of
-    files deleted in the last minute, and looks at each of them for every file that is created.
-    """
-    try:
-        free_bytes = shutil.disk_usage(_SHARED_MEMORY).free
-    except OSError:
-        return None
-    roomy = free_bytes > 4 * size_bytes + _SPARE_BYTES
-    return _SHARED_MEMORY if roomy and os.access(_SHARED_MEMORY, os.W_OK | os.X_OK) else None

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, TxnLogError
+from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.actions import (
     Action,
     Adds,
@@ -74,8 +75,13 @@ def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> Log
     objects = store.list(f"{table}/_delta_log", start_after=start_after)
     files = _sort(table, objects)
     if since is None and start is not None and not files.checkpoints:
-        files = _sort(table, store.list(f"{table}/_delta_log"))
+        files = list_whole_log(store, table)
     return files
+
+
+def list_whole_log(store: ObjectStore, table: str) -> LogFiles:
+    """List a log from its first file on."""
+    return _sort(table, store.list(f"{table}/_delta_log"))
 
 
 def _sort(table: str, objects: list[ObjectMeta]) -> LogFiles:
@@ -111,7 +117,7 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
     path = checkpoint_path(files.table, version)
     data = store.get(path)
     try:
-        _check_seal(data)
+        check_seal(data)
         file = pq.ParquetFile(pa.BufferReader(data))
         table = file.read(_WANTED, use_threads=False)
         actions = _actions(table)
@@ -134,7 +140,7 @@ _WANTED = [
 ]
 
 
-def _check_seal(data: bytes) -> None:
+def check_seal(data: bytes) -> None:
     """Raise SealBrokenError for damage; a checkpoint of another tool has no seal to check."""
 
     def read_at(start: int, end: int) -> bytes:
@@ -160,10 +166,12 @@ def _actions(table: pa.Table) -> list[Action]:
     txns = _present(table, "txn")
     if len(txns):
         updated = _column(txns, "lastUpdated")
-        for app_id, number, at in zip(
-            txns.field("appId").to_pylist(), txns.field("version").to_pylist(), updated, strict=True
-        ):
-            actions.append(Txn(app_id, number, at))
+        found = list(
+            map(Txn, txns.field("appId").to_pylist(), txns.field("version").to_pylist(), updated)
+        )
+        # What a horizon makes be forgotten is gone already; what is here came after it.
+        found.sort(key=lambda txn: not is_horizon(txn.app_id))
+        actions += found
     adds = _present(table, "add")
     if len(adds):
         actions.append(
@@ -320,7 +328,7 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
         for path, data in zip(paths, store.get_many(paths), strict=True)
     ]
     before = None if newest is None else store.get(checkpoint_path(table, newest))
-    parquet, hint = compute_checkpoint(before, commits)
+    parquet, hint = compute_checkpoint(before, commits, store.now_ms)
     if store.clock.boot_ms() - started_ms > trust_ms:
         raise CorruptLogError(
             f"{store.url}/{table}: making a checkpoint took so long that what it read may be "
@@ -336,26 +344,35 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
 def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
     """Delete commits and checkpoints that a newer checkpoint replaces and that have expired.
 
-    Oldest first, stopping at the first that is younger than the retention by the store's clock,
-    so that what stays has no hole. Returns the paths deleted.
+    Oldest first, so that what stays has no hole. Returns the paths deleted.
     """
-    files = _sort(table, store.list(f"{table}/_delta_log"))
+    files = list_whole_log(store, table)
+    if files.newest_checkpoint is None:
+        return []
+    doomed = [item.path for item in find_expired(files, before_ms=store.now_ms() - retention_ms)]
+    store.delete(doomed)
+    return doomed
+
+
+def find_expired(files: LogFiles, *, before_ms: int) -> list[ObjectMeta]:
+    """What clean-up deletes, in its order: up to the first that was written after `before_ms`.
+
+    `files` is a listing of the whole log.
+    """
     newest = files.newest_checkpoint
     if newest is None:
         return []
-    expired_ms = store.now_ms() - retention_ms
-    modified = {item.path: item.last_modified_ms for item in files.objects}
+    items = {item.path: item for item in files.objects}
     doomed = []
     for version in files.commits:
-        path = commit_path(table, version)
-        if version >= newest or modified[path] > expired_ms:
+        item = items[commit_path(files.table, version)]
+        if version >= newest or item.last_modified_ms > before_ms:
             break
-        doomed.append(path)
+        doomed.append(item)
     kept_from = files.commits[len(doomed)] if len(doomed) < len(files.commits) else newest
     for version in files.checkpoints[:-1]:
-        path = checkpoint_path(table, version)
+        item = items[checkpoint_path(files.table, version)]
         # A checkpoint stays as long as the commits after it do: Delta time travel needs both.
-        if version < kept_from - 1 and modified[path] <= expired_ms:
-            doomed.append(path)
-    store.delete(doomed)
+        if version < kept_from - 1 and item.last_modified_ms <= before_ms:
+            doomed.append(item)
     return doomed

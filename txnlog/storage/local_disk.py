@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _TEMPORARY = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_IS_TEMPORARY = re.compile(r"#\d+\Z")
 
 
 class LocalDisk:
@@ -79,6 +81,9 @@ class LocalDisk:
             os.link(temporary, target)
         except FileExistsError:
             return False
+        except FileNotFoundError as error:
+            # Clean-up took the file of a process that stood still for long; nothing landed.
+            raise OSError(f"{temporary} is gone") from error
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -90,6 +95,21 @@ class LocalDisk:
         target = self.path(path)
         writer = _Writer(self, path, self._open(target, _NEW))
         return cast("BinaryIO", writer)
+
+    def list_temporaries(self, folder: str) -> list[tuple[str, int, int]]:
+        """(path, size in bytes, time of its last change in ms) of files under way in a folder."""
+        found = []
+        try:
+            with os.scandir(self.path(folder)) as entries:
+                for entry in entries:
+                    if _IS_TEMPORARY.search(entry.name):
+                        with suppress(FileNotFoundError):
+                            status = entry.stat(follow_symlinks=False)
+                            changed_ms = status.st_mtime_ns // 1_000_000
+                            found.append((f"{folder}/{entry.name}", status.st_size, changed_ms))
+        except FileNotFoundError:
+            return []
+        return found
 
     def sync(self, path: str) -> None:
         """With `fsync`: make the name of a file survive power loss, whoever wrote it."""

@@ -213,6 +213,32 @@ class ObjectStore:
 
         return self._call("list", prefix, fetch)
 
+    def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """The objects directly in a folder, unordered."""
+
+        def fetch() -> builtins.list[ObjectMeta]:
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return [_meta(item) for item in found["objects"]]
+
+        return self._call("list", prefix, fetch)
+
+    def list_temporaries(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """What puts that were killed left in a folder of a local disk; no listing has them."""
+        disk = self._disk
+        if disk is None:
+            return []
+        found = self._call("list", prefix, lambda: disk.list_temporaries(prefix))
+        return [ObjectMeta(*item) for item in found]
+
+    def delete_temporaries(self, paths: Iterable[str]) -> None:
+        """Delete what `list_temporaries` gave."""
+        disk = self._disk
+        if disk is None:
+            return
+        for path in paths:
+            with suppress(ObjectNotFoundError):
+                self._call("delete", path, partial(os.unlink, disk.path(path)))
+
     def list_folders(self, prefix: str = "") -> builtins.list[str]:
         """Names of the folders directly below a folder."""
 

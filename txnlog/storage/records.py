@@ -1,4 +1,4 @@
-"""What a record is in Arrow: the columns of a data file, and how Kafka would weigh a record."""
+"""What a record is in Arrow: in a data file, to a reader, and how Kafka would weigh it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,25 @@ RECORD_SCHEMA = pa.schema(
 DATA_SCHEMA = pa.schema([pa.field("offset_delta", pa.int64(), nullable=False), *RECORD_SCHEMA])
 # Of a file whose records have no headers.
 BARE_SCHEMA = pa.schema([field for field in DATA_SCHEMA if field.name != "headers"])
+
+# What readers get: the columns of Spark's Kafka source, types and nullability as Spark has them.
+MESSAGE_HEADERS_TYPE = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+BARE_MESSAGE_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+MESSAGE_SCHEMA = BARE_MESSAGE_SCHEMA.append(pa.field("headers", MESSAGE_HEADERS_TYPE))
+CREATE_TIME = 0
+"""The timestampType of every record: its producer set the time."""
 
 # Upper bound of what Kafka adds to a single record: batch header 61, record header 21, and the
 # lengths of key, value and header count at most 5 each (AbstractRecords.estimateSizeInBytes...).
@@ -59,6 +78,29 @@ def _header_sizes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
     ends = np.cumsum(counts)
     upto = np.concatenate(([0], np.cumsum(sizes)))
     return cast("npt.NDArray[np.int64]", upto[ends] - upto[ends - counts])
+
+
+def to_messages(
+    records: pa.RecordBatch, topic: str, partition: int, offsets: pa.Array
+) -> pa.RecordBatch:
+    """Records of one partition as MESSAGE_SCHEMA; as BARE_MESSAGE_SCHEMA if there are no headers.
+
+    `records` has columns of RECORD_SCHEMA, in any order, `headers` only if they are wanted.
+    """
+    rows = records.num_rows
+    columns = [
+        records.column("key"),
+        records.column("value"),
+        pa.repeat(pa.scalar(topic, pa.string()), rows),
+        pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        offsets,
+        records.column("timestamp"),
+        pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), rows),
+    ]
+    if "headers" not in records.schema.names:
+        return pa.RecordBatch.from_arrays(columns, schema=BARE_MESSAGE_SCHEMA)
+    columns.append(records.column("headers").cast(MESSAGE_HEADERS_TYPE))
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
 def to_headers(column: pa.Array) -> pa.Array:

@@ -16,8 +16,9 @@ from txnlog.errors import (
 from txnlog.protocol.groups import GROUP_COLUMNS, Group, OffsetsCommit
 from txnlog.protocol.metadata import ROW_COLUMNS, TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.topics import MARKER_PREFIX, marker_app_id
+from txnlog.protocol.topics import marker_app_id
 from txnlog.protocol.transitions import Done, Transition
+from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
 from txnlog.storage.checkpoints import commit_path
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
@@ -46,7 +47,8 @@ class RowView(Generic[Row]):
 
     def reset(self) -> None:
         self.rows: dict[str, Row] = {}
-        self.markers: dict[int, int] = {}
+        self.txns = TxnMemory()
+        self.markers = self.txns.markers
         self.sizes: dict[str, int] = {}
         self.config: dict[str, str] = {}
         self._id_of: dict[str, str] = {}
@@ -65,9 +67,7 @@ class RowView(Generic[Row]):
                 if gone is not None and self.rows[gone].path == action.path:
                     del self.rows[gone]
             elif isinstance(action, Txn):
-                name = action.app_id[len(MARKER_PREFIX) :]
-                if action.app_id.startswith(MARKER_PREFIX) and name.isdigit():
-                    self.markers[int(name)] = action.version
+                self.txns.set_txn(action.app_id, action.version, action.last_updated)
             elif isinstance(action, Metadata):
                 self.config = config_of(action)
 
@@ -120,7 +120,10 @@ class RowLog(Generic[Row]):
 
     def refresh(self) -> None:
         """Tail to the head of the log."""
-        self.log.refresh()
+        try:
+            self.log.refresh()
+        except StorePermissionError as error:
+            raise self._denied("read", error) from error
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it is not there."""
@@ -163,12 +166,16 @@ class RowLog(Generic[Row]):
                 parameters=dict(commit.parameters),
             )
         except StorePermissionError as error:
-            raise self._refused(
-                f"No permission to write {self.path}: {error.message}", table=self.path
-            ) from error
+            raise self._denied("write", error) from error
+
+    def _denied(self, what: str, error: StorePermissionError) -> TxnLogError:
+        return self._refused(
+            f"No permission to {what} {self.path}: {error.message}", table=self.path
+        )
 
     def _encode(self, commit: RowCommit[Row]) -> list[Action]:
-        now_ms = self.store.clock.now_ms()
+        # How old markers and tombstones are is told by the store's clock.
+        now_ms = self.store.now_ms()
         actions: list[Action] = [
             Txn(marker_app_id(producer_id), version, now_ms)
             for producer_id, version in commit.txns.items()

@@ -59,6 +59,7 @@ class TopicView(TopicState):
     def apply(self, commit: Commit) -> None:
         """Take in a commit, or a checkpoint in the shape of one."""
         adds: list[BatchHeader] = []
+        removes: list[str] = []
         for action in commit.actions:
             if isinstance(action, Add):
                 adds.append(self._header(action, commit.version))
@@ -73,11 +74,13 @@ class TopicView(TopicState):
                     )
                 )
             elif isinstance(action, Txn):
-                self.set_txn(action.app_id, action.version)
+                self.set_txn(action.app_id, action.version, action.last_updated)
             elif isinstance(action, Remove):
-                self.remove(action.path)
+                removes.append(action.path)
             elif isinstance(action, Metadata):
                 self.set_topic(action.id, config_of(action))
+        if removes:
+            self.remove(removes)
         if len(adds) > 1:
             adds.sort(key=_by_offset)
         for header in adds:
@@ -129,7 +132,10 @@ class TopicLog:
 
     def refresh(self) -> None:
         """Tail to the head of the log."""
-        self.log.refresh()
+        try:
+            self.log.refresh()
+        except StorePermissionError as error:
+            raise self._denied("read", error) from error
 
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
         """Commit what `decide` gives, see txnlog.storage.transact; anything else is returned.
@@ -140,7 +146,7 @@ class TopicLog:
         def commit(decision: TopicCommit | R) -> Outcome | None:
             if not isinstance(decision, TopicCommit):
                 return None
-            actions = encode_topic_commit(decision, now_ms=self.store.clock.now_ms())
+            actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
             return self._commit(actions, decision.operation, decision)
 
         return transact(self.log, lambda: decide(self.view), commit)
@@ -194,7 +200,7 @@ class TopicLog:
                     f"There is no topic {self.name!r} to delete.", topic=self.name
                 )
             topic_id = self.topic_id
-            now_ms = self.store.clock.now_ms()
+            now_ms = self.store.now_ms()
             config = {**self.config, "deleted": "true"}
             actions: list[Action] = [
                 metadata_action(topic_id, DATA_COLUMNS, HEADER_COLUMNS, config, now_ms)
@@ -252,24 +258,31 @@ class TopicLog:
         try:
             return self.log.commit(actions, operation=operation, parameters=parameters)
         except StorePermissionError as error:
-            raise TopicAuthorizationError(
-                f"No permission to write topic {self.name!r}: {error.message}", topic=self.name
-            ) from error
+            raise self._denied("write", error) from error
+
+    def _denied(self, what: str, error: StorePermissionError) -> TopicAuthorizationError:
+        return TopicAuthorizationError(
+            f"No permission to {what} topic {self.name!r}: {error.message}", topic=self.name
+        )
 
 
 def encode_topic_commit(commit: TopicCommit, *, now_ms: int) -> list[Action]:
-    """A TopicCommit as Delta actions; re-added headers count as data changes for Delta streams."""
+    """A TopicCommit as Delta actions; re-added headers count as data changes for Delta streams.
+
+    `now_ms` is by the store's clock: it is how old markers and tombstones are told.
+    """
     actions: list[Action] = [
         Txn(app_id, version, now_ms) for app_id, version in commit.txns.items()
     ]
-    actions += [Remove(path, now_ms, data_change=True) for path in commit.removes]
+    change = commit.data_change
+    actions += [Remove(path, now_ms, data_change=change) for path in commit.removes]
     actions += [
         Add(
             batch.path,
             dict(batch.to_values()),
             batch.size_bytes,
             now_ms,
-            data_change=True,
+            data_change=change,
             stats=batch.stats,
         )
         for batch in commit.adds

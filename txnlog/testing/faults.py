@@ -178,6 +178,10 @@ class FaultyStore(ObjectStore):
         found = super().list(prefix, start_after=start_after)
         return [self._by_shared_clock(meta) for meta in found]
 
+    def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """As ObjectStore's, with times by the shared clock."""
+        return [self._by_shared_clock(meta) for meta in super().list_files(prefix)]
+
     def _by_shared_clock(self, meta: ObjectMeta) -> ObjectMeta:
         known = None if self._shared is None else self._shared.modified_ms.get(meta.path)
         return meta if known is None else meta._replace(last_modified_ms=known)

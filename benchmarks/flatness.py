@@ -1,0 +1,239 @@
+"""A cluster that is written all the time while housekeeping runs: does anything grow?
+
+An hour lasts SHORT_HOUR_MS here, for log files, removed files and what nobody names alike; so a run
+of some minutes is one of many hours. Nobody pauses for longer than half of it with a log in hand:
+elsewhere nobody may for half an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from benchmarks.figures import Figure, at_most, reported
+from benchmarks.latency import ROWS
+from benchmarks.opening import opening
+from benchmarks.processes import own_process
+from benchmarks.scale import Scale
+from benchmarks.session import bench_session, triggers_ms
+from benchmarks.transactions import PARTITIONS, small_records, stage
+from txnlog.cluster import Cluster
+from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.protocol import vacuum
+from txnlog.protocol.metadata import Owner, TransactionMetadata
+from txnlog.storage.checkpoints import wait_for_background
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.topic_log import TopicLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPIC = "flat"
+SHORT_HOUR_MS = 30_000
+SETTINGS = LogSettings(log_retention_ms=SHORT_HOUR_MS, trust_ms=SHORT_HOUR_MS // 2)
+# A transaction may take its time-out, and vacuum leaves files alone for twice as long.
+TIMEOUT_MS = SHORT_HOUR_MS // 2
+# One housekeeper merges some thousand small files a second, on a processor of its own.
+TRANSACTIONS_PER_S = 300
+LOOKS = 20
+MEMORY = "/dev/shm"
+
+
+def measure(scale: Scale) -> list[Figure]:
+    """p50 of transactions and micro-batches early and late, opening, and numbers of files."""
+    total = scale.flat_transactions
+    early = total // 100
+    # Many files that are soon gone: ext4 would remember them for minutes.
+    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=memory) as root:
+        writer = _Writer.begin(root)
+        with own_process(housekeeping, root):
+            writer.write(2 * early, total)
+            micro_batch_early_ms = _micro_batch_ms(root, scale)
+            writer.write(total, total)
+            micro_batch_ms = _micro_batch_ms(root, scale)
+            warm_ms, process_s = opening(root, TOPIC, end_offset=writer.end_offset())
+        wait_for_background()
+    times_ms = writer.times_ms
+    early_ms, late_ms = median(times_ms[early : 2 * early]), median(times_ms[-early:])
+    return [
+        reported(f"with housekeeping: transaction p50 at number {early:,}", early_ms, "ms"),
+        _ratio(f"with housekeeping: transaction p50 at number {total:,}", late_ms, early_ms),
+        reported("with housekeeping: micro-batch p50, early", micro_batch_early_ms, "ms"),
+        _ratio("with housekeeping: micro-batch p50, late", micro_batch_ms, micro_batch_early_ms),
+        at_most(f"opening a cluster of {total:,} transactions, warm", warm_ms, "ms", 100),
+        at_most(f"opening a cluster of {total:,} transactions, new process", process_s, "s", 1.2),
+        *writer.file_figures(),
+    ]
+
+
+def _ratio(name: str, late_ms: float, early_ms: float) -> Figure:
+    medians = f"early: {late_ms:.2f} to {early_ms:.2f} ms"
+    return at_most(name, late_ms / early_ms, "x", 1.2, medians)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """A producer of TRANSACTIONS_PER_S; now and then it counts files."""
+
+    cluster: Cluster
+    topic: TopicLog
+    row: TransactionMetadata
+    times_ms: list[float] = field(default_factory=list)
+    data_files: list[int] = field(default_factory=list)
+    log_files: list[int] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, root: str) -> _Writer:
+        cluster = Cluster.open(root, create=True, settings=SETTINGS)
+        topic = cluster.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        metadata = topic.log.metadata
+        assert metadata is not None
+        # Delta's property: how long a checkpoint keeps the names of removed files.
+        retention = vacuum.format_retention(SHORT_HOUR_MS)
+        properties = {**metadata.configuration, vacuum.RETENTION_PROPERTY: retention}
+        topic.log.commit(
+            [replace(metadata, configuration=properties)], operation="SET TBLPROPERTIES"
+        )
+        owner = Owner(run_id="flat")
+        row = cluster.coordinator.init_producer_id("flat", owner, timeout_ms=TIMEOUT_MS)
+        return cls(cluster, topic, row)
+
+    def write(self, until: int, total: int) -> None:
+        """Transactions of PARTITIONS small files, up to number `until`."""
+        records = small_records()
+        due_s = time.perf_counter()
+        while len(self.times_ms) < until:
+            due_s += 1 / TRANSACTIONS_PER_S
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+            started = time.perf_counter()
+            staged = stage(self.cluster, self.topic, records)
+            self.row = self.cluster.coordinator.commit(self.row, staged)
+            self.times_ms.append((time.perf_counter() - started) * 1000)
+            if len(self.times_ms) % max(1, total // LOOKS) == 0:
+                self._look(total)
+
+    def end_offset(self) -> int:
+        """The ends of all partitions together."""
+        self.topic.refresh()
+        return sum(self.topic.view.high_watermark(number) for number in range(PARTITIONS))
+
+    def file_figures(self) -> list[Figure]:
+        """The most there were in the second half of the run, beside the first."""
+        figures = []
+        for what, counts in (("data files", self.data_files), ("log files", self.log_files)):
+            half = len(counts) // 2
+            before, after = max(counts[:half]), max(counts[half:])
+            against = f"the first half of the run: {after:,} to {before:,} files"
+            name = f"with housekeeping: most {what} in the second half of the run"
+            figures.append(at_most(name, after / before, "x", 1.2, against))
+        return figures
+
+    def _look(self, total: int) -> None:
+        log = data = 0
+        for folder, _, names in os.walk(self.cluster.root.removeprefix("file://")):
+            if folder.endswith("_delta_log"):
+                log += len(names)
+            else:
+                data += len(names)
+        self.data_files.append(data)
+        self.log_files.append(log)
+        recent_ms = median(self.times_ms[-total // LOOKS :])
+        print(
+            f"  {len(self.times_ms):,} of {total:,} transactions, p50 {recent_ms:.2f} ms, "
+            f"{data:,} data files, {log:,} log files",
+            flush=True,
+        )
+
+
+@contextmanager
+def housekeeping(root: str) -> Iterator[Housekeeper]:
+    """`txnlog housekeeping`, on a thread of this process."""
+    vacuum.VACUUM_AGE_MS_MIN = SHORT_HOUR_MS
+    keeper = Housekeeper(
+        Cluster.open(root, settings=SETTINGS),
+        HousekeepingSettings(
+            remove_interval_ms=SHORT_HOUR_MS // 3,
+            retention_check_interval_ms=SHORT_HOUR_MS // 3,
+            cleaner_backoff_ms=1_000,
+            log_retention_ms=SHORT_HOUR_MS,
+            vacuum_age_ms=SHORT_HOUR_MS,
+            vacuum_interval_ms=SHORT_HOUR_MS // 3,
+        ),
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=keeper.run, args=(stop,))
+    thread.start()
+    try:
+        yield keeper
+    finally:
+        stop.set()
+        thread.join()
+
+
+# -- micro-batches ---------------------------------------------------------------------------------
+
+
+def _micro_batch_ms(root: str, scale: Scale) -> float:
+    """p50 of a query that copies what arrives, in a new session that is warm."""
+    with own_process(_session, root, scale) as call:
+        call("copy")
+        copied_ms: float = call("copy")
+    print(f"  micro-batch p50 {copied_ms:.1f} ms", flush=True)
+    return copied_ms
+
+
+@contextmanager
+def _session(root: str, scale: Scale) -> Iterator[_Copying]:
+    with bench_session() as spark:
+        yield _Copying(spark, root, scale)
+
+
+@dataclass(slots=True)
+class _Copying:
+    """A query from the topic to another, and what it has to copy, ROWS records at a time."""
+
+    spark: SparkSession
+    root: str
+    scale: Scale
+
+    def copy(self) -> float:
+        """p50 of triggerExecution, without the warm-up."""
+        cluster = Cluster.open(self.root, settings=SETTINGS)
+        topic = cluster.topic(TOPIC)
+        target = f"copy-{uuid.uuid4()}"
+        cluster.create_topic(target, partitions=PARTITIONS, config={"retention.ms": "-1"})
+        reader = self.spark.readStream.format("txnlog").option("subscribe", TOPIC)
+        frame = reader.option("startingOffsets", "latest").load(self.root)
+        writer = (
+            frame.drop("topic", "partition")
+            .writeStream.format("txnlog")
+            .option("topic", target)
+            .option("path", self.root)
+            .option("transaction.timeout.ms", TIMEOUT_MS)
+        )
+        records = small_records(ROWS // PARTITIONS)
+        batches = self.scale.small_warm_up + self.scale.small_micro_batches
+        with tempfile.TemporaryDirectory() as folder:
+            query = writer.option("checkpointLocation", folder).start()
+            try:
+                query.processAllAvailable()
+                for _ in range(batches):
+                    staged = stage(cluster, topic, records)
+                    cluster.coordinator.commit_one_off(staged, Owner(run_id="flat"))
+                    query.processAllAvailable()
+                progress = [found for found in query.recentProgress if found["numInputRows"]]
+            finally:
+                query.stop()
+        assert len(progress) == batches
+        return median(triggers_ms(progress)[self.scale.small_warm_up :])

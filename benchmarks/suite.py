@@ -1,0 +1,154 @@
+"""Runs groups of benchmarks, each in a process of its own; shows one table, keeps one file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from benchmarks.figures import Figure, environment, package_versions
+from benchmarks.scale import FULL, QUICK, Scale
+
+PROJECT = Path(__file__).resolve().parent.parent
+# How long a group that is to stop may take to stop what it started and remove what it wrote.
+STOP_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """Groups whose figures stand in one file; `finish` makes of it what else is to be made."""
+
+    module: str
+    description: str
+    groups: tuple[str, ...]
+    results: Path
+    measure: Callable[[str, Scale], list[Figure]]
+    versions: Callable[[], dict[str, str]] = package_versions
+    finish: Callable[[Path], None] | None = None
+
+
+def run(suite: Suite, arguments: list[str] | None = None) -> int:
+    """Exit status 1 when a goal does not hold, 2 when a group failed."""
+    signal.signal(signal.SIGTERM, _exit)
+    options = _options(suite, arguments)
+    scale = QUICK if options.quick else FULL
+    if options.measure:
+        figures = suite.measure(options.measure, scale)
+        entries = [figure.to_json(suite.versions()) for figure in figures]
+        options.output.write_text(json.dumps(entries))
+        return 0
+    print(f"{environment()}: {', '.join(options.only)}", flush=True)
+    measured: list[dict[str, Any]] = []
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-", ignore_cleanup_errors=True) as folder:
+        for group in options.only:
+            entries = _in_own_process(suite, group, folder, quick=options.quick)
+            if entries is None:
+                failed.append(group)
+                continue
+            measured += entries
+            if options.output:
+                kept = merged(options.output, suite.groups, group, entries)
+                options.output.write_text(json.dumps(kept, indent=2) + "\n")
+    show(measured)
+    if options.output and measured:
+        print(f"written to {options.output}")
+        if suite.finish:
+            suite.finish(options.output)
+    if failed:
+        print(f"without figures, see the errors above: {', '.join(failed)}", file=sys.stderr)
+        return 2
+    return 0 if options.quick or all(entry["holds"] for entry in measured) else 1
+
+
+def merged(
+    path: Path, groups: tuple[str, ...], group: str, entries: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What the file holds of the other `groups`, and these entries, in the order of the groups."""
+    found = json.loads(path.read_text()) if path.exists() else []
+    kept = [entry for entry in found if entry.get("group") in groups and entry["group"] != group]
+    return sorted([*kept, *entries], key=lambda entry: groups.index(entry["group"]))
+
+
+def show(entries: list[dict[str, Any]]) -> None:
+    """A table for people."""
+    width = max((len(entry["name"]) for entry in entries), default=0)
+    print(f"{'figure':<{width}} {'value':>9} {'unit':<4} {'goal':>7}  holds")
+    for entry in entries:
+        line = f"{entry['name']:<{width}} {entry['value']:>9.3f} {entry['unit']:<4}"
+        line += f" {entry['goal']:>7}  {'yes' if entry['holds'] else 'NO'}"
+        print(line + (f"   against {entry['against']}" if entry["against"] else ""))
+
+
+def _options(suite: Suite, arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {suite.module}", description=suite.description
+    )
+    parser.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=list(suite.groups),
+        metavar="GROUP,...",
+        help=f"groups to run, of {', '.join(suite.groups)}; the figures of the others stay",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny amounts: that it runs; its figures say nothing"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help=f"default: {suite.results.relative_to(PROJECT)}, or none if --quick",
+    )
+    parser.add_argument("--measure", choices=suite.groups, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.only) - set(suite.groups))
+    if unknown:
+        parser.error(f"there is no group {', '.join(unknown)}; there are {', '.join(suite.groups)}")
+    if options.output is None and not options.quick:
+        options.output = suite.results
+    return options
+
+
+def _in_own_process(
+    suite: Suite, group: str, folder: str, *, quick: bool
+) -> list[dict[str, Any]] | None:
+    """The entries of a group, None when it failed: what runs before must not warm it up.
+
+    All it writes lies in `folder`, which goes with it, however it ends.
+    """
+    print(f"-- {group}", flush=True)
+    started = time.monotonic()
+    output = Path(folder, f"{group}.json")
+    command = [sys.executable, "-m", suite.module, "--measure", group, "--output", str(output)]
+    process = subprocess.Popen(
+        [*command, *(["--quick"] if quick else [])],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), "TMPDIR": folder},
+    )
+    try:
+        status = process.wait()
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
+    print(f"   {time.monotonic() - started:.0f} s", flush=True)
+    if status:
+        return None
+    return [{"group": group, **entry} for entry in json.loads(output.read_text())]
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    """So that SIGTERM, too, stops a broker and removes folders on its way."""
+    raise SystemExit(128 + number)

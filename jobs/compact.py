@@ -1,0 +1,265 @@
+"""Compaction on Spark: small batches become segments; of each key the newest record stays.
+
+    spark-submit jobs/compact.py --root <root> [--topic <topic>]... [--dry-run]
+
+The driver plans from the headers in the topics' logs and opens no data file; executors rewrite;
+the driver commits each group of files when it is rewritten, not when all are. The job may be killed
+at any moment and started again, and may run beside producers, consumers, queries, `txnlog
+housekeeping` and another of its kind: a group that somebody else was faster with is given up.
+
+Progress goes to stderr, a summary as JSON to stdout. Exit codes: 0 done, 1 something failed, 2
+wrong usage. This file imports nothing of its folder: in cluster mode it comes alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from txnlog.cluster import Cluster
+from txnlog.compaction_run import CompactionRun, Results
+from txnlog.compaction_tasks import (
+    POSITIONS,
+    RESULTS,
+    Part,
+    Payload,
+    Result,
+    packed,
+    read_positions,
+    rewrite_group,
+    rewrite_survivors,
+)
+from txnlog.errors import StorageError, TxnLogError
+from txnlog.options import STORAGE_PREFIX, StoreSettings
+from txnlog.protocol.compaction import CompactionGroup
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+JOBS_MAX = 256
+
+
+class Work(NamedTuple):
+    """Groups that one Spark job rewrites."""
+
+    groups: Sequence[CompactionGroup]
+    run: Callable[[], list[Result]]
+
+
+class Executors:
+    """Rewrites on Spark: many small jobs at a time, each handed over when it is done.
+
+    One job with a task per group would use all cores as well, but tell nothing before its end. As
+    many are under way as keep every core busy, and no more, so the driver's memory is bounded.
+    """
+
+    def __init__(self, spark: SparkSession, root: str, storage: StoreSettings) -> None:
+        self._spark = spark
+        self._sc = spark.sparkContext
+        self._rewrite_group = partial(rewrite_group, root, storage)
+        self._read_positions = partial(read_positions, root, storage)
+        self._rewrite_survivors = partial(rewrite_survivors, root, storage)
+        self._tag = f"txnlog-compact-{uuid.uuid4()}"
+
+    def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
+        """Rewrite groups with all their records, those of a list in one task."""
+
+        def work(task: list[CompactionGroup]) -> Work:
+            return Work(
+                task,
+                lambda: self._sc.parallelize(task, 1).map(self._rewrite_group).collect(),
+            )
+
+        return self._as_finished(map(work, groups))
+
+    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+        """Rewrite groups with the records that survive: keys are read and shuffled before, once.
+
+        Raises StorageError when they could not be read.
+        """
+        try:
+            rdd = self._survivors(parts, payloads)
+        except Exception as error:
+            raise StorageError(_reason(error)) from error
+
+        def work(task: list[Payload]) -> Work:
+            numbers = [payload.number for payload in task]
+
+            def run() -> list[Result]:
+                rows = {row.group: row.result for row in self._sc.runJob(rdd, list, numbers)}
+                return [pickle.loads(rows[number]) for number in numbers]
+
+            return Work([payload.group for payload in task], run)
+
+        return self._as_finished(map(work, packed(payloads, lambda one: one.group.inputs)))
+
+    def _survivors(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> RDD:
+        """A partition for each group, whose task rewrites it.
+
+        Groups lie in offset order, so the newest record of a key is in the last group that has it:
+        two maxima, found by hashing, say where it is and whether it stays.
+        """
+        from pyspark.sql import functions as F
+
+        tasks = [pickle.dumps(task) for task in packed(parts, lambda part: [part.header])]
+        reading = pa.table(
+            {
+                "task": pa.array(range(len(tasks)), pa.int32()),
+                "payload": pa.array(tasks, pa.binary()),
+            }
+        )
+        groups = pa.table(
+            {
+                "group": pa.array([payload.number for payload in payloads], pa.int32()),
+                "offset": pa.nulls(len(payloads), pa.int64()),
+                "payload": pa.array(map(pickle.dumps, payloads), pa.binary()),
+            }
+        )
+        self._sc.setJobDescription("compact: newest offset of each key")
+        newest = (
+            self._spark.createDataFrame(reading)
+            .repartitionById(max(1, len(tasks)), "task")
+            .mapInArrow(self._read_positions, POSITIONS)
+            .groupBy("pass", "key")
+            .agg(F.max("position").alias("position"), F.max("group").alias("group"))
+            .where("position % 2 = 0")
+            .selectExpr("group", "shiftright(position, 1) offset", "CAST(NULL AS binary) payload")
+        )
+        return (
+            newest.unionAll(self._spark.createDataFrame(groups))
+            .repartitionById(len(payloads), "group")
+            .mapInArrow(self._rewrite_survivors, RESULTS)
+            .rdd
+        )
+
+    def _as_finished(self, work: Iterator[Work]) -> Results:
+        """Run all, and ask for more as there is room."""
+        running: dict[Future[list[Result]], Work] = {}
+        pool = ThreadPoolExecutor(JOBS_MAX, "compact")
+        try:
+            while True:
+                room = min(2 * self._sc.defaultParallelism, JOBS_MAX) - len(running)
+                for item in islice(work, max(0, room)):
+                    running[pool.submit(self._run, item)] = item
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    groups = running.pop(future).groups
+                    yield from zip(groups, _results(future, len(groups)), strict=True)
+        finally:
+            if running:
+                self._sc.cancelJobsWithTag(self._tag)
+            pool.shutdown(cancel_futures=True)
+
+    def _run(self, work: Work) -> list[Result]:
+        first, more = work.groups[0], len(work.groups) - 1
+        others = f" and {more} more" if more else ""
+        self._sc.setJobDescription(f"compact: {first.topic}-{first.partition}{others}")
+        self._sc.addJobTag(self._tag)
+        return work.run()
+
+
+def _results(future: Future[list[Result]], count: int) -> list[Result]:
+    """What a job gave; when it failed, the reason for each of its groups."""
+    error = future.exception()
+    return future.result() if error is None else [_reason(error)] * count
+
+
+def _reason(error: BaseException) -> str:
+    """The line that says what went wrong: Spark's own messages have a hundred around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("txnlog.errors.")]
+    return (told or lines or [type(error).__name__])[0]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    arguments = _arguments(argv)
+    storage = StoreSettings(arguments.storage)
+    try:
+        cluster = Cluster.open(arguments.root, storage)
+        topics = arguments.topic or cluster.list_topics()
+        run = CompactionRun(cluster, topics, segment_bytes=arguments.segment_bytes, tell=_tell)
+    except TxnLogError as error:
+        _tell(f"error: {error.message}")
+        return 1
+    if arguments.dry_run:
+        for row in (plan := list(run.plan())):
+            _tell(
+                f"{row.action} {row.topic}-{row.partition}: {row.inputs:,} files of "
+                f"{row.bytes:,} bytes in {row.groups:,} groups, "
+                f"offsets {row.base_offset:,} to {row.last_offset:,}"
+            )
+        print(json.dumps({"plan": [row._asdict() for row in plan]}), flush=True)
+        return 0
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName("txnlog-compact").getOrCreate()
+    try:
+        summary = run.run(Executors(spark, arguments.root, storage))
+    finally:
+        spark.stop()
+    print(json.dumps(asdict(summary)), flush=True)
+    return 1 if summary.failures else 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        # Not what was given: it may be a secret.
+        raise argparse.ArgumentTypeError("takes key=value; one of them is not of that form")
+    return key.removeprefix(STORAGE_PREFIX), value
+
+
+def _size_bytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a number of bytes, not {text!r}")
+    return int(text)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="compact.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    root = os.environ.get("TXNLOG_ROOT")
+    parser.add_argument(
+        "--root", default=root, required=not root, help="the cluster's root (TXNLOG_ROOT)"
+    )
+    parser.add_argument(
+        "--storage",
+        action="append",
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="setting of the object store, repeatable; TXNLOG_STORAGE keeps secrets off this line",
+    )
+    parser.add_argument("--topic", action="append", help="repeatable (default: all topics)")
+    parser.add_argument("--segment-bytes", type=_size_bytes, help="instead of the topics' own")
+    parser.add_argument("--dry-run", action="store_true", help="only say what there is to do")
+    arguments = parser.parse_args(argv)
+    if arguments.storage is None:
+        try:
+            arguments.storage = [*map(_setting, os.environ.get("TXNLOG_STORAGE", "").split())]
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"TXNLOG_STORAGE: {error}")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""Topics and the coordinator's state for SQL: batch reads by Spark's own Delta reader, as views.
+
+A frame is one snapshot. The Delta version is pinned, and what is committed at that version, and
+where each partition starts, comes from our own log at the same version: later appends, aborts,
+compaction and retention change nothing of it, and only vacuum can take its files away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from spark_source.state_tables import consumer_offsets, transaction_state
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError, StorageError
+from txnlog.options import StoreSettings, redacted_url
+from txnlog.protocol.batches import COMMITTED, NONE
+from txnlog.protocol.topics import TopicState
+from txnlog.storage.records import CREATE_TIME
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from txnlog.storage.topic_log import TopicLog
+
+TRANSACTION_STATE = "__transaction_state"
+CONSUMER_OFFSETS = "__consumer_offsets"
+
+_NO_BOUND = 2**63 - 1
+_DELTA_LINES = (
+    "spark.jars.packages (Delta's jar for this Spark), "
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
+_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reads:
+    """What reads of one root have in common; `storage` never shows its values."""
+
+    spark: SparkSession
+    root: str
+    spark_root: str | None
+    storage: StoreSettings
+    include_headers: bool
+    read_committed: bool
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster.cached(self.root, self.storage)
+
+
+def read_committed(
+    spark: SparkSession,
+    root: str,
+    topic: str | Sequence[str],
+    *,
+    include_headers: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    spark_root: str | None = None,
+) -> DataFrame:
+    """The committed records of a topic, or several, below the last stable offset, as of now.
+
+    Columns are those of `spark.read.format("txnlog")`. Each topic is one snapshot, which stays
+    what it is however often and late the frame is used. `storage_options` are the options
+    `storage.<key>` without the prefix, for txnlog; Spark has credentials of its own.
+    `spark_root` is the root as Spark names it, where that differs (s3a:// for s3://).
+    Raises ConfigError, UnknownTopicOrPartitionError naming the topics there are,
+    UnsupportedProtocolError, StorageError when Spark cannot read what txnlog can.
+    """
+    reads = _reads(spark, root, storage_options, spark_root, include_headers)
+    return _union(reads, topic)
+
+
+def read_uncommitted(
+    spark: SparkSession,
+    root: str,
+    topic: str | Sequence[str],
+    *,
+    include_headers: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    spark_root: str | None = None,
+) -> DataFrame:
+    """All records up to the high watermark, undecided and aborted ones too; see read_committed."""
+    reads = _reads(spark, root, storage_options, spark_root, include_headers, committed=False)
+    return _union(reads, topic)
+
+
+class Views:
+    """Temporary views over one root, as of the last `refresh`; see create_views."""
+
+    def __init__(self, reads: _Reads, topics: Sequence[str] | None, prefix: str) -> None:
+        self._reads = reads
+        self._topics = topics
+        self._prefix = prefix
+        self.names: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Views({', '.join(map(_quoted, self.names))})"
+
+    def refresh(self) -> None:
+        """Make all views anew, as of now; those of topics that are gone go, new topics get one.
+
+        Nothing changes when a view cannot be made. Raises what create_views raises.
+        """
+        frames = dict(self._frames())
+        _check_distinct(frames)
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(_quoted(name))
+        gone = set(self.names).difference(frames)
+        self.names = tuple(frames)
+        self._drop(gone)
+
+    def drop(self) -> None:
+        """Remove all views."""
+        gone, self.names = self.names, ()
+        self._drop(gone)
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._reads.spark.catalog.dropTempView(name)
+
+    def _frames(self) -> Iterator[tuple[str, DataFrame]]:
+        """In this order, what the state shows as committed is in the topics: they come later."""
+        spark, cluster = self._reads.spark, self._reads.cluster
+        now_ms = time.time_ns() // 1_000_000
+        tables: dict[str, pa.Table] = {
+            TRANSACTION_STATE: transaction_state(cluster, now_ms=now_ms),
+            CONSUMER_OFFSETS: consumer_offsets(cluster),
+        }
+        for name, table in tables.items():
+            yield self._prefix + name, spark.createDataFrame(table)
+        logs = (
+            # Listing has tailed them.
+            [cluster.topic_log(topic) for topic in cluster.list_topics()]
+            if self._topics is None
+            else _tailed(cluster, self._topics)
+        )
+        for log in logs:
+            yield self._prefix + log.name, _read(self._reads, log)
+
+
+def create_views(
+    spark: SparkSession,
+    root: str,
+    *,
+    topics: Sequence[str] | None = None,
+    prefix: str = "",
+    include_headers: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    spark_root: str | None = None,
+) -> Views:
+    """Temporary views over every topic (or `topics`), the transaction state and group offsets.
+
+    A view has the name of its topic, `prefix` before it. All are as of now, until `refresh` of the
+    result or another create_views. `__transaction_state` has a row for each transactional.id,
+    `__consumer_offsets` one for each group, topic and partition.
+    Raises ConfigError, also for topics that SQL could not tell apart, and what read_committed does.
+    """
+    reads = _reads(spark, root, storage_options, spark_root, include_headers)
+    views = Views(reads, topics, prefix)
+    views.refresh()
+    return views
+
+
+# --- One topic ------------------------------------------------------------------------------------
+
+
+def _reads(
+    spark: SparkSession,
+    root: str,
+    storage_options: Mapping[str, str] | None,
+    spark_root: str | None,
+    include_headers: bool,
+    committed: bool = True,
+) -> _Reads:
+    return _Reads(
+        spark=spark,
+        root=root,
+        spark_root=spark_root,
+        storage=StoreSettings(storage_options or {}),
+        include_headers=include_headers,
+        read_committed=committed,
+    )
+
+
+def _union(reads: _Reads, topic: str | Sequence[str]) -> DataFrame:
+    logs = _tailed(reads.cluster, [topic] if isinstance(topic, str) else topic)
+    if not logs:
+        raise ConfigError("Name one topic at least.", option="topic")
+    return reduce(DataFrame.unionAll, [_read(reads, log) for log in logs])
+
+
+def _tailed(cluster: Cluster, topics: Iterable[str]) -> list[TopicLog]:
+    """All of them before one is read: what Spark does for a read takes longer."""
+    return [cluster.topic(name) for name in dict.fromkeys(topics)]
+
+
+def _read(reads: _Reads, log: TopicLog) -> DataFrame:
+    """The topic at the version its log was tailed to."""
+    frame = _delta(reads, log)
+    for condition in conditions(log.view, read_committed=reads.read_committed):
+        frame = frame.where(condition)
+    columns = [
+        "key",
+        "value",
+        # nullif: a literal alone would not be nullable, as the source's columns are. It costs
+        # nothing, as Spark takes it for the constant it is.
+        f"nullif('{log.name}', '') AS topic",
+        "partition",
+        "base_offset + offset_delta AS offset",
+        "timestamp",
+        f"nullif({CREATE_TIME}, {CREATE_TIME + 1}) AS timestampType",
+    ]
+    if reads.include_headers:
+        columns.append("headers")
+    return frame.selectExpr(*columns)
+
+
+def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
+    """What a record must fulfil to be visible, in SQL over the columns of the topic's table.
+
+    All but the last are on the header alone, so files are left out when the read is planned. The
+    last is there only while delete_records has set a start inside a file that is live (R14, R15).
+    """
+    if read_committed:
+        yield f"txn_status IN ('{NONE}', '{COMMITTED}')"
+        if any(state.ongoing for state in view.partitions):
+            ends = (
+                state.last_stable_offset if state.ongoing else _NO_BOUND
+                for state in view.partitions
+            )
+            yield f"base_offset < {_of_partition(ends)}"
+    starts = [state.log_start_offset for state in view.partitions]
+    before = [
+        batch
+        for state, start in zip(view.partitions, starts, strict=True)
+        for batch in state.slice(0, start, read_committed=False)
+    ]
+    if before:
+        yield f"last_offset >= {_of_partition(starts)}"
+    if any(batch.last_offset >= starts[batch.partition] for batch in before):
+        yield f"base_offset + offset_delta >= {_of_partition(starts)}"
+
+
+def _of_partition(offsets: Iterable[int]) -> str:
+    """SQL for the offset that a row's partition has."""
+    return f"get(array({', '.join(f'{offset}L' for offset in offsets)}), partition)"
+
+
+def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
+    """The Delta table at the version its log was tailed to."""
+    table = _table_path(reads, log.path)
+    reader = reads.spark.read.format("delta").option("versionAsOf", log.log.version)
+    try:
+        frame = reader.load(table)
+        # Over Spark Connect nothing is looked at before somebody asks.
+        _ = frame.schema
+    except Exception as error:
+        # Spark's errors, those of Java below it, and those of Spark Connect have no base in common.
+        told = _told(error)
+        if any(condition in str(error) for condition in _NO_DELTA):
+            raise ConfigError(
+                f"This Spark session has no Delta, which reads topic {log.name} here. Start Spark "
+                f"with the Delta lines of conf/spark-defaults.conf: {_DELTA_LINES}; or read with "
+                f'spark.read.format("txnlog"), which needs none of it. Spark says: {told}'
+            ) from error
+        raise StorageError(
+            f"Spark cannot read {redacted_url(table)} at version {log.log.version}, which txnlog "
+            f"can: {told}. Spark reads it with credentials of its own (spark.hadoop.fs.*), not "
+            "with storage_options. Where it names the folder differently, as s3a:// for s3://, "
+            "give spark_root.",
+            topic=log.name,
+        ) from error
+    return frame
+
+
+def _told(error: Exception) -> str:
+    """The first line that says something; for Java's errors py4j puts one before it."""
+    lines = [line.strip(" :") for line in str(error).splitlines()]
+    return next((x for x in lines if x and not x.startswith("An error occurred while")), "")
+
+
+def _table_path(reads: _Reads, path: str) -> str:
+    if reads.spark_root is not None:
+        return f"{reads.spark_root.rstrip('/')}/{path}"
+    local = reads.cluster.store.local_path(path)
+    # Without a scheme Spark would take it for a path of its default file system.
+    return f"{reads.root.rstrip('/')}/{path}" if local is None else f"file://{local}"
+
+
+def _quoted(name: str) -> str:
+    """As SQL writes a name of any characters."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _check_distinct(names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigError(
+                f"Views {other} and {name} would be one for SQL, which knows no case. Choose with "
+                "topics=[...], and give the others a prefix.",
+                option="topics",
+            )

@@ -1,0 +1,101 @@
+"""The transaction state and the group offsets as Arrow tables, in the words of Kafka's tools.
+
+They are made from our own logs, not by Spark: a row is a file there, and Spark would open each.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pyarrow as pa
+
+from txnlog.admin.transactions import describe_row, rows
+from txnlog.cluster import Cluster
+from txnlog.errors import InvalidTopicError
+
+TRANSACTIONS = pa.schema(
+    [
+        ("CoordinatorId", pa.int32()),
+        ("TransactionalId", pa.string()),
+        ("ProducerId", pa.int64()),
+        ("ProducerEpoch", pa.int64()),
+        ("TransactionState", pa.string()),
+        ("TransactionTimeoutMs", pa.int64()),
+        ("CurrentTransactionStartTimeMs", pa.int64()),
+        ("TransactionDurationMs", pa.int64()),
+        ("TopicPartitions", pa.list_(pa.string())),
+        ("Owner", pa.string()),
+        ("OwnerSinceMs", pa.int64()),
+        ("OwnerFenced", pa.bool_()),
+        ("QueryId", pa.string()),
+        ("Groups", pa.list_(pa.string())),
+        ("PreparedByClient", pa.bool_()),
+        (
+            "LastFenced",
+            pa.struct([("By", pa.string()), ("AtMs", pa.int64()), ("Reason", pa.string())]),
+        ),
+    ]
+)
+OFFSETS = pa.schema(
+    [
+        ("GroupId", pa.string()),
+        ("Topic", pa.string()),
+        ("Partition", pa.int32()),
+        ("CurrentOffset", pa.int64()),
+        ("LogEndOffset", pa.int64()),
+        ("Lag", pa.int64()),
+        ("Generation", pa.int64()),
+        ("Metadata", pa.string()),
+    ]
+)
+
+
+def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
+    """A row for each transactional.id, as `txnlog transactions describe` shows it; by id."""
+    found = [describe_row(shard, row) for shard, row in rows(cluster)]
+    found.sort(key=lambda description: description.transactional_id)
+    return pa.Table.from_pylist(
+        [{**row.transaction(now_ms), **row.ownership()} for row in found], schema=TRANSACTIONS
+    )
+
+
+def consumer_offsets(cluster: Cluster) -> pa.Table:
+    """A row for each group, topic and partition with a committed offset, in that order.
+
+    End and lag are null where the topic is gone. Ends are read after the offsets: no lag is < 0
+    but for a group whose offset lies beyond the end, and that one is 0.
+    """
+    log = cluster.offsets_log()
+    log.refresh()
+    groups = sorted(log.view.rows.values(), key=lambda group: group.group_id)
+    ends: dict[tuple[str, int], int] = {}
+    for topic in {topic for group in groups for topic in group.offsets}:
+        ends.update(_ends(cluster, topic))
+    found = []
+    for group in groups:
+        for topic, partitions in sorted(group.offsets.items()):
+            for partition, known in sorted(partitions.items()):
+                end = ends.get((topic, partition))
+                found.append(
+                    {
+                        "GroupId": group.group_id,
+                        "Topic": topic,
+                        "Partition": partition,
+                        "CurrentOffset": known.offset,
+                        "LogEndOffset": end,
+                        "Lag": None if end is None else max(0, end - known.offset),
+                        "Generation": known.generation,
+                        "Metadata": known.metadata,
+                    }
+                )
+    return pa.Table.from_pylist(found, schema=OFFSETS)
+
+
+def _ends(cluster: Cluster, topic: str) -> dict[tuple[str, int], int]:
+    """The high watermark of each partition; none of a topic that is not there."""
+    with suppress(InvalidTopicError):
+        log = cluster.topic_log(topic)
+        log.refresh()
+        if log.exists:
+            return {(topic, n): log.view.high_watermark(n) for n in range(log.partitions)}
+    return {}

@@ -1,0 +1,81 @@
+"""RESULTS.md: what a reader is told must be what was measured, above all where we lose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.figures import Comparison, Figure, median_of
+from benchmarks.peers.report import render, write_report
+
+VERSIONS = {"kafka": "4.3.1"}
+
+
+def entries(*figures: Figure) -> list[dict[str, Any]]:
+    return [{"group": "sink", **figure.to_json(VERSIONS)} for figure in figures]
+
+
+def losses(*figures: Figure) -> list[str]:
+    text = render(entries(*figures)).partition("## Where txnlog loses")[2].partition("\n## ")[0]
+    return [line for line in text.splitlines() if line.startswith("- ")]
+
+
+def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> None:
+    """One slow round must show in the spread, and not in the ratio."""
+    rates = {"txnlog": [10.0, 2.0, 12.0], "Kafka": [5.0, 5.0, 4.0]}
+    found = Comparison("sink", "records/ms", rates).at_least("Kafka", 2)
+    assert (found.value, found.holds, found.spread) == (2.0, True, (0.4, 3.0))
+    assert found.against == "Kafka: 10 to 5 records/ms"
+
+
+def test_a_peer_that_is_faster_is_named_also_where_the_goal_holds() -> None:
+    """A report that tells of missed goals only hides what a peer does better."""
+    rates = Comparison("sink", "records/ms", {"txnlog": [4.0], "Kafka": [5.0], "Delta": [2.0]})
+    times = Comparison("latency", "ms", {"txnlog": [4.0], "Kafka": [5.0], "Delta": [2.0]})
+    assert len(losses(rates.ratio("Kafka"), rates.ratio("Delta"))) == 1
+    assert "txnlog against Kafka: 0.8 x" in losses(rates.ratio("Kafka"))[0]
+    assert len(losses(times.ratio("Kafka"), times.ratio("Delta"))) == 1
+    assert "txnlog against Delta: 2 x" in losses(times.at_most("Delta", 3))[0]
+
+
+def test_a_missed_goal_is_a_loss_and_the_limit_is_none() -> None:
+    """1.2 times Kafka is faster, and still not what was promised; nobody beats the limit."""
+    rates = Comparison("sink", "records/ms", {"txnlog": [6.0], "Kafka": [5.0], "nothing": [9.0]})
+    assert losses(rates.ratio("nothing")) == []
+    (line,) = losses(rates.at_least("Kafka", 1.3))
+    assert line.endswith("the goal is >= 1.3.")
+
+
+def test_what_people_wrote_stays_when_the_figures_change(tmp_path: Path) -> None:
+    """The profile and the reasons are written by hand; the next run must not remove them."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "peers.json"
+    for value in (1.5, 2.5):
+        rates = {"txnlog": [value], "Kafka": [1.0]}
+        compared = Comparison("sink", "records/ms", rates)
+        path.write_text(json.dumps(entries(*compared.each(), compared.ratio("Kafka"))))
+        write_report(path)
+        results = tmp_path / "RESULTS.md"
+        if value == 1.5:
+            results.write_text(results.read_text() + "\n## Why\n\nBecause.\n")
+    text = results.read_text()
+    assert text.count("Because.") == 1
+    assert "2.50" in text
+    assert "1.50" not in text
+    assert (tmp_path / "peers.png").stat().st_size > 1000
+
+
+def test_phases_of_a_micro_batch_become_one_table() -> None:
+    """Sixty lines of phases say nothing; side by side they say whose they are."""
+    phases = [
+        median_of("phase addBatch: txnlog", [99.0], "ms"),
+        median_of("phase addBatch: Kafka", [33.0], "ms"),
+        median_of("phase walCommit: Kafka", [5.0], "ms"),
+    ]
+    text = render(entries(*phases))
+    assert "|  | txnlog | Kafka |" in text
+    assert "| addBatch | 99 | 33 |" in text
+    assert "| walCommit |  | 5 |" in text

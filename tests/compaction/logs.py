@@ -1,0 +1,201 @@
+"""Topics with real records on a memory store, and what a reader sees of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from txnlog.clock import Clock
+from txnlog.cluster import Cluster
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.sequences import ProducerState
+from txnlog.protocol.topics import TopicState
+from txnlog.storage.batch_writer import write_batch_file
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.records import RECORD_SCHEMA
+from txnlog.storage.topic_log import TopicLog
+from txnlog.testing.faults import SharedMemory
+
+TOPIC = "orders"
+PLAIN = LogSettings(checkpoint_mode="off")
+OWNER = Owner(run_id="test")
+
+
+class Record(NamedTuple):
+    """What is written. `headers` as a list of (name, value)."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_us: int = 1_000_000
+    headers: list[tuple[str, bytes | None]] | None = None
+
+
+class Seen(NamedTuple):
+    """What is read."""
+
+    offset: int
+    record: Record
+
+
+def process(shared: SharedMemory, *, clock: Clock | None = None) -> Cluster:
+    """A new process: its own memory, the shared store."""
+    return Cluster.open(shared.open(clock=clock), create=True, shards=1, settings=PLAIN)
+
+
+def world(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> SharedMemory:
+    """A store with one topic."""
+    shared = SharedMemory()
+    process(shared).create_topic(TOPIC, partitions=partitions, config=config)
+    return shared
+
+
+def stage(cluster: Cluster, records: Sequence[Record], *, partition: int = 0) -> StagedBatch:
+    """Write a file that nobody names so far."""
+    log = cluster.topic(TOPIC)
+    path = f"part-{partition}-{uuid.uuid4()}.parquet"
+    columns = zip(*((r.timestamp_us, r.key, r.value, r.headers) for r in records), strict=True)
+    table = pa.table(
+        [pa.array(list(c), field.type) for c, field in zip(columns, RECORD_SCHEMA, strict=True)],
+        schema=RECORD_SCHEMA,
+    )
+    staged_ms = cluster.store.now_ms()
+    file = write_batch_file(cluster.store, f"{TOPIC}/{path}", table)
+    return StagedBatch(
+        topic=TOPIC,
+        topic_id=log.topic_id,
+        partition=partition,
+        path=path,
+        size_bytes=file.size_bytes,
+        num_records=file.num_records,
+        timestamp_min_us=file.timestamp_min_us,
+        timestamp_max_us=file.timestamp_max_us,
+        staged_ms=staged_ms,
+    )
+
+
+@dataclass
+class Idempotent:
+    """An idempotent producer, with the sequences it has come to."""
+
+    cluster: Cluster
+    producer_id: int
+    sequences: dict[int, int]
+    sent: list[tuple[StagedBatch, int]]
+
+    @classmethod
+    def start(cls, cluster: Cluster) -> Idempotent:
+        return cls(cluster, cluster.next_producer_id(), {}, [])
+
+    def send(self, records: Sequence[Record], *, partition: int = 0) -> int:
+        """The first offset."""
+        sequence = self.sequences.get(partition, 0)
+        batch = stage(self.cluster, records, partition=partition)
+        offset = self.repeat(batch, sequence)
+        self.sequences[partition] = sequence + len(records)
+        self.sent.append((batch, sequence))
+        return offset
+
+    def repeat(self, batch: StagedBatch, sequence: int) -> int:
+        coordinator = self.cluster.coordinator
+        (offset,) = coordinator.append_idempotent(
+            self.producer_id, [batch], {batch.partition: sequence}
+        )
+        return offset
+
+
+def begin(cluster: Cluster, tid: str = "tx") -> TransactionMetadata:
+    return cluster.coordinator.init_producer_id(tid, OWNER, timeout_ms=60_000)
+
+
+def commit(
+    cluster: Cluster, row: TransactionMetadata, records: Sequence[Record], *, partition: int = 0
+) -> TransactionMetadata:
+    """A deferred transaction of one batch."""
+    return cluster.coordinator.commit(row, [stage(cluster, records, partition=partition)])
+
+
+def append(
+    cluster: Cluster,
+    row: TransactionMetadata,
+    records: Sequence[Record],
+    *,
+    partition: int = 0,
+    sequence: int = 0,
+) -> TransactionMetadata:
+    """One batch of an eager transaction, which stays open."""
+    log = cluster.topic(TOPIC)
+    touched = TopicPartitions(topic=TOPIC, topic_id=log.topic_id, partitions=(partition,))
+    row = cluster.coordinator.add_partitions(row, [touched])
+    cluster.coordinator.append(
+        row, [stage(cluster, records, partition=partition)], {partition: sequence}
+    )
+    return row
+
+
+def records_of(log: TopicLog, partition: int = 0, *, read_committed: bool = True) -> list[Seen]:
+    """What a reader gets from the log start to its end, file by file."""
+    state = log.view
+    end = state.last_stable_offset(partition) if read_committed else state.high_watermark(partition)
+    start = state.log_start_offset(partition)
+    found = []
+    for header in state.batches(partition, start, end, read_committed):
+        batches = read_batch_file(
+            log.store,
+            f"{log.path}/{header.path}",
+            first_delta=max(0, start - header.base_offset),
+            end_delta=min(end, header.last_offset + 1) - header.base_offset,
+            num_records=header.num_records,
+            size_bytes=header.size_bytes,
+        )
+        for batch in batches:
+            columns = [batch.column(name) for name in ("key", "value", "timestamp", "headers")]
+            columns[2] = columns[2].cast(pa.int64())
+            for delta, *fields in zip(
+                batch.column("offset_delta").to_pylist(),
+                *(column.to_pylist() for column in columns),
+                strict=True,
+            ):
+                headers = fields.pop()
+                pairs = headers and [(pair["key"], pair["value"]) for pair in headers]
+                found.append(Seen(header.base_offset + delta, Record(*fields, pairs)))
+    return found
+
+
+Bounds = tuple[int, int, int]
+
+
+def bounds(state: TopicState) -> list[Bounds]:
+    """(log start, last stable offset, end) of each partition."""
+    return [
+        (state.log_start_offset(n), state.last_stable_offset(n), state.high_watermark(n))
+        for n in range(len(state.partitions))
+    ]
+
+
+def remembered(state: TopicState) -> dict[tuple[int, int], ProducerState]:
+    """What a topic knows of each producer."""
+    return dict(state.sequences)
+
+
+def live(state: TopicState, partition: int = 0) -> list[tuple[int, int, str]]:
+    """(first offset, last offset, status) of each file."""
+    return [
+        (batch.base_offset, batch.last_offset, batch.status)
+        for batch in state.partitions[partition].batches
+    ]
+
+
+Snapshot = tuple[object, ...]
+
+
+def snapshot(log: TopicLog) -> Snapshot:
+    """All that compaction must leave as it is (R22)."""
+    log.refresh()
+    state = log.view
+    visible = [records_of(log, number) for number in range(log.partitions)]
+    return visible, bounds(state), remembered(state), dict(state.last_sequences)

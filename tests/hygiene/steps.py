@@ -1,0 +1,85 @@
+"""What the tests of hygiene do to a cluster in memory: files that are really there, and time."""
+
+from __future__ import annotations
+
+from tests.coordinator.processes import MINUTE_MS, TOPICS, process, staged
+from txnlog.cluster import Cluster
+from txnlog.hygiene import Hygiene
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.transitions import Transition, prepare_expire
+from txnlog.storage.delta_log import LogSettings
+from txnlog.testing.faults import SharedMemory
+
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+WEEK_MS = 7 * DAY_MS
+FOREVER = {"retention.ms": "-1"}
+LOGGED = LogSettings(checkpoint_interval=20, checkpoint_mode="inline")
+
+
+def written(cluster: Cluster, topic: str, name: str) -> StagedBatch:
+    """A staged file that is in the store, too."""
+    batch = staged(cluster, topic, name)
+    cluster.store.put(f"{topic}/{batch.path}", b"records")
+    return batch
+
+
+def written_both(cluster: Cluster, name: str) -> list[StagedBatch]:
+    """One for each topic."""
+    return [written(cluster, topic, name) for topic in TOPICS]
+
+
+def names(cluster: Cluster, table: str) -> set[str]:
+    """Files at a table's top level."""
+    return {meta.path.rpartition("/")[2] for meta in cluster.store.list_files(table)}
+
+
+def log_names(cluster: Cluster, table: str) -> list[str]:
+    """Commits and checkpoints of a table, in order."""
+    listed = cluster.store.list(f"{table}/_delta_log")
+    found = [meta.path.rpartition("/")[2] for meta in listed]
+    return sorted(name for name in found if name[0].isdigit())
+
+
+def hygiene(shared: SharedMemory, *, settings: LogSettings = LOGGED, **options: int) -> Hygiene:
+    """The cleaning of a process of its own."""
+    return Hygiene(process(shared, settings=settings), **options)
+
+
+def cleaned(shared: SharedMemory, *, passes: int = 1, every_ms: int = 0) -> None:
+    """All of it, some times over."""
+    for _ in range(passes):
+        keeper = hygiene(shared)
+        keeper.expire_producers()
+        keeper.clean_logs()
+        keeper.vacuum()
+        shared.clock.advance_ms(every_ms)
+
+
+def check_files(cluster: Cluster) -> None:
+    """Every file that a log or a manifest names is there (R72)."""
+    for topic in TOPICS:
+        log = cluster.topic_log(topic)
+        log.refresh()
+        missing = set(log.view.by_path) - names(cluster, topic)
+        assert not missing, f"{topic}: {missing} are live and gone"
+    for number in range(cluster.shards):
+        shard = cluster.shard(number)
+        shard.refresh()
+        missing = set(shard.view.sizes) - names(cluster, shard.path)
+        assert not missing, f"{shard.path}: {missing} are live and gone"
+        for row in shard.view.rows.values():
+            for batch in row.pending.batches:
+                assert batch.path in names(cluster, batch.topic), f"{batch} is named and gone"
+
+
+def expire_row(cluster: Cluster, transactional_id: str) -> None:
+    """As the housekeeper does after a week."""
+
+    def decide(row: TransactionMetadata | None) -> Transition:
+        found = prepare_expire(row, now_ms=0)
+        assert isinstance(found, Transition)
+        return found
+
+    shard = cluster.shard(cluster.shard_of(transactional_id))
+    assert shard.transition(transactional_id, decide) is None

@@ -1,0 +1,318 @@
+"""Broken variants of the protocol, each one rule less, for the machine to find.
+
+A machine that finds nothing proves little; these show what it would find. Each takes a MonkeyPatch
+and breaks one decision where the shell uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import txnlog.appending
+import txnlog.compaction
+import txnlog.coordinator
+import txnlog.finishing
+import txnlog.groups
+import txnlog.vacuum
+from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.topics import TopicCommit
+from txnlog.protocol.transitions import Transition
+from txnlog.storage import checkpoints
+from txnlog.storage.delta_log import DeltaLog
+
+Patch = pytest.MonkeyPatch
+BROKEN: dict[str, Callable[[Patch], None]] = {}
+
+
+def broken(break_it: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    BROKEN[break_it.__name__] = break_it
+    return break_it
+
+
+class Without:
+    """A state that lacks some things."""
+
+    def __init__(self, state: Any, **lacking: Any) -> None:
+        self._state = state
+        self.__dict__.update(lacking)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+
+def changed(decision: Any, **changes: Any) -> Any:
+    """A Transition to another row."""
+    if not isinstance(decision, Transition):
+        return decision
+    return Transition(
+        operation=decision.operation,
+        previous=decision.previous,
+        next=replace(decision.next, **changes),
+    )
+
+
+@broken
+def a_marker_is_written_twice(patch: Patch) -> None:
+    """R5: a helper that comes back late publishes the manifest again."""
+
+    def decide(state: Any, **asked: Any) -> Any:
+        return appends.prepare_marker(Without(state, markers={}), **asked)
+
+    patch.setattr(txnlog.finishing, "prepare_marker", decide)
+
+
+@broken
+def a_marker_fences_nothing(patch: Patch) -> None:
+    """R4: an append lands after the marker of its transaction."""
+
+    def decide(state: Any, **asked: Any) -> Any:
+        return appends.prepare_append(Without(state, markers={}), **asked)
+
+    patch.setattr(txnlog.appending, "prepare_append", decide)
+
+
+@broken
+def the_first_topic_only_is_published(patch: Patch) -> None:
+    """R36: a transaction over two topics is complete after the first marker."""
+    write_marker = txnlog.finishing._write_marker
+
+    def write(cluster: Any, row: Any, result: Any, topic: str, *rest: Any) -> bool:
+        topics = {batch.topic for batch in row.pending.batches}
+        if topics and topic != min(topics):
+            return True
+        return write_marker(cluster, row, result, topic, *rest)
+
+    patch.setattr(txnlog.finishing, "_write_marker", write)
+
+
+@broken
+def readers_ignore_open_transactions(patch: Patch) -> None:
+    """R12: the last stable offset is the end."""
+    stable = property(lambda state: state.end_offset)
+    patch.setattr(topics.PartitionState, "last_stable_offset", stable)
+
+
+@broken
+def aborted_batches_are_read(patch: Patch) -> None:
+    """R16: an abort marks what it settles as committed."""
+
+    def decide(state: Any, *, result: Any, **asked: Any) -> Any:
+        decision = appends.prepare_marker(state, result=result, **asked)
+        if not isinstance(decision, TopicCommit):
+            return decision
+        status = TransactionResult.COMMIT.status
+        adds = tuple(replace(header, status=status) for header in decision.adds)
+        return TopicCommit(operation=decision.operation, adds=adds, txns=decision.txns)
+
+    patch.setattr(txnlog.finishing, "prepare_marker", decide)
+
+
+@broken
+def repeats_are_appended(patch: Patch) -> None:
+    """R2: sequences are not looked at."""
+    patch.setattr(appends, "check_sequence", lambda *_, **__: None)
+
+
+@broken
+def a_time_out_undoes_a_decision(patch: Patch) -> None:
+    """R32, D5: PREPARE is no point of no return to whoever times out."""
+
+    def decide(row: Any, **asked: Any) -> Any:
+        if row is not None and row.state is TransactionState.PREPARE_COMMIT:
+            row = replace(row, state=TransactionState.ONGOING)
+        return transitions.prepare_time_out(row, **asked)
+
+    def sweep_row(self: Any, row: Any, seen: Any) -> int:
+        if row.state.is_prepared or row.state is TransactionState.ONGOING:
+            self._cluster.coordinator.time_out(row, by="a broken sweeper")
+        return 0
+
+    patch.setattr(txnlog.coordinator, "prepare_time_out", decide)
+    patch.setattr("txnlog.sweeper.Sweeper._sweep_row", sweep_row)
+
+
+@broken
+def an_end_keeps_the_epoch(patch: Patch) -> None:
+    """D4: two transactions have one name, and the second one's marker is there already."""
+
+    def decide(row: Any, **asked: Any) -> Any:
+        decision = transitions.prepare_complete(row, **asked)
+        return changed(decision, producer_epoch=getattr(row, "producer_epoch", 0))
+
+    patch.setattr(txnlog.finishing, "prepare_complete", decide)
+
+
+@broken
+def an_heir_gets_the_same_epoch(patch: Patch) -> None:
+    """R10, R26: init hands out the epoch of the one before."""
+
+    def decide(row: Any, **asked: Any) -> Any:
+        decision = transitions.prepare_init(row, **asked)
+        if row is None or not row.state.is_idle:
+            return decision
+        return changed(decision, producer_epoch=row.producer_epoch)
+
+    patch.setattr(txnlog.coordinator, "prepare_init", decide)
+
+
+@broken
+def an_old_run_may_decide(patch: Patch) -> None:
+    """R31, R44: whoever ends a transaction need not own its id."""
+
+    def decide(row: Any, *, producer_epoch: int, run_id: str, **asked: Any) -> Any:
+        if row is not None and row.state in (TransactionState.EMPTY, TransactionState.ONGOING):
+            producer_epoch, run_id = row.producer_epoch, row.owner.run_id
+            asked["txn_epoch"] = row.producer_epoch
+        return transitions.prepare_end(row, producer_epoch=producer_epoch, run_id=run_id, **asked)
+
+    patch.setattr(txnlog.coordinator, "prepare_end", decide)
+
+
+@broken
+def pending_entries_are_just_cleared(patch: Patch) -> None:
+    """D7: an entry is dropped while its holder may yet commit."""
+
+    def settle(self: Any, group_id: str, entry: Any, *, by: str, fence: bool = True) -> None:
+        self._cluster.offsets_log().change(
+            lambda view, _: groups.prepare_clear(view.rows.get(group_id), entry, now_ms=0)
+        )
+
+    patch.setattr(txnlog.groups.GroupCoordinator, "settle", settle)
+
+
+@broken
+def pending_entries_are_not_seen(patch: Patch) -> None:
+    """R46: a reader takes positions that an open transaction is about to move."""
+
+    def decide(group: Any, **asked: Any) -> Any:
+        bare = None if group is None else replace(group, pending=())
+        return groups.prepare_fetch(bare, **asked)
+
+    patch.setattr(txnlog.groups, "prepare_fetch", decide)
+
+
+@broken
+def generations_are_not_asked_for(patch: Patch) -> None:
+    """R48: a member of an old generation commits its input in a transaction."""
+
+    def check(group: Any, **_: Any) -> Any:
+        return group or groups.Group(group_id="x")
+
+    patch.setattr(groups, "check_member", check)
+    patch.setattr("txnlog.producing.producer_transactions.check_member", check)
+
+
+@broken
+def a_start_bumps_nothing(patch: Patch) -> None:
+    """D6: who starts in a group reads on beside the one before."""
+
+    def decide(group: Any, **asked: Any) -> Any:
+        if group is None:
+            return groups.prepare_generation(group, **asked)
+        return groups.OffsetsCommit(operation="JOIN GROUP", groups=(group,))
+
+    patch.setattr(txnlog.groups, "prepare_generation", decide)
+
+
+@broken
+def aborted_offsets_are_kept(patch: Patch) -> None:
+    """R45: the offsets of an aborted transaction become the group's."""
+
+    def decide(rows: Any, markers: Any, *, result: Any, **asked: Any) -> Any:
+        commit = TransactionResult.COMMIT
+        return groups.prepare_offsets_marker(rows, markers, result=commit, **asked)
+
+    patch.setattr(txnlog.finishing, "prepare_offsets_marker", decide)
+
+
+@broken
+def a_topic_is_its_name(patch: Patch) -> None:
+    """R71: a marker publishes in a topic that was created again."""
+
+    def decide(state: Any, *, topic_id: str, batches: Any = (), **asked: Any) -> Any:
+        mine = [replace(batch, topic_id=state.topic_id) for batch in batches]
+        topic_id = state.topic_id
+        return appends.prepare_marker(state, topic_id=topic_id, batches=mine, **asked)
+
+    patch.setattr(txnlog.finishing, "prepare_marker", decide)
+
+
+@broken
+def what_is_found_at_a_slot_counts_for_ever(patch: Patch) -> None:
+    """D3: a long sleeper commits into a slot that clean-up has freed."""
+    patch.setattr(DeltaLog, "_trusted", lambda log: log._confirmed_ms is not None)
+
+
+@broken
+def a_decided_transaction_is_left(patch: Patch) -> None:
+    """R73: nobody finishes what a dead process has decided."""
+    patch.setattr("txnlog.sweeper.Sweeper._sweep_row", lambda self, row, seen: 0)
+
+
+@broken
+def a_segment_lacks_its_last_record(patch: Patch) -> None:
+    """R22: compaction loses a record."""
+    records = txnlog.compaction._records
+
+    def without_last(*asked: Any) -> Any:
+        *others, last = records(*asked)
+        yield from others
+        if last.num_rows > 1:
+            yield last.slice(0, last.num_rows - 1)
+
+    patch.setattr(txnlog.compaction, "_records", without_last)
+
+
+@broken
+def a_segment_replaces_whatever_is_there(patch: Patch) -> None:
+    """R20: two compactors, or compaction and retention, swap the same batches."""
+
+    def decide(state: Any, group: Any, *rest: Any, **asked: Any) -> Any:
+        there = {**state.by_path, **{batch.path: batch for batch in group.inputs}}
+        return compaction.prepare_compaction(Without(state, by_path=there), group, *rest, **asked)
+
+    patch.setattr(txnlog.compaction, "prepare_compaction", decide)
+
+
+@broken
+def repeats_are_merged_away(patch: Patch) -> None:
+    """R22: the batches an idempotent producer may send again are compacted like all others."""
+    patch.setattr(topics.TopicState, "may_be_repeated", lambda state, batch: False)
+
+
+@broken
+def vacuum_reads_no_manifests(patch: Patch) -> None:
+    """R72: files of a decided or prepared transaction are taken for orphans."""
+    patch.setattr(txnlog.vacuum.Vacuum, "_named", lambda vacuum: set())
+
+
+@broken
+def files_of_any_age_are_committed(patch: Patch) -> None:
+    """R72: a commit names files that vacuum has taken."""
+    coordinator = txnlog.coordinator.TransactionCoordinator
+    patch.setattr(coordinator, "check_ages", lambda self, batches: None)
+
+
+@broken
+def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
+    """R22: the offsets of files that are gone are given out again to whoever starts cold."""
+    bounds = retention._bounds
+    patch.setattr(
+        retention,
+        "_bounds",
+        lambda *asked: {k: v for k, v in bounds(*asked).items() if not k.startswith("txnlog/end/")},
+    )
+
+
+@broken
+def log_files_go_at_once(patch: Patch) -> None:
+    """R70: clean-up frees slots that others still believe in."""
+    find = checkpoints.find_expired
+    patch.setattr(
+        checkpoints, "find_expired", lambda files, *, before_ms: find(files, before_ms=2**62)
+    )

@@ -1,0 +1,61 @@
+"""Processes that help: sweepers, housekeepers, operators; and their chores, one by one."""
+
+from __future__ import annotations
+
+from tests.machine.world import DAY_MS, HOUR_MS, SETTINGS, TOPICS, World, seen
+from txnlog.admin import AdminClient
+from txnlog.compactor import Compactor
+from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.hygiene import Hygiene
+from txnlog.messages import TopicPartition
+from txnlog.retention import Retention
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
+from txnlog.sweeper import Sweeper
+
+TABLES = (*TOPICS, "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
+CHORES = ("checkpoint", "compact", "retain", "delete records", "forget", "clean", "vacuum")
+KEEPING = HousekeepingSettings(
+    transactional_id_expiration_ms=DAY_MS,
+    producer_id_expiration_ms=DAY_MS,
+    remove_interval_ms=HOUR_MS,
+    vacuum_age_ms=HOUR_MS,
+    vacuum_interval_ms=HOUR_MS,
+)
+
+
+class Hand:
+    """A process that helps: a sweeper, a housekeeper, batch writes, an operator's client."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.process = world.process(number)
+        self.cluster = self.process.open()
+        self.sweeper = Sweeper(self.cluster)
+        self.keeper = Housekeeper(self.cluster, KEEPING)
+        self.admin = AdminClient({}, cluster=self.cluster)
+        self.compactor = Compactor(self.cluster)
+        self.retention = Retention(self.cluster)
+        self.hygiene = Hygiene(
+            self.cluster, vacuum_age_ms=HOUR_MS, producer_id_expiration_ms=DAY_MS
+        )
+
+    def tidy(self, chore: str, table: str) -> None:
+        """What keeps a cluster small; readers see the same before and after."""
+        match chore:
+            case "checkpoint":
+                create_checkpoint(self.process.store, table, trust_ms=SETTINGS.trust_ms)
+                clean_up(self.process.store, table, retention_ms=SETTINGS.log_retention_ms)
+            case "compact":
+                self.compactor.step(HOUR_MS)
+            case "retain":
+                self.retention.enforce_all()
+            case "delete records":
+                if table in TOPICS:
+                    view = self.cluster.topic(table).view
+                    place = TopicPartition(table, 0, view.last_stable_offset(0) // 2)
+                    self.admin.delete_records([place])[place].result()
+            case "forget":
+                self.hygiene.expire_producers()
+            case "clean":
+                self.hygiene.clean_logs()
+            case "vacuum":
+                seen["files vacuumed"] += self.hygiene.vacuum()

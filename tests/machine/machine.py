@@ -1,0 +1,388 @@
+"""Everything at once: random histories of all kinds of clients on one failing store.
+
+A step is one call of one client, or something that happens to all of them. While a call runs its
+storage may fail, before or after, for once or for long, its process may die, and between any two
+of its storage calls others may act: so every race of two is a step here, and many of three. What
+each client was told, and what readers get, is held against txnlog.testing.auditor after each step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
+
+from tests.consumer.records import staged
+from tests.machine.actors import Actor, Kind, Writer
+from tests.machine.copiers import Copier, Reader
+from tests.machine.hands import CHORES, TABLES, Hand
+from tests.machine.queries import Query
+from tests.machine.verdict import settle
+from tests.machine.world import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    SOURCE,
+    STOCK,
+    TOPICS,
+    Process,
+    World,
+    key_of,
+    quiet,
+    seen,
+)
+from txnlog.errors import TxnLogError
+from txnlog.protocol.metadata import Owner
+from txnlog.testing.faults import Fault, SimulatedCrash
+from txnlog.testing.strategies import Trouble, TroublePlan, troubles
+
+ROLES: dict[str, Callable[..., Actor]] = {
+    "producer": Writer,
+    "plain": Writer,
+    "copier": Copier,
+    "job": Copier,
+    "query": Query,
+    "reader": Reader,
+}
+KINDS = (
+    Kind("producer", "deferred", "a"),
+    Kind("producer", "eager", "a"),
+    Kind("producer", "deferred", "b"),
+    Kind("producer", "eager", "b"),
+    Kind("plain", "at once"),
+    Kind("copier", "deferred", "c"),
+    Kind("copier", "eager", "d"),
+    Kind("copier", "deferred", "d"),
+    Kind("job", "eager", "i"),
+    Kind("query", "batch by batch", "p"),
+    Kind("query", "batch by batch", "q"),
+    Kind("reader", "read_committed"),
+    Kind("reader", "read_uncommitted"),
+)
+IDS = ("a", "b", "c", "d", "i", "p", "q")
+JOB_ROLES = ("job", "query")
+"""They read for one group, each all of it."""
+ALIVE_MAX = 6
+DEEDS = (
+    *("heir", "rival", "rival", "time out", "work", "admin") * 2,
+    *("tidy", "tidy", "recreate", "night", "land"),
+)
+
+AT = st.integers(0, ALIVE_MAX - 1)
+SALT = st.integers(0, 11)
+PLACES = st.lists(
+    st.sampled_from([(topic, n) for topic in (SOURCE, STOCK) for n in range(TOPICS[topic])]),
+    min_size=1,
+    max_size=4,
+)
+ENDS = st.sampled_from(
+    ["commit"] * 4
+    + ["flush, commit", "offsets, commit", "abort", "flush, abort", "prepare", "complete", "open"]
+)
+TROUBLES = troubles(DEEDS)
+Troubles = Sequence[Trouble]
+Places = list[tuple[str, int]]
+WAITS_MS = (0, 0, 1_000, 15_000, 70_000)
+SLEEPS_MS = (40 * MINUTE_MS, DAY_MS + HOUR_MS, 8 * DAY_MS)
+RARE = ("recreate", "kill", "kill", "land", "admin", "set a clock", "sleep long")
+
+
+class Clients(RuleBasedStateMachine):
+    """See the module."""
+
+    @initialize(
+        skews_ms=st.lists(st.sampled_from([0, -DAY_MS, 400 * DAY_MS]), min_size=3, max_size=3)
+    )
+    def begin(self, skews_ms: list[int]) -> None:
+        self.world = World(skews_ms)
+        self.actors: list[Actor] = []
+        self.number = 0
+        self.depth = 0
+        self.hands = [Hand(self.world, number) for number in range(2)]
+        first = self.start_one(KINDS[0], False)
+        first.work([(SOURCE, 0), (SOURCE, 1)] * 3, "commit")
+
+    # -- who acts, and what meets it ---------------------------------------------------------------
+
+    @property
+    def free(self) -> list[Actor]:
+        """Those who live, and are not in the middle of a call."""
+        return [a for a in self.actors if not a.is_dead and not a.process.is_busy]
+
+    def choose(self, at: int) -> Actor | None:
+        alive = self.free
+        return alive[at % len(alive)] if alive else None
+
+    def meet(self, process: Process, trouble: Troubles, act: Callable[[], object]) -> None:
+        """Let a process act, and meet its trouble; errors are the caller's own business."""
+        if self.depth:
+            act()
+            return
+        process.is_busy = True
+        process.store.plan = TroublePlan(trouble, partial(self.do, process))
+        try:
+            act()
+        finally:
+            process.is_busy = False
+            process.store.plan = quiet
+            if any(one.what is Fault.LAND_LATE and one.salt % 2 for one in trouble):
+                self.land()
+
+    def do(self, busy: Process, what: str, salt: int, path: str) -> None:
+        """What others do while a process stands still between two storage calls."""
+        self.depth += 1
+        table = path.split("/")[0]
+        kinds = [actor.kind for actor in self.actors if actor.process is busy]
+        kind = kinds[0] if kinds else KINDS[salt % len(KINDS)]
+        try:
+            match what:
+                case "heir":
+                    self.note_state(kind, "a takeover")
+                    self.start_one(kind, salt % 2 == 1)
+                case "rival":
+                    self.rival(kind, salt)
+                case "time out":
+                    self.note_state(kind, "a time-out")
+                    self.sweep_twice(salt % 2)
+                case "work":
+                    self.work_of(salt)
+                case "admin":
+                    name = kind.name or IDS[salt % len(IDS)]
+                    self.administer(salt % 2, name, ("abort", "fence")[salt % 3 == 0])
+                case "recreate":
+                    self.renew_stock(salt % 2)
+                case "night":
+                    for more in range(3):
+                        self.work_of(salt + more)
+                    self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
+                    self.chores(salt % 2, table, "checkpoint", "vacuum")
+                case "tidy":
+                    self.work_of(salt)
+                    self.chores(salt % 2, table, "compact", "vacuum", CHORES[salt % len(CHORES)])
+                case "land":
+                    self.land()
+        finally:
+            self.depth -= 1
+        self.world.look()
+
+    def note_state(self, kind: Kind, what: str) -> None:
+        row = self.world.cluster.coordinator.describe(kind.name) if kind.name else None
+        if row is not None:
+            seen[f"{what} in the middle of a call, at {row.state.name}"] += 1
+
+    def rival(self, kind: Kind, salt: int) -> None:
+        """Another one of the group takes over what the one that stands still believes to hold."""
+        roles = JOB_ROLES if kind.role in JOB_ROLES else (kind.role,)
+        rivals = [other for other in KINDS if other.role in roles and other.name != kind.name]
+        if not rivals:
+            self.work_of(salt)
+            return
+        mine = [actor for actor in self.free if actor.kind in rivals]
+        rival = mine[0] if mine else self.start_one(rivals[salt % len(rivals)], False)
+        self.live(6)
+        rival.work([(SOURCE, 0)] * 4, ("commit", "commit", "abort")[salt % 3])
+
+    def work_of(self, salt: int) -> None:
+        actor = self.choose(salt)
+        if actor is not None:
+            end = ("commit", "flush, commit", "abort")[salt % 3]
+            actor.work([(SOURCE, salt % 2), (STOCK, 0)], end)
+
+    # -- clients -----------------------------------------------------------------------------------
+
+    @rule(kind=st.sampled_from(KINDS), keep=st.booleans())
+    def start(self, kind: Kind, keep: bool) -> None:
+        self.start_one(kind, keep)
+
+    def start_one(self, kind: Kind, keep: bool) -> Actor:
+        """Whoever had its transactional.id is a zombie from now on, or is killed to make room."""
+        alive = self.free
+        if len(alive) >= ALIVE_MAX:
+            alive[0].is_dead = True
+        self.number += 1
+        made = ROLES[kind.role](self.world, kind, self.number, keep=keep)
+        made.start()
+        self.actors.append(made)
+        return made
+
+    @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
+    def transact(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
+        """A producer's transaction, or the rest of one."""
+        self.let_work(("producer", "producer", "plain")[at % 3], at, places, end, trouble)
+
+    @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
+    def copy(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
+        """Some records, copied in a transaction that has the positions, too."""
+        self.let_work("copier", at, places, end, trouble)
+
+    @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
+    def run_job(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
+        """The same, of partitions that it chose itself."""
+        self.let_work(JOB_ROLES[at % 2], at, places, end, trouble)
+
+    @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
+    def read(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
+        self.let_work("reader", at, places, end, trouble)
+
+    def let_work(self, role: str, at: int, places: Places, end: str, trouble: Troubles) -> None:
+        """One of that role, which is started if there is none."""
+        fit = [actor for actor in self.free if actor.kind.role == role]
+        if fit:
+            actor = fit[at % len(fit)]
+        else:
+            kinds = [kind for kind in KINDS if kind.role == role]
+            actor = self.start_one(kinds[at % len(kinds)], False)
+        self.meet(actor.process, trouble, lambda: actor.work(places, end))
+
+    @rule(rounds=st.integers(1, 5), duration_ms=st.sampled_from(WAITS_MS))
+    def pass_time(self, rounds: int, duration_ms: int) -> None:
+        """Either all live on for a while, or nobody does anything."""
+        if duration_ms:
+            self.world.shared.clock.advance_ms(duration_ms)
+        else:
+            self.live(rounds)
+
+    def live(self, rounds: int) -> None:
+        """Heartbeats and polls of all who live, for a few seconds."""
+        for _ in range(rounds):
+            self.world.shared.clock.advance_ms(4_000)
+            for actor in self.free:
+                if isinstance(actor, (Copier, Reader)) and actor.kind.role != "job":
+                    actor.beat()
+                    actor.call(actor.reader._consumption().maintain)
+
+    # -- operators and housekeeping ----------------------------------------------------------------
+
+    @rule(number=st.integers(0, 1), places=PLACES, trouble=TROUBLES)
+    def write_batch(self, number: int, places: Places, trouble: Troubles) -> None:
+        """A batch write of Spark: one transaction, under an id used once."""
+        self.number += 1
+        name = f"batch {self.number}"
+        txn = self.world.auditor.begin(is_whole=True)
+
+        auditor = self.world.auditor
+
+        def act(hand: Hand) -> None:
+            cluster = hand.cluster
+            ids = {topic: cluster.topic(topic).topic_id for topic, _ in places}
+            batches = []
+            for topic, partition in places:
+                value = auditor.name_record(name, txn, topic)
+                auditor.take(value)
+                keys = [key_of(value).encode()] if topic == STOCK else None
+                data = [value.encode()]
+                batch = staged(cluster, data, topic=topic, partition=partition, keys=keys)
+                batches.append(replace(batch, topic_id=ids[topic]))
+            cluster.coordinator.commit_one_off(batches, Owner(run_id=name))
+            txn.settle(committed=True)
+
+        self.by_hand(number, trouble, act)
+
+    @rule(number=st.integers(0, 3), trouble=TROUBLES)
+    def keep_house(self, number: int, trouble: Troubles) -> None:
+        """What a housekeeper does when it is due, or any client with its sweeper."""
+        if number < 2:
+            self.by_hand(number, trouble, lambda hand: hand.keeper.step())
+        else:
+            self.by_hand(number - 2, trouble, lambda hand: hand.sweeper.sweep())
+
+    def sweep_twice(self, number: int) -> None:
+        """All that is open now is timed out."""
+        self.by_hand(number, (), lambda hand: hand.sweeper.sweep())
+        self.world.shared.clock.advance_ms(70_000)
+        self.by_hand(number, (), lambda hand: hand.sweeper.sweep())
+
+    def administer(self, number: int, name: str, how: str, trouble: Troubles = ()) -> None:
+        """End the transaction of an id, or its owner's right to have one (R43)."""
+
+        def act(hand: Hand) -> None:
+            if how == "fence":
+                hand.admin.fence_producers([name])[name].result()
+            else:
+                hand.admin.abort_transaction(name).result()
+
+        self.by_hand(number, trouble, act)
+
+    @rule(
+        number=st.integers(0, 1),
+        chores=st.lists(st.sampled_from(CHORES), min_size=1, max_size=3),
+        table=st.sampled_from(TABLES),
+        trouble=TROUBLES,
+    )
+    def tidy(self, number: int, chores: list[str], table: str, trouble: Troubles) -> None:
+        self.chores(number, table, *chores, trouble=trouble)
+
+    def chores(self, number: int, table: str, *chores: str, trouble: Troubles = ()) -> None:
+        def act(hand: Hand) -> None:
+            for chore in chores:
+                hand.tidy(chore, table)
+
+        self.by_hand(number, trouble, act)
+
+    def by_hand(self, number: int, trouble: Troubles, act: Callable[[Hand], object]) -> None:
+        """Let a process of ours work, and replace it when it dies."""
+        hand = self.hands[number]
+        if hand.process.is_busy:
+            return
+        try:
+            self.meet(hand.process, trouble, lambda: act(hand))
+        except SimulatedCrash:
+            self.hands[number] = Hand(self.world, number)
+        except TxnLogError:
+            pass
+
+    # -- the world ---------------------------------------------------------------------------------
+
+    @rule(what=st.sampled_from(RARE), salt=SALT, trouble=TROUBLES)
+    def be_odd(self, what: str, salt: int, trouble: Troubles) -> None:
+        """What happens seldom, all under one rule: rules are chosen evenly."""
+        match what:
+            case "recreate":
+                self.renew_stock(salt % 2, trouble)
+            case "land":
+                self.land()
+            case "kill":
+                actor = self.choose(salt)
+                if actor is not None:
+                    actor.is_dead = True
+            case "admin":
+                how = ("abort", "fence")[salt % 2]
+                self.administer(salt % 2, IDS[salt % len(IDS)], how, trouble)
+            case "set a clock":
+                # Somebody corrects a machine's clock (R34).
+                step_ms = (-DAY_MS, 5_000, 40 * DAY_MS)[salt % 3]
+                self.world.clocks[salt % 3].skew_ms += step_ms
+            case "sleep long":
+                self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
+
+    def land(self) -> None:
+        """What was put long ago arrives."""
+        seen["landed late"] += sum(path.endswith(".json") for path in self.world.shared.land_late())
+
+    def renew_stock(self, number: int, trouble: Troubles = ()) -> None:
+        """Delete a topic and create it again: what it held is gone for good (R71)."""
+        self.by_hand(number, trouble, lambda hand: hand.cluster.delete_topic(STOCK))
+        self.world.forgive(STOCK)
+        # Nobody looks up a topic that is not there, or the example would be about that.
+        self.world.create(STOCK)
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        if hasattr(self, "world"):
+            self.world.look()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        try:
+            # After an error the rest would only hide it.
+            if sys.exc_info()[0] is None:
+                settle(self.world, IDS, self.hands[0].cluster)
+        finally:
+            self.world.close()

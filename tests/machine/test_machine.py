@@ -1,0 +1,96 @@
+"""Random histories of all kinds of clients, see tests.machine.machine; and what they would find."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.machine.broken import BROKEN
+from tests.machine.machine import Clients
+from tests.machine.world import seen
+
+STEPS = 30
+BREAKING_EXAMPLES_MAX = 4_000
+HAPPENS = (
+    "CLEAR TXN OFFSETS",
+    "COMPACT",
+    "Conflict",
+    "DELETE EXPIRED",
+    "DELETE RECORDS",
+    "DELETE TOPIC",
+    "EXPEL MEMBERS",
+    "EXPIRE PRODUCERS",
+    "EXPIRE TRANSACTIONAL ID",
+    "FENCE",
+    "OFFSET COMMIT",
+    "PREPARE_ABORT",
+    "TIME OUT",
+    "TXN OFFSET COMMIT",
+    "Unknown",
+    "a file was read that has been replaced",
+    "a takeover in the middle of a call, at ONGOING",
+    "a takeover in the middle of a call, at PREPARE_COMMIT",
+    "a time-out in the middle of a call, at ONGOING",
+    "a time-out in the middle of a call, at PREPARE_COMMIT",
+    "copier: IllegalGenerationError",
+    "copier: commit",
+    "files vacuumed",
+    "job: commit",
+    "landed late",
+    "producer: OperationTimedOutError",
+    "producer: ProducerFencedError",
+    "producer: abort",
+    "producer: complete",
+    "query: IllegalGenerationError",
+    "query: commit",
+)
+
+
+class TestClients(Clients.TestCase):
+    """No record is lost, doubled, torn, out of order, or read though aborted (R2, R10-R12, R14-R20,
+    R22, R27, R31, R32, R34-R36, R41, R43-R49, R70-R73), whoever dies, sleeps or tidies up where.
+    """
+
+    settings = settings(max_examples=80, stateful_step_count=STEPS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(20))
+def test_clients_for_long(part: int) -> None:
+    """10,000 new histories. In parts: a test of five minutes counts as one that hangs."""
+    run_state_machine_as_test(
+        Clients,
+        settings=settings(max_examples=500, stateful_step_count=STEPS, derandomize=False),
+    )
+
+
+@pytest.mark.soak
+def test_histories_have_all_that_they_are_for() -> None:
+    """A machine that never does what it is about would find nothing, and nobody would notice."""
+    seen.clear()
+    run_state_machine_as_test(
+        Clients,
+        settings=settings(max_examples=1_000, stateful_step_count=STEPS, phases=[Phase.generate]),
+    )
+    assert not [event for event in HAPPENS if not seen[event]], dict(seen)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_broken_variant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these lacks one rule (R2, R4, R5, R10, R12, R16, R31, R32, R36, R45, R46, R48, R70,
+    R71, R73), and a reader or an invariant shows it.
+    """
+    BROKEN[name](monkeypatch)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(
+            Clients,
+            settings=settings(
+                max_examples=BREAKING_EXAMPLES_MAX,
+                stateful_step_count=STEPS,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

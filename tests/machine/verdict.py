@@ -1,0 +1,52 @@
+"""The end of a history: everything is settled by a process that knows nothing, and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.machine.world import COPIERS, FREE, JOBS, World
+from txnlog.cluster import Cluster
+from txnlog.protocol.metadata import Owner
+from txnlog.sweeper import Sweeper
+from txnlog.testing.invariants import check_cluster
+
+
+def settle(world: World, ids: Sequence[str], *warm: Cluster) -> None:
+    """Nobody comes back; a sweeper finishes what they left (R73), and a cold reader sees the same.
+
+    `warm`: memory that must be what a cold start finds (R11).
+    """
+    world.shared.land_late()
+    cluster = world.process(0).open()
+    for name in ids:
+        row = cluster.coordinator.describe(name)
+        if row is not None and row.pending.prepared_by_client:
+            cluster.coordinator.init_producer_id(name, Owner(run_id="heir"))
+    sweeper = Sweeper(cluster)
+    for _ in range(3):
+        sweeper.sweep()
+        world.shared.clock.advance_ms(120_000)
+    for known in (world.cluster, *warm):
+        check_cluster(known, settled=True)
+    world.look()
+    positions = {
+        group: {
+            (topic, number): offset
+            for topic, numbers in cluster.groups.fetch(group).items()
+            for number, offset in numbers.items()
+        }
+        for group in (COPIERS, JOBS)
+    }
+    world.auditor.finish(positions, world.log_starts)
+    _check_free(world, cluster.groups.fetch(FREE))
+    world.check_cold()
+
+
+def _check_free(world: World, positions: dict[str, dict[int, int]]) -> None:
+    """The free group stands where some transaction that may have committed has put it (R45)."""
+    position = positions.get("elsewhere", {}).get(0)
+    if position is None:
+        assert not [txn for txn in world.free if txn.committed]
+    else:
+        may = [offset for txn, offset in world.free.items() if txn.committed is not False]
+        assert position in may, f"{position} is of none that may have committed: {may}"

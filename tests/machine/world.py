@@ -1,0 +1,278 @@
+"""One store, its processes with their clocks, two readers that look all the while, and trouble."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from itertools import count
+from operator import ge
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pytest
+
+from txnlog import compaction, compactor, retention
+from txnlog.clock import Clock
+from txnlog.cluster import Cluster
+from txnlog.consuming import fetching
+from txnlog.consuming.fetching import Fetcher, PartitionReader
+from txnlog.consuming.record_stream import RecordStream
+from txnlog.errors import CorruptLogError, ObjectNotFoundError
+from txnlog.messages import Message
+from txnlog.protocol.compaction import CompactionSettings
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings, Outcome
+from txnlog.storage.parquet import read_batch_file
+from txnlog.testing.auditor import AuditedTransaction, Auditor
+from txnlog.testing.faults import Fault, FaultyStore, SharedMemory, SkewedClock
+
+R = TypeVar("R")
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+SETTINGS = LogSettings(checkpoint_mode="off", log_retention_ms=HOUR_MS)
+
+TOPICS = {"orders": 2, "stock": 1, "copies": 2}
+"""`orders` is copied to `copies`; `stock` has keys, and is deleted and created again at times."""
+SOURCE, STOCK, COPIES = TOPICS
+CONFIGS = {
+    STOCK: {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(DAY_MS),
+        "min.cleanable.dirty.ratio": "0.01",
+    }
+}
+SEGMENTS = CompactionSettings(segment_bytes=1 << 20, inputs_min=2)
+"""So that there is something to merge soon."""
+READERS, COPIERS, JOBS, FREE = "readers", "copiers", "jobs", "free"
+"""Consumers with plain commits; copiers with a subscription; copiers with partitions of their
+choice; offsets that producers commit beside their records."""
+
+MESSAGES_MAX = 100_000
+BUGS = (CorruptLogError, ObjectNotFoundError)
+"""Errors that no fault here accounts for."""
+
+seen: Counter[str] = Counter()
+"""What has happened in all examples so far, for whoever wants to know that it did."""
+
+
+def quiet(verb: str, path: str) -> Fault:
+    return Fault.NONE
+
+
+class Process:
+    """A process: a store of its own over the shared memory, and what it has opened of it."""
+
+    def __init__(self, shared: SharedMemory, clock: Clock) -> None:
+        self.store: FaultyStore = shared.open(clock=clock)
+        self.is_busy = False
+
+    def open(self) -> Cluster:
+        """A handle of its own: logs are for one thread at a time."""
+        return Cluster.open(self.store, settings=SETTINGS)
+
+
+class World:
+    """What is there before, and beside, all that happens. `close` when it is over."""
+
+    def __init__(self, skews_ms: list[int]) -> None:
+        numbers = count(1)
+        self.patch = pytest.MonkeyPatch()
+        # Names of files and ids of runs would differ at each replay, and so would shards and order.
+        self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) * 0x9E3779B97F4A7C15))
+        logging.disable(logging.CRITICAL)
+        self._count()
+        self._read_once()
+        self.shared = SharedMemory()
+        self.clocks = [SkewedClock(self.shared.clock, skew_ms) for skew_ms in skews_ms]
+        self.auditor = Auditor()
+        self.handed_out: dict[tuple[str, int], set[int]] = {}
+        self.epochs: dict[tuple[int, int], object] = {}
+        self.prepared: dict[str, Any] = {}
+        self.free: dict[AuditedTransaction, int] = {}
+        self.newest_free = 0
+        self._positions: dict[tuple[str, str, int], int] = {}
+        self._bounds: dict[tuple[str, int], tuple[int, ...]] = {}
+        first = Process(self.shared, self.shared.clock)
+        cluster = Cluster.open(first.store, create=True, shards=2, settings=SETTINGS)
+        for name, partitions in TOPICS.items():
+            cluster.create_topic(name, partitions=partitions, config=CONFIGS.get(name))
+        cluster.groups.start(FREE)
+        self.cluster = cluster
+        self._readers = {committed: reader(cluster, committed) for committed in (False, True)}
+        self._looked_at = -1
+        # Readers that read all the while have read whatever is to go.
+        self.patch.setattr(
+            retention, "prepare_retention", self._after_look(retention.prepare_retention)
+        )
+        self.patch.setattr(
+            compaction, "prepare_compaction", self._after_look(compaction.prepare_compaction)
+        )
+        self.patch.setattr(compactor, "settings_of", lambda _: SEGMENTS)
+
+    def _read_once(self) -> None:
+        """Half the time would go into reading files anew that never change."""
+        known: dict[object, list[pa.RecordBatch]] = {}
+
+        def read(store: FaultyStore, path: str, **asked: Any) -> Iterator[pa.RecordBatch]:
+            # Whether it is there, and what becomes of the request, is asked anew.
+            store.get(path)
+            key = path, *asked.values()
+            if key not in known:
+                known[key] = list(read_batch_file(store, path, **asked))
+            yield from known[key]
+
+        self.patch.setattr(fetching, "read_batch_file", read)
+
+    def _count(self) -> None:
+        """Keep count of what lands, and of how."""
+        commit = DeltaLog.commit
+        read = PartitionReader._next_chunk
+
+        def counted(log: DeltaLog, *args: Any, operation: str, **more: Any) -> Outcome:
+            outcome = commit(log, *args, operation=operation, **more)
+            if isinstance(outcome, Committed):
+                seen[operation] += 1
+            else:
+                seen[type(outcome).__name__] += 1
+            return outcome
+
+        def counted_read(reader: PartitionReader) -> Any:
+            before = reader._header
+            chunk = read(reader)
+            if chunk is None and before is not None and before.path not in reader.log.view.by_path:
+                seen["a file was read that has been replaced"] += 1
+            return chunk
+
+        self.patch.setattr(DeltaLog, "commit", counted)
+        self.patch.setattr(PartitionReader, "_next_chunk", counted_read)
+
+    def close(self) -> None:
+        self.patch.undo()
+        logging.disable(logging.NOTSET)
+
+    def process(self, number: int) -> Process:
+        """A new process on one of the machines."""
+        return Process(self.shared, self.clocks[number % len(self.clocks)])
+
+    # -- what must hold after every step -----------------------------------------------------------
+
+    def look(self) -> None:
+        """Let both readers read on, and check all that they, and the groups' rows, show."""
+        # Every commit of a log is a new object.
+        newest = len(self.shared.modified_ms)
+        if newest == self._looked_at:
+            return
+        self._looked_at = newest
+        for committed, stream in self._readers.items():
+            for message in stream.take(MESSAGES_MAX):
+                self.auditor.see(*_read(message), committed=committed)
+        self.auditor.look()
+        self._check_bounds()
+        self._check_groups()
+
+    def _after_look(self, decide: Callable[..., R]) -> Callable[..., R]:
+        def look_and_decide(*args: Any, **asked: Any) -> R:
+            self.look()
+            return decide(*args, **asked)
+
+        return look_and_decide
+
+    def _check_bounds(self) -> None:
+        """Log start, LSO and end are in order, and never go back: not when files leave the topic
+        (R14), nor when it is created again (R71).
+        """
+        for topic in TOPICS:
+            view = self.cluster.topic_log(topic).view
+            if view.deleted:
+                # By a put that came late, or by somebody who died: nothing here is about no topic.
+                self.forgive(topic)
+                self.create(topic)
+            for number, state in enumerate(view.partitions):
+                known = self._bounds.get((topic, number), (0, 0, 0))
+                found = state.log_start_offset, state.last_stable_offset, state.end_offset
+                assert all(map(ge, found, known)), f"{topic}-{number}: {found} after {known}"
+                assert list(found) == sorted(found), f"{topic}-{number}: {found} are out of order"
+                self._bounds[topic, number] = found
+
+    @property
+    def log_starts(self) -> dict[tuple[str, int], int]:
+        return {place: bounds[0] for place, bounds in self._bounds.items()}
+
+    def _check_groups(self) -> None:
+        """Positions never go back, nor past what was handed out (R47, R48)."""
+        self.cluster.offsets.refresh()
+        for group_id, group in self.cluster.offsets.view.rows.items():
+            for topic, numbers in group.positions().items():
+                for number, offset in numbers.items():
+                    key = (group_id, topic, number)
+                    before = self._positions.get(key, 0)
+                    assert offset >= before, f"{key} went back from {before} to {offset}"
+                    if offset > before and group_id == READERS:
+                        start = self._bounds[topic, number][0]
+                        there = self.auditor.offsets(topic, number)
+                        passed = {at for at in there if start <= at < offset}
+                        lost = passed - self.handed_out.get((topic, number), set())
+                        assert not lost, f"{key} stands at {offset}; {lost} were handed to nobody"
+                    self._positions[key] = offset
+
+    def check_cold(self) -> None:
+        """New readers, who know nothing, get what the others have got, from the log start on."""
+        cluster = self.process(0).open()
+        found: defaultdict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+        for message in reader(cluster, True).take(MESSAGES_MAX):
+            topic, partition, offset, value = _read(message)
+            found[topic, partition][offset] = value
+        for topic, partitions in TOPICS.items():
+            view = cluster.topic_log(topic).view
+            for number in range(partitions):
+                start = view.log_start_offset(number)
+                keys = key_of if topic == STOCK else None
+                records = found[topic, number]
+                self.auditor.check_again(topic, number, records, start=start, key_of=keys)
+
+    def create(self, topic: str) -> None:
+        """Create a topic again, if it is not there."""
+        config, partitions = CONFIGS.get(topic), TOPICS[topic]
+        self.cluster.create_topic(topic, partitions=partitions, config=config, exist_ok=True)
+
+    def forgive(self, topic: str) -> None:
+        """A topic is deleted: what was produced to it is gone, and comes to no other (R71)."""
+        log = self.cluster.topic_log(topic)
+        log.refresh()
+        ends = {n: state.end_offset for n, state in enumerate(log.view.partitions)}
+        self.auditor.forgive(topic, ends if log.view.deleted else {})
+
+    def check_epoch(self, row: TransactionMetadata, holder: object) -> None:
+        """No two producers ever hold the same (producer id, epoch) (R10)."""
+        if not row.state.is_idle:
+            return
+        key = (row.producer_id, row.producer_epoch)
+        assert self.epochs.setdefault(key, holder) is holder, f"{key} was given out twice"
+
+
+def key_of(value: str) -> str:
+    """The key under which a record is written where records have keys."""
+    return str(int(value.partition(":")[0]) % 3)
+
+
+def reader(cluster: Cluster, committed: bool) -> RecordStream:
+    """A reader of everything, from the start. Without a Consumer around it, it settles nothing."""
+    fetcher = Fetcher(
+        read_committed=committed,
+        reset=lambda reader: reader.start_offset,
+        now_ms=cluster.store.clock.boot_ms,
+    )
+    for topic, partitions in TOPICS.items():
+        log = cluster.topic(topic)
+        for number in range(partitions):
+            fetcher.add(log, number).seek(0)
+    return RecordStream(fetcher)
+
+
+def _read(message: Message) -> tuple[str, int, int, str]:
+    value = (message.value() or b"").decode()
+    return message.topic(), message.partition(), message.offset() or 0, value

@@ -1,0 +1,188 @@
+"""Hygiene of every table: short logs, few `txn` actions, no files that nobody wants.
+
+Each act looks at everything anew and may be stopped anywhere, or be done twice at once. A table
+that refuses stops no other: what it raised is raised at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from txnlog.cluster import Cluster
+from txnlog.errors import TxnLogError
+from txnlog.protocol.expiry import PRODUCER_ID_EXPIRATION_MS_DEFAULT
+from txnlog.protocol.producer_expiry import MARKER_AGE_MS_MIN, ExpiryLimits, prepare_expiry
+from txnlog.protocol.topics import TopicState
+from txnlog.protocol.txn_memory import TXN_PREFIX, VACUUM_AGE_MS_DEFAULT
+from txnlog.protocol.vacuum import Doomed
+from txnlog.storage import cluster_log
+from txnlog.storage.actions import Txn
+from txnlog.storage.delta_log import Outcome
+from txnlog.storage.log_cleaning import clean_log, find_cleanable
+from txnlog.storage.row_log import OffsetsLog
+from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.transact import transact
+from txnlog.vacuum import Vacuum, topic_logs
+
+T = TypeVar("T")
+
+EXPIRED_LOG_FILE = "log file that a checkpoint replaces"
+EXPIRED_MARKER = "marker of a producer id that has no row"
+EXPIRED_SEQUENCE = "sequence of an idle producer"
+
+
+class Hygiene:
+    """Cleans one cluster. The constructor does no I/O.
+
+    `log_retention_ms` is how long log files stay, `vacuum_age_ms` files that nobody names or that
+    were removed. Raises ConfigError for less than an hour.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        log_retention_ms: int | None = None,
+        vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT,
+        producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    ) -> None:
+        self._cluster = cluster
+        self._store = cluster.store
+        self._log_settings = cluster.settings
+        if log_retention_ms is not None:
+            self._log_settings = replace(cluster.settings, log_retention_ms=log_retention_ms)
+        self._limits = ExpiryLimits(
+            marker_age_ms=max(MARKER_AGE_MS_MIN, vacuum_age_ms),
+            producer_id_expiration_ms=producer_id_expiration_ms,
+        )
+        self._vacuum = Vacuum(
+            cluster,
+            age_ms=vacuum_age_ms,
+            log_retention_ms=self._log_settings.log_retention_ms,
+        )
+
+    def clean_logs(self) -> int:
+        """Delete expired commits and checkpoints of every table; how many files that were."""
+        now_ms = self._store.now_ms()
+        return sum(
+            self._each(
+                self._tables(),
+                lambda table: clean_log(self._store, table, self._log_settings, now_ms=now_ms),
+            )
+        )
+
+    def expire_producers(self) -> int:
+        """Forget producers that nobody hears of any more; how many entries that were."""
+        living = self._living()
+        return sum(self._each(self._producer_tables(), lambda log: self._expire(log, living)))
+
+    def vacuum(self) -> int:
+        """Delete files that no table names any more; how many that were."""
+        return self._vacuum.run()
+
+    def find(self) -> list[Doomed]:
+        """What all of these would remove now; writes nothing."""
+        now_ms = self._store.now_ms()
+        found = [
+            Doomed(item.path, EXPIRED_LOG_FILE, now_ms - item.last_modified_ms, item.size_bytes)
+            for table in self._tables()
+            for item in find_cleanable(self._store, table, self._log_settings, now_ms=now_ms)
+        ]
+        living = self._living()
+        for log in self._producer_tables():
+            found += self._expired(log, living, now_ms)
+        return found + self._vacuum.find()
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def _tables(self) -> list[str]:
+        cluster = self._cluster
+        return [
+            cluster_log.PATH,
+            cluster.offsets_log().path,
+            *(cluster.shard(number).path for number in range(cluster.shards)),
+            *(log.path for log in topic_logs(cluster)),
+        ]
+
+    def _producer_tables(self) -> list[TopicLog | OffsetsLog]:
+        return [self._cluster.offsets_log(), *topic_logs(self._cluster)]
+
+    def _each(self, tables: Iterable[T], act: Callable[[T], int]) -> Iterator[int]:
+        errors = []
+        for table in tables:
+            try:
+                yield act(table)
+            except TxnLogError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    # -- producers -------------------------------------------------------------------------------
+
+    def _living(self) -> set[int]:
+        """Producer ids that have a row; every shard must be read for that."""
+        living: set[int] = set()
+        for number in range(self._cluster.shards):
+            shard = self._cluster.shard(number)
+            shard.refresh()
+            living.update(row.producer_id for row in shard.view.rows.values())
+        return living
+
+    def _expire(self, handle: TopicLog | OffsetsLog, living: set[int]) -> int:
+        log = handle.log
+        before = 0
+
+        def decide() -> dict[str, int] | None:
+            nonlocal before
+            txns = handle.view.txns
+            before = len(txns.markers) + len(txns.sequences)
+            return prepare_expiry(
+                txns,
+                living=living | _open_ids(handle),
+                now_ms=self._store.now_ms(),
+                limits=self._limits,
+            )
+
+        def commit(txns: dict[str, int] | None) -> Outcome | None:
+            if txns is None:
+                return None
+            now_ms = self._store.now_ms()
+            actions = [Txn(app_id, version, now_ms) for app_id, version in txns.items()]
+            return log.commit(actions, operation="EXPIRE PRODUCERS")
+
+        if transact(log, decide, commit) is None:
+            return 0
+        return before - len(handle.view.markers) - len(handle.view.txns.sequences)
+
+    def _expired(
+        self, handle: TopicLog | OffsetsLog, living: set[int], now_ms: int
+    ) -> list[Doomed]:
+        """What is old enough, whether or not it has been announced."""
+        handle.refresh()
+        txns, limits = handle.view.txns, self._limits
+        markers = txns.markers.older_than(now_ms - limits.marker_age_ms)
+        sequences = txns.sequences.older_than(now_ms - limits.producer_id_expiration_ms)
+        kept = living | _open_ids(handle)
+        found = [
+            (str(key), EXPIRED_MARKER, txns.markers.updated_ms[key])
+            for key in markers
+            if key not in kept
+        ]
+        found += [
+            (f"{key[0]}-{key[1]}", EXPIRED_SEQUENCE, txns.sequences.updated_ms[key])
+            for key in sequences
+        ]
+        return [
+            Doomed(f"{handle.path}: {TXN_PREFIX}{name}", reason, now_ms - at_ms, 0)
+            for name, reason, at_ms in found
+        ]
+
+
+def _open_ids(handle: TopicLog | OffsetsLog) -> set[int]:
+    """Producers with an open transaction in a topic: they never expire."""
+    view = handle.view
+    if not isinstance(view, TopicState):
+        return set()
+    return {b.producer_id for state in view.partitions for b in state.ongoing.values()}

@@ -1,0 +1,254 @@
+"""Which neighbouring batches become one segment, and the commit that puts it in their place.
+
+A segment has the records of its inputs, but for those of aborted transactions, at their offsets; it
+spans the offsets of all of them, so that no position, end or log start moves (R22). It is nobody's:
+producer id -1, status `none`. Batches at or above the last stable offset are left alone. So are the
+last five of an idempotent producer that may still repeat one of them: its sequences live in their
+headers. Such a batch is rewritten, if at all, alone, and its header stays.
+
+How much is merged when: what makes a segment of the full size is merged at once. Of what is newer,
+a run of neighbours of which none is larger than all that follow it together, once there are enough
+of them. So sizes at least halve from each small segment to the next, there are few of them, and a
+record is rewritten a logarithmic number of times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from txnlog.protocol.batches import ABORTED, NONE, BatchHeader, encode_stats
+from txnlog.protocol.topics import TopicCommit, TopicState
+
+INPUTS_MIN = 10
+INPUTS_MAX = 10_000
+OPERATION = "COMPACT"
+
+_last_offset = attrgetter("last_offset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """`segment_bytes` is segment.bytes of the topic; from half of it on a file is full.
+
+    Fewer than `inputs_min` small files are not worth a rewrite; one commit takes `inputs_max`.
+    """
+
+    segment_bytes: int
+    inputs_min: int = INPUTS_MIN
+    inputs_max: int = INPUTS_MAX
+
+    def is_full(self, batch: BatchHeader) -> bool:
+        return batch.size_bytes >= self.segment_bytes // 2
+
+
+class CompactionGroup(msgspec.Struct, frozen=True):
+    """Neighbouring batches of one partition, in offset order without a gap, to be rewritten."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    inputs: tuple[BatchHeader, ...]
+
+    @property
+    def base_offset(self) -> int:
+        return self.inputs[0].base_offset
+
+    @property
+    def last_offset(self) -> int:
+        return self.inputs[-1].last_offset
+
+    @property
+    def sources(self) -> tuple[BatchHeader, ...]:
+        """The inputs whose records are kept."""
+        return tuple(batch for batch in self.inputs if batch.status != ABORTED)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to be read."""
+        return sum(batch.size_bytes for batch in self.sources)
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A file that was written for a group. `staged_ms`: when that began, by the store's clock."""
+
+    path: str
+    size_bytes: int
+    num_records: int
+    timestamp_min_us: int
+    timestamp_max_us: int
+    staged_ms: int
+
+
+class Plan(NamedTuple):
+    """Groups in offset order; the next plan need not look before `resume_offset`."""
+
+    groups: tuple[CompactionGroup, ...]
+    resume_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """It is in the log already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obsolete:
+    """It can no longer be done, and need not be; a file written for it is left to vacuum."""
+
+    why: str
+
+
+def plan(state: TopicState, topic: str, settings: CompactionSettings) -> list[CompactionGroup]:
+    """All groups of a topic that are worth a rewrite now."""
+    return [
+        group
+        for partition in range(len(state.partitions))
+        for group in plan_partition(state, topic, partition, settings).groups
+    ]
+
+
+def plan_partition(
+    state: TopicState,
+    topic: str,
+    partition: int,
+    settings: CompactionSettings,
+    *,
+    from_offset: int = 0,
+    groups_max: int | None = None,
+) -> Plan:
+    """Groups of a partition's batches from an offset on, up to `groups_max` of them.
+
+    Takes time in proportion to the batches from there to the last stable offset. `resume_offset`
+    passes over producers' last batches: once in a while, plan again from the start.
+    """
+    if state.deleted:
+        return Plan((), 0)
+    found = state.partitions[partition]
+    stable = found.last_stable_offset
+    batches = found.batches
+    at = bisect_left(batches, max(from_offset, found.log_start_offset), key=_last_offset)
+    groups: list[CompactionGroup] = []
+    run = _Run(settings)
+
+    def close(*, final: bool) -> None:
+        inputs = run.take(final=final)
+        if inputs:
+            groups.append(CompactionGroup(topic, state.topic_id, partition, inputs))
+
+    for batch in batches[at:]:
+        if batch.base_offset >= stable or len(groups) == groups_max:
+            break
+        is_closed = batch.status != ABORTED and settings.is_full(batch)
+        is_kept = state.may_be_repeated(batch)
+        if is_closed or is_kept or not run.is_followed_by(batch):
+            close(final=is_closed)
+        elif run.is_too_much(batch):
+            close(final=True)
+        if not (is_closed or is_kept):
+            run.add(batch)
+    resume_offset = run.batches[0].base_offset if run.batches else stable
+    if len(groups) != groups_max:
+        close(final=False)
+    if groups:
+        resume_offset = groups[0].base_offset
+    return Plan(tuple(groups), resume_offset)
+
+
+class _Run:
+    """Neighbours that could become one segment."""
+
+    def __init__(self, settings: CompactionSettings) -> None:
+        self._settings = settings
+        self.batches: list[BatchHeader] = []
+        self._size_bytes = 0
+
+    def is_followed_by(self, batch: BatchHeader) -> bool:
+        return not self.batches or self.batches[-1].last_offset + 1 == batch.base_offset
+
+    def is_too_much(self, batch: BatchHeader) -> bool:
+        """Whether the run ends before the batch, for want of room."""
+        is_over = self._size_bytes + _kept_bytes(batch) > self._settings.segment_bytes
+        return is_over or len(self.batches) >= self._settings.inputs_max
+
+    def add(self, batch: BatchHeader) -> None:
+        self.batches.append(batch)
+        self._size_bytes += _kept_bytes(batch)
+
+    def take(self, *, final: bool) -> tuple[BatchHeader, ...]:
+        """What of the run is worth a rewrite; the run is empty then.
+
+        `final`: nothing that could join the run will ever follow it.
+        """
+        batches, size_bytes = self.batches, self._size_bytes
+        self.batches, self._size_bytes = [], 0
+        is_full = size_bytes >= self._settings.segment_bytes // 2
+        if len(batches) > 1 and (final or is_full):
+            return tuple(batches)
+        if final and any(batch.status == ABORTED for batch in batches):
+            return tuple(batches)
+        first = 0
+        while first < len(batches) and 2 * _kept_bytes(batches[first]) > size_bytes:
+            size_bytes -= _kept_bytes(batches[first])
+            first += 1
+        if len(batches) - first < self._settings.inputs_min:
+            return ()
+        return tuple(batches[first:])
+
+
+def _kept_bytes(batch: BatchHeader) -> int:
+    """What a batch brings into a segment, about."""
+    return 0 if batch.status == ABORTED else batch.size_bytes
+
+
+def prepare_compaction(
+    state: TopicState, group: CompactionGroup, segment: Segment, *, now_ms: int
+) -> TopicCommit | Compacted | Obsolete:
+    """Put a segment in the place of the batches it was written from, if all are as they were.
+
+    `now_ms` by the store's clock: what vacuum may have taken for an orphan is not named (R72).
+    """
+    if segment.path in state.by_path:
+        return Compacted()
+    if state.deleted or state.topic_id != group.topic_id:
+        return Obsolete("the topic was deleted")
+    for batch in group.inputs:
+        if state.by_path.get(batch.path) != batch:
+            return Obsolete(f"{batch.path} has been removed or compacted by another")
+    if group.last_offset >= state.last_stable_offset(group.partition):
+        return Obsolete("some of it is not decided")
+    if now_ms - segment.staged_ms > state.txns.vacuum_age_ms // 2:
+        return Obsolete(f"{segment.path} was staged so long ago that vacuum may have taken it")
+    header = _header_of(group, segment)
+    if any(state.may_be_repeated(batch) for batch in group.inputs):
+        if len(group.inputs) > 1:
+            return Obsolete("a producer may still repeat one of its batches")
+        header = replace(
+            group.inputs[0], path=header.path, size_bytes=header.size_bytes, stats=header.stats
+        )
+    return TopicCommit(
+        operation=OPERATION,
+        adds=(header,),
+        removes=tuple(batch.path for batch in group.inputs),
+        data_change=False,
+    )
+
+
+def _header_of(group: CompactionGroup, segment: Segment) -> BatchHeader:
+    return BatchHeader(
+        segment.path,
+        group.partition,
+        group.base_offset,
+        group.last_offset,
+        -1,
+        -1,
+        -1,
+        NONE,
+        segment.size_bytes,
+        encode_stats(segment.num_records, segment.timestamp_min_us, segment.timestamp_max_us),
+    )

@@ -1,0 +1,113 @@
+"""What the `txn` actions of a table say of producers and of vacuum, and when they were written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+K = TypeVar("K")
+
+TXN_PREFIX = "txnlog/"
+EXPIRED_TRANSACTIONS = "txnlog/expired/transactions"
+EXPIRED_PRODUCERS = "txnlog/expired/producers"
+EXPIRING_TRANSACTIONS = "txnlog/expiring/transactions"
+VACUUM_AGE = "txnlog/vacuum/age"
+
+VACUUM_AGE_MS_DEFAULT = 7 * 86_400_000
+"""Files that nobody names go after so long; one that waited for half of it is not committed."""
+
+NEVER_EXPIRES_MS = 2**63 - 1
+"""Time of an action without one: it was not written by us, and stays."""
+
+
+class AgedVersions(dict[K, int]):
+    """Key -> version; `updated_ms` has the time of each by the store's clock."""
+
+    __slots__ = ("updated_ms",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.updated_ms: dict[K, int] = {}
+
+    def put(self, key: K, version: int, updated_ms: int | None) -> None:
+        self[key] = version
+        self.updated_ms[key] = NEVER_EXPIRES_MS if updated_ms is None else updated_ms
+
+    def older_than(self, before_ms: int) -> list[K]:
+        """Keys last written before a time."""
+        return [key for key, at_ms in self.updated_ms.items() if at_ms < before_ms]
+
+    def forget(self, before_ms: int) -> None:
+        """Drop what was last written before a time."""
+        for key in self.older_than(before_ms):
+            del self[key]
+            del self.updated_ms[key]
+
+    def clear(self) -> None:
+        super().clear()
+        self.updated_ms.clear()
+
+
+@dataclass(slots=True)
+class TxnMemory:
+    """Fed every `txn` action in log order; those of a checkpoint in the order `in_log_order`.
+
+    `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
+    (producer id, partition) -> last sequence. An `expired` action takes with it what was last
+    written before its version, a time; see txnlog.protocol.producer_expiry. `vacuum_age_ms` is the
+    smallest that any vacuum of this table has ever gone by.
+    """
+
+    markers: AgedVersions[int] = field(default_factory=AgedVersions)
+    sequences: AgedVersions[tuple[int, int]] = field(default_factory=AgedVersions)
+    transactions_expired_ms: int = -1
+    producers_expired_ms: int = -1
+    expiring_ms: int = -1
+    announced_ms: int = -1
+    vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
+
+    def set_txn(self, app_id: str, version: int, updated_ms: int | None) -> None:
+        """Take in one action; those that are about something else change nothing."""
+        key = producer_key(app_id)
+        if isinstance(key, int):
+            self.markers.put(key, version, updated_ms)
+        elif key is not None:
+            self.sequences.put(key, version, updated_ms)
+        elif app_id == EXPIRED_TRANSACTIONS:
+            self.transactions_expired_ms = version
+            self.markers.forget(version)
+        elif app_id == EXPIRED_PRODUCERS:
+            self.producers_expired_ms = version
+            self.sequences.forget(version)
+        elif app_id == EXPIRING_TRANSACTIONS:
+            self.expiring_ms = version
+            self.announced_ms = -1 if updated_ms is None else updated_ms
+        elif app_id == VACUUM_AGE:
+            self.vacuum_age_ms = version
+
+
+def producer_key(app_id: str) -> int | tuple[int, int] | None:
+    """Producer id of a marker, (producer id, partition) of a sequence, None for other actions."""
+    if not app_id.startswith(TXN_PREFIX):
+        return None
+    first, dash, number = app_id[len(TXN_PREFIX) :].partition("-")
+    if not first.isdigit():
+        return None
+    if not dash:
+        return int(first)
+    return (int(first), int(number)) if number.isdigit() else None
+
+
+def is_horizon(app_id: str) -> bool:
+    """Whether an action makes others be forgotten: those before it, never those after it."""
+    return app_id in (EXPIRED_TRANSACTIONS, EXPIRED_PRODUCERS)
+
+
+def is_expired(
+    app_id: str, updated_ms: int | None, *, transactions_ms: int, producers_ms: int
+) -> bool:
+    """Whether one of the two horizons takes this action with it."""
+    key = producer_key(app_id)
+    if key is None or updated_ms is None:
+        return False
+    return updated_ms < (transactions_ms if isinstance(key, int) else producers_ms)

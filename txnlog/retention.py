@@ -1,0 +1,104 @@
+"""Retention: files past retention.ms or retention.bytes, or below the log start, leave the topic.
+
+They leave the table by a commit; whoever reads them goes on, and vacuum deletes the bytes later.
+Every step decides anew on the topic's newest state, so that a process which dies at any moment, a
+lost reply, or a second one at the same work leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from txnlog.cluster import Cluster
+from txnlog.errors import TxnLogError
+from txnlog.protocol.retention import FILES_MAX, RetentionLimits, Undated, prepare_retention
+from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.storage.topic_log import TopicLog
+from txnlog.topic_configs import config_value
+
+logger = logging.getLogger("txnlog")
+
+CHECK_INTERVAL_MS_DEFAULT = 300_000
+"""log.retention.check.interval.ms."""
+
+STEPS_MAX = 1_000
+"""Most steps in one topic before the others have their turn; the rest is for the next check."""
+
+
+class Retention:
+    """What keeps the topics of one cluster within their limits. The constructor does no I/O."""
+
+    def __init__(self, cluster: Cluster, *, files_max: int = FILES_MAX) -> None:
+        self._cluster = cluster
+        self._files_max = files_max
+        self._written_ms: dict[str, dict[str, int]] = {}
+
+    def enforce_all(self) -> int:
+        """Remove what may go from every topic; how many files that were.
+
+        A topic that cannot be written delays its own files only (R37): what it raised is raised at
+        the end.
+        """
+        names = self._cluster.list_topics()
+        self._written_ms = {name: self._written_ms.get(name, {}) for name in names}
+        removed = 0
+        errors: list[TxnLogError] = []
+        for name in names:
+            try:
+                removed += self.enforce(name)
+            except TxnLogError as error:
+                errors.append(error)
+        if errors:
+            if removed:
+                logger.info("Retention removed %d files, and not all it should", removed)
+            raise errors[0]
+        return removed
+
+    def enforce(self, topic: str) -> int:
+        """Remove what may go from one topic; how many files that were.
+
+        Raises TopicAuthorizationError, CommitStateUnknownError, StorageError, and
+        ObjectNotFoundError or CorruptLogError that name a file.
+        """
+        log = self._cluster.topic_log(topic)
+        removed = 0
+        for _ in range(STEPS_MAX):
+            decision = log.transact(lambda state: self._decide(topic, state))
+            if decision is None:
+                break
+            if isinstance(decision, TopicCommit):
+                removed += len(decision.removes)
+            else:
+                self._date(log, decision)
+        self._forget_removed(log)
+        return removed
+
+    def _decide(self, topic: str, state: TopicState) -> TopicCommit | Undated | None:
+        return prepare_retention(
+            state,
+            limits=_limits(state),
+            # Compared with records' times and files' times; nobody's wall clock.
+            now_ms=self._cluster.store.now_ms(),
+            written_ms=self._written_ms.setdefault(topic, {}),
+            files_max=self._files_max,
+        )
+
+    def _date(self, log: TopicLog, undated: Undated) -> None:
+        """Ask the store when files were written; they never change after that."""
+        for path in undated.paths:
+            found = log.store.head(f"{log.path}/{path}")
+            self._written_ms[log.name][path] = found.last_modified_ms
+
+    def _forget_removed(self, log: TopicLog) -> None:
+        known = self._written_ms[log.name]
+        live = log.view.by_path
+        self._written_ms[log.name] = {path: at for path, at in known.items() if path in live}
+
+
+def _limits(state: TopicState) -> RetentionLimits:
+    if "delete" not in str(config_value(state.config, "cleanup.policy")).split(","):
+        return RetentionLimits()
+    return RetentionLimits(
+        retention_ms=int(config_value(state.config, "retention.ms")),
+        retention_bytes=int(config_value(state.config, "retention.bytes")),
+    )
