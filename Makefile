@@ -33,7 +33,7 @@ demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills a
 	@$(PY) jobs/flights.py $(ARGS)
 
 test: java $(VENV)/.jars ## all tests but those of soak and ways-in
-	@$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)

@@ -24,6 +24,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 COMMITTED = "txn_status IN ('none', 'committed')"
+MARKERS = "WRITE TXN MARKERS"
+"""The operation that ends a transaction in a topic. The pipeline aborts none that wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,15 +198,17 @@ def committed_offsets(spark: SparkSession, root: str, group_id: str) -> dict[str
 
 
 def count_transactions(spark: SparkSession, root: str, topics: Sequence[str]) -> int:
-    """How many committed transactions wrote to any of the topics, by their headers in Delta."""
-    headers = [
-        spark.sql(
-            f"SELECT DISTINCT producer_id, producer_epoch FROM delta.`{root}/{topic}` "
-            "WHERE txn_status = 'committed'"
-        )
+    """How many committed transactions wrote to any of the topics, by the history of their tables.
+
+    Not by the headers of their batches: compaction has merged those.
+    """
+    ends = [
+        spark.sql(f"DESCRIBE HISTORY delta.`{root}/{topic}`")
+        .where(f"operation = '{MARKERS}'")
+        .select("operationParameters.producerId", "operationParameters.producerEpoch")
         for topic in topics
     ]
-    return reduce(lambda above, below: above.union(below), headers).distinct().count()
+    return reduce(lambda above, below: above.union(below), ends).distinct().count()
 
 
 def check_root(spark: SparkSession, root: str, months: Sequence[int] | None = None) -> Report:

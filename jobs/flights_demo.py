@@ -1,4 +1,4 @@
-"""The demo: feed and split the flights while the driver is killed again and again, then check."""
+"""The demo: split the flights while the driver is killed again and again, tidy up, then check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from pathlib import Path
 from flights_check import Report
 from flights_data import FlightsDataError, read_flights
 from flights_display import Display, print_table
-from flights_driver import DriverError, DriverProcess, driver_environment, spark_submit_command
+from flights_driver import (
+    DriverError,
+    DriverProcess,
+    driver_environment,
+    spark_submit_command,
+    txnlog_command,
+)
 from flights_kills import KillKind, plan_kills
 from flights_pipeline import INPUT_TOPIC, OUTPUT_TOPICS
 from flights_supervisor import ROOT, Supervisor, Tally
@@ -51,12 +57,22 @@ def run_demo(options: DemoOptions) -> int:
             environment = driver_environment(scratch, extra)
             return DriverProcess(spark_submit_command(arguments), environment, log)
 
+        def start_txnlog(arguments: Sequence[str], log: Path) -> DriverProcess:
+            return DriverProcess(txnlog_command(arguments), driver_environment(scratch, {}), log)
+
         supervisor = Supervisor(
-            data_dir, total, display, start, _row_counter(data_dir), options.max_offsets_per_trigger
+            data_dir,
+            total,
+            display,
+            start,
+            start_txnlog,
+            _row_counter(data_dir),
+            options.max_offsets_per_trigger,
         )
         try:
             supervisor.feed(options.months)
             tally = supervisor.run(plan)
+            supervisor.tidy_up()
             report = supervisor.check(options.months)
         except DriverError as error:
             display.event(f"error: {error}")
@@ -127,6 +143,7 @@ def _print_outcome(display: Display, data_dir: Path, tally: Tally, report: Repor
             *by_topic,
             ("transactions", f"{report.transactions:,}"),
             ("kills survived", f"{tally.kills}"),
+            ("small files compacted before the check", f"{tally.files_compacted:,}"),
             ("duplicates", f"{output.duplicates:,}"),
             ("missing", f"{output.missing:,}"),
             ("out of order", f"{output.out_of_order:,}"),

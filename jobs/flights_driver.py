@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,11 @@ def spark_submit_command(arguments: Sequence[str]) -> list[str]:
         *(word for name, value in settings.items() for word in ("--conf", f"{name}={value}")),
         *("jobs/flights.py", *arguments),
     ]
+
+
+def txnlog_command(arguments: Sequence[str]) -> list[str]:
+    """`txnlog <arguments>` with this Python."""
+    return [sys.executable, "-c", "from txnlog.cli.main import run; run()", *arguments]
 
 
 def driver_environment(scratch: Path, extra: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Feeds, streams, kills and restarts as planned, and gathers the figures on the way."""
+"""Feeds, streams, kills, restarts and tidies up as planned, and gathers the figures on the way."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import time
@@ -30,6 +31,7 @@ class Tally:
     busy_s: float = 0.0
     busy_rows: int = 0
     restart_s: list[float] = field(default_factory=list)
+    files_compacted: int = 0
 
     @property
     def rows_per_busy_s(self) -> float:
@@ -45,8 +47,8 @@ class Tally:
 class Supervisor:
     """Starts the streaming driver, kills it as planned, starts it again, until all is through.
 
-    start_driver takes the driver's arguments and environment; count_rows tells how many rows a
-    read_committed reader sees in the output topics.
+    start_driver takes the driver's arguments and environment, start_txnlog those of the command
+    line; count_rows tells how many rows a read_committed reader sees in the output topics.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Supervisor:
         total: int,
         display: Display,
         start_driver: Callable[[Sequence[str], dict[str, str], Path], DriverProcess],
+        start_txnlog: Callable[[Sequence[str], Path], DriverProcess],
         count_rows: Callable[[], int],
         max_offsets_per_trigger: int,
     ) -> None:
@@ -64,6 +67,7 @@ class Supervisor:
         self._total = total
         self._display = display
         self._start_driver = start_driver
+        self._start_txnlog = start_txnlog
         self._count_rows = count_rows
         self._max_offsets_per_trigger = max_offsets_per_trigger
         self._running: list[DriverProcess] = []
@@ -91,6 +95,23 @@ class Supervisor:
         self._watch_to_end(self._stream("--available-now"), "the last driver")
         self.tally.stream_s = time.monotonic() - started_s
         return self.tally
+
+    def tidy_up(self) -> None:
+        """Let `txnlog housekeeping` merge the small files that so many transactions have left.
+
+        Raises: DriverError when it fails.
+        """
+        command = ["--root", str(self.root), "--output", "json", "housekeeping", "--once"]
+        keeper = self._start_txnlog(command, self._log("housekeeping"))
+        self._running.append(keeper)
+        while keeper.exit_code() is None:
+            self._display.status("housekeeping", self._total)
+            time.sleep(POLL_S)
+        if keeper.exit_code() != 0:
+            raise keeper.failure(f"Housekeeping failed with exit code {keeper.exit_code()}.")
+        done = {duty["DUTY"]: duty["COUNT"] for duty in json.loads(keeper.log_tail(lines=1))}
+        self.tally.files_compacted = done["files compacted"]
+        self._display.event(f"housekeeping: {self.tally.files_compacted} small files compacted")
 
     def check(self, months: Sequence[int] | None) -> Report:
         """Let a process of its own read everything back.

@@ -43,13 +43,6 @@ settings.register_profile(
 settings.load_profile("txnlog")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that starts Spark stays in one worker of `make test`: two would starve each other."""
-    for item in items:
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A folder with a short path, for what Spark leaves: its sockets' paths hold 100 bytes."""
@@ -60,7 +53,7 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(scratch: Path) -> Iterator[SparkSession]:
-    """One local[2] session with the settings of conf/, shared by every test that allows it.
+    """One local[2] session per worker with the settings of conf/, for every test that allows it.
 
     `local[2]` fails a job at its first task error. A test that needs retries, other settings or a
     driver it can kill starts its own, in a process of its own.

@@ -64,6 +64,15 @@ if "--available-now" not in sys.argv:
     time.sleep(60)
 """
 
+# What `txnlog housekeeping --once --output json` prints, after a warning.
+HOUSEKEEPING = """
+import json, os, sys
+print("a warning", file=sys.stderr, flush=True)
+if "KEEPER_EXIT" in os.environ:
+    sys.exit(int(os.environ["KEEPER_EXIT"]))
+print(json.dumps([{"DUTY": "files compacted", "COUNT": 12}, {"DUTY": "other", "COUNT": 3}]))
+"""
+
 Make = Callable[..., Supervisor]
 
 
@@ -78,6 +87,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             environment = {**inherited, "TOTAL": str(TOTAL), **extra, **own}
             return DriverProcess([sys.executable, "-c", STAND_IN, *arguments], environment, log)
 
+        def start_txnlog(arguments: Sequence[str], log: Path) -> DriverProcess:
+            command = [sys.executable, "-c", HOUSEKEEPING, *arguments]
+            return DriverProcess(command, {**os.environ, **extra}, log)
+
         rows = tmp_path / "txnlog" / "rows"
         console = Console(file=io.StringIO(), force_terminal=False)
         return Supervisor(
@@ -85,6 +98,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             TOTAL,
             Display(TOTAL, console),
             start,
+            start_txnlog,
             lambda: rows.stat().st_size if rows.exists() else 0,
             6_000,
         )
@@ -171,6 +185,18 @@ def test_supervisor_open_transaction_at_the_end_is_a_problem(
     monkeypatch.setattr("flights_supervisor.unsettled_transactions", lambda _: 1)
     assert supervisor.check(None).problems == ("transaction state: 1 transactions were left open",)
     supervisor.close()
+
+
+def test_supervisor_tells_what_housekeeping_did(make: Make) -> None:
+    """And fails when it failed, with the end of its log."""
+    supervisor = make()
+    run(supervisor, "")
+    supervisor.tidy_up()
+    assert supervisor.tally.files_compacted == 12
+    failing = make(KEEPER_EXIT="4")
+    run(failing, "")
+    with pytest.raises(DriverError, match=r"exit code 4(.|\n)*a warning"):
+        failing.tidy_up()
 
 
 def test_display_without_terminal_prints_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
