@@ -34,7 +34,7 @@ class Scale:
 
 FULL = Scale(
     rounds=3,
-    peer_rounds=5,
+    peer_rounds=3,
     transactions=10_000,
     tails=500,
     client_transactions=2_000,

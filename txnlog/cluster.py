@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from txnlog.coordinator import TransactionCoordinator
-from txnlog.errors import ConfigError, NotCoordinatorError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    ConfigError,
+    ForeignTableError,
+    NotCoordinatorError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.groups import GroupCoordinator
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
@@ -127,13 +132,19 @@ class Cluster:
         return log
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
-        """Names of the live topics, sorted; only those that match are looked into."""
+        """Names of the live topics, sorted; only those that match are looked into.
+
+        Delta tables of others may lie among them; they are no topics.
+        """
         found = []
         for name in sorted(self.store.list_folders()):
             if name.startswith(INTERNAL_PREFIX) or not TOPIC_NAME.match(name) or not matches(name):
                 continue
             log = self.topic_log(name)
-            log.refresh()
+            try:
+                log.refresh()
+            except ForeignTableError:
+                continue
             if log.exists:
                 found.append(name)
         return found

@@ -58,6 +58,10 @@ class InvalidTopicError(TxnLogError):
     code = 17
 
 
+class ForeignTableError(InvalidTopicError):
+    """A Delta table below the root that is none of txnlog's, under the name of a topic."""
+
+
 class InvalidPartitionsError(TxnLogError):
     """A number of partitions that cannot be."""
 

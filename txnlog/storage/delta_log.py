@@ -18,6 +18,7 @@ from txnlog.clock import backoff_ms
 from txnlog.errors import (
     ConfigError,
     CorruptLogError,
+    ForeignTableError,
     LogGapError,
     ObjectNotFoundError,
     StorageError,
@@ -111,11 +112,18 @@ class LogSettings:
 class DeltaLog:
     """One table's log: `refresh` tails it into a View, `commit` appends to it.
 
-    Not thread-safe: one thread at a time. The constructor does no I/O.
+    `mark` is a table property that a table of somebody else under this name would not have. Not
+    thread-safe: one thread at a time. The constructor does no I/O.
     """
 
     def __init__(
-        self, store: ObjectStore, path: str, view: View, *, settings: LogSettings | None = None
+        self,
+        store: ObjectStore,
+        path: str,
+        view: View,
+        *,
+        settings: LogSettings | None = None,
+        mark: str | None = None,
     ) -> None:
         self.store = store
         self.path = path
@@ -123,6 +131,7 @@ class DeltaLog:
         self.version = -1
         self.metadata: Metadata | None = None
         self._view = view
+        self._mark = mark
         self._clock = store.clock
         self._confirmed_ms: int | None = None
         self._last_writer = False
@@ -149,7 +158,8 @@ class DeltaLog:
     def refresh(self) -> None:
         """Bring the view up to the head of the log; a table that is not there has version -1.
 
-        Raises CorruptLogError, LogGapError, UnsupportedProtocolError, StorageError.
+        Raises CorruptLogError, LogGapError, UnsupportedProtocolError, ForeignTableError,
+        StorageError.
         """
         for _ in range(_TAIL_BEFORE_LISTING):
             if not self._trusted():
@@ -277,11 +287,15 @@ class DeltaLog:
         ]
 
     def _apply(self, commit: Commit) -> None:
+        protocol = None
         for action in commit.actions:
             if isinstance(action, Protocol):
-                self._check_protocol(action)
+                protocol = action
             elif isinstance(action, Metadata):
+                self._check_ours(action)
                 self.metadata = action
+        if protocol is not None:
+            self._check_protocol(protocol)
         try:
             self._view.apply(commit)
         except TxnLogError:
@@ -294,6 +308,14 @@ class DeltaLog:
                 file=commit_path(self.path, commit.version),
             ) from error
         self.version = commit.version
+
+    def _check_ours(self, metadata: Metadata) -> None:
+        if self._mark is not None and self._mark not in metadata.configuration:
+            raise ForeignTableError(
+                f"{self.store.url}/{self.path} is a Delta table of something else: it has no "
+                f"property {self._mark!r}. Choose another name for the topic, or another root.",
+                table=self.path,
+            )
 
     def _check_protocol(self, protocol: Protocol) -> None:
         reader, writer = protocol.min_reader_version, protocol.min_writer_version

@@ -110,7 +110,8 @@ class TopicLog:
         self.name = name
         self.path = name
         self.view = TopicView(name)
-        self.log = DeltaLog(store, name, self.view, settings=settings)
+        mark = CONFIG_PREFIX + "partitions"
+        self.log = DeltaLog(store, name, self.view, settings=settings, mark=mark)
 
     @property
     def topic_id(self) -> str:
