@@ -32,6 +32,8 @@ venv: java $(VENV)/.jars ## set up .venv and the Delta jar, nothing else
 demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills and a lost checkpoint
 	@$(PY) jobs/flights.py $(ARGS)
 
+# Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
+test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 test: java $(VENV)/.jars ## all tests but those of soak and ways-in
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 

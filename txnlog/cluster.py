@@ -136,18 +136,25 @@ class Cluster:
 
         Delta tables of others may lie among them; they are no topics.
         """
-        found = []
-        for name in sorted(self.store.list_folders()):
-            if name.startswith(INTERNAL_PREFIX) or not TOPIC_NAME.match(name) or not matches(name):
-                continue
-            log = self.topic_log(name)
-            try:
-                log.refresh()
-            except ForeignTableError:
-                continue
-            if log.exists:
-                found.append(name)
-        return found
+        names = [name for name in self.topic_names() if matches(name)]
+        return [name for name in names if self.find_topic(name) is not None]
+
+    def topic_names(self) -> list[str]:
+        """Names of the folders that may be topics, sorted; none is looked into."""
+        return [
+            name
+            for name in sorted(self.store.list_folders())
+            if TOPIC_NAME.match(name) and not name.startswith(INTERNAL_PREFIX)
+        ]
+
+    def find_topic(self, name: str) -> TopicLog | None:
+        """The topic's log, tailed to its head; None if it is deleted, or a folder of others."""
+        log = self.topic_log(name)
+        try:
+            log.refresh()
+        except ForeignTableError:
+            return None
+        return log if log.exists else None
 
     def create_topic(
         self,

@@ -89,11 +89,14 @@ class Compactor:
 
     def _work(self) -> Iterator[int]:
         errors: list[TxnLogError] = []
-        names = self._cluster.list_topics()
+        names = self._cluster.topic_names()
         self._looked = {name: self._looked[name] for name in names if name in self._looked}
         for name in names:
             try:
-                yield from self._topic(name)
+                if self._cluster.find_topic(name) is None:
+                    self._looked.pop(name, None)
+                else:
+                    yield from self._topic(name)
             except TxnLogError as error:
                 errors.append(error)
         if errors:

@@ -130,9 +130,9 @@ class TransactionCoordinator:
         manifest: Manifest | None = None,
     ) -> TransactionMetadata:
         """AddPartitionsToTxn for eager publication: must come before the first data (R30)."""
-        return self._transition(
-            row,
-            lambda now: prepare_add_partitions(
+
+        def decide(now: TransactionMetadata | None) -> Transition | Done:
+            decision = prepare_add_partitions(
                 now,
                 transactional_id=row.transactional_id,
                 producer_id=row.producer_id,
@@ -142,8 +142,12 @@ class TransactionCoordinator:
                 groups=tuple(groups),
                 manifest=manifest,
                 now_ms=self._now_ms(),
-            ),
-        )
+            )
+            if manifest is not None and isinstance(decision, Transition):
+                self.check_ages(manifest.batches)
+            return decision
+
+        return self._transition(row, decide)
 
     def append(
         self,
@@ -185,9 +189,11 @@ class TransactionCoordinator:
         has `decided` in its context, leaves it for the next one to finish.
         """
         measured = phases or Phases()
+        # Those of a prepared transaction are named already, and stay however old they get (R72).
+        fresh = () if row.pending.prepared_by_client else batches
         try:
             with measured.measure("tail"):
-                self.check_batches(batches)
+                self.check_batches(fresh)
             if offsets:
                 with measured.measure("pending"):
                     self._cluster.groups.add_pending(row, offsets)
@@ -200,7 +206,7 @@ class TransactionCoordinator:
         manifest = Manifest(batches=tuple(batches), groups=groups)
         reach("prepare_commit.before")
         return self._end(
-            row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=batches
+            row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=fresh
         )
 
     def prepare(

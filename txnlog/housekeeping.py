@@ -134,12 +134,21 @@ class Housekeeper:
         """Every duty once, due or not: what it found to do. None: another one has the lease.
 
         Time-outs and expiry need a process that stays: what this one sees for the first time has
-        no age yet. Raises StorageError, StorePermissionError.
+        no age yet. Raises StorageError, StorePermissionError; what a duty raised after the others.
         """
         self._lease.take()
         if not self._lease.is_held:
             return None
-        return {duty.name: _exhausted(duty) for duty in self._duties}
+        done: dict[str, int] = {}
+        errors: list[TxnLogError] = []
+        for duty in self._duties:
+            try:
+                done[duty.name] = _exhausted(duty)
+            except TxnLogError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return done
 
     def find(self) -> list[Doomed]:
         """What the hygiene of logs and files would remove now, without the lease or any write.

@@ -24,9 +24,10 @@ from txnlog.storage.log_cleaning import clean_log, find_cleanable
 from txnlog.storage.row_log import OffsetsLog
 from txnlog.storage.topic_log import TopicLog
 from txnlog.storage.transact import transact
-from txnlog.vacuum import Vacuum, topic_logs
+from txnlog.vacuum import Vacuum, log_left_out, topic_logs
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 EXPIRED_LOG_FILE = "log file that a checkpoint replaces"
 EXPIRED_MARKER = "marker of a producer id that has no row"
@@ -66,58 +67,65 @@ class Hygiene:
     def clean_logs(self) -> int:
         """Delete expired commits and checkpoints of every table; how many files that were."""
         now_ms = self._store.now_ms()
-        return sum(
-            self._each(
-                self._tables(),
-                lambda table: clean_log(self._store, table, self._log_settings, now_ms=now_ms),
-            )
+        errors: list[TxnLogError] = []
+        deleted = _each(
+            self._tables(topic_logs(self._cluster, errors)),
+            lambda table: clean_log(self._store, table, self._log_settings, now_ms=now_ms),
+            errors,
         )
+        return _total(deleted, errors)
 
     def expire_producers(self) -> int:
         """Forget producers that nobody hears of any more; how many entries that were."""
         living = self._living()
-        return sum(self._each(self._producer_tables(), lambda log: self._expire(log, living)))
+        errors: list[TxnLogError] = []
+        expired = _each(
+            self._producer_tables(topic_logs(self._cluster, errors)),
+            lambda log: self._expire(log, living),
+            errors,
+        )
+        return _total(expired, errors)
 
     def vacuum(self) -> int:
         """Delete files that no table names any more; how many that were."""
         return self._vacuum.run()
 
     def find(self) -> list[Doomed]:
-        """What all of these would remove now; writes nothing."""
+        """What all of these would remove now; writes nothing. What cannot be read is logged."""
         now_ms = self._store.now_ms()
-        found = [
-            Doomed(item.path, EXPIRED_LOG_FILE, now_ms - item.last_modified_ms, item.size_bytes)
-            for table in self._tables()
-            for item in find_cleanable(self._store, table, self._log_settings, now_ms=now_ms)
-        ]
         living = self._living()
-        for log in self._producer_tables():
-            found += self._expired(log, living, now_ms)
-        return found + self._vacuum.find()
+        errors: list[TxnLogError] = []
+        topics = topic_logs(self._cluster, errors)
+        found = [
+            *_each(self._tables(topics), lambda table: self._cleanable(table, now_ms), errors),
+            *_each(
+                self._producer_tables(topics),
+                lambda log: self._expired(log, living, now_ms),
+                errors,
+            ),
+        ]
+        log_left_out(errors)
+        return [doomed for some in found for doomed in some] + self._vacuum.find()
 
     # -- tables ----------------------------------------------------------------------------------
 
-    def _tables(self) -> list[str]:
+    def _tables(self, topics: Iterable[TopicLog]) -> list[str]:
         cluster = self._cluster
         return [
             cluster_log.PATH,
             cluster.offsets_log().path,
             *(cluster.shard(number).path for number in range(cluster.shards)),
-            *(log.path for log in topic_logs(cluster)),
+            *(log.path for log in topics),
         ]
 
-    def _producer_tables(self) -> list[TopicLog | OffsetsLog]:
-        return [self._cluster.offsets_log(), *topic_logs(self._cluster)]
+    def _producer_tables(self, topics: Iterable[TopicLog]) -> list[TopicLog | OffsetsLog]:
+        return [self._cluster.offsets_log(), *topics]
 
-    def _each(self, tables: Iterable[T], act: Callable[[T], int]) -> Iterator[int]:
-        errors = []
-        for table in tables:
-            try:
-                yield act(table)
-            except TxnLogError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+    def _cleanable(self, table: str, now_ms: int) -> list[Doomed]:
+        return [
+            Doomed(item.path, EXPIRED_LOG_FILE, now_ms - item.last_modified_ms, item.size_bytes)
+            for item in find_cleanable(self._store, table, self._log_settings, now_ms=now_ms)
+        ]
 
     # -- producers -------------------------------------------------------------------------------
 
@@ -178,6 +186,22 @@ class Hygiene:
             Doomed(f"{handle.path}: {TXN_PREFIX}{name}", reason, now_ms - at_ms, 0)
             for name, reason, at_ms in found
         ]
+
+
+def _each(tables: Iterable[T], act: Callable[[T], R], errors: list[TxnLogError]) -> Iterator[R]:
+    for table in tables:
+        try:
+            yield act(table)
+        except TxnLogError as error:
+            errors.append(error)
+
+
+def _total(counts: Iterable[int], errors: list[TxnLogError]) -> int:
+    """The sum, once all is done; raises the first of the errors met on the way."""
+    total = sum(counts)
+    if errors:
+        raise errors[0]
+    return total
 
 
 def _open_ids(handle: TopicLog | OffsetsLog) -> set[int]:

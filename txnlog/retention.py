@@ -36,16 +36,19 @@ class Retention:
     def enforce_all(self) -> int:
         """Remove what may go from every topic; how many files that were.
 
-        A topic that cannot be written delays its own files only (R37): what it raised is raised at
-        the end.
+        A topic that cannot be read or written delays its own files only (R37): what it raised is
+        raised at the end.
         """
-        names = self._cluster.list_topics()
+        names = self._cluster.topic_names()
         self._written_ms = {name: self._written_ms.get(name, {}) for name in names}
         removed = 0
         errors: list[TxnLogError] = []
         for name in names:
             try:
-                removed += self.enforce(name)
+                if self._cluster.find_topic(name) is None:
+                    del self._written_ms[name]
+                else:
+                    removed += self.enforce(name)
             except TxnLogError as error:
                 errors.append(error)
         if errors:

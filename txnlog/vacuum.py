@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from txnlog.errors import CorruptLogError, TxnLogError, UnsupportedProtocolError
-from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME
+from txnlog.errors import (
+    CorruptLogError,
+    ForeignTableError,
+    TxnLogError,
+    UnsupportedProtocolError,
+)
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
@@ -48,24 +52,34 @@ logger = logging.getLogger("txnlog")
 DELETED_AT_ONCE = 1_000
 
 
-def topic_logs(cluster: Cluster) -> list[TopicLog]:
+def topic_logs(cluster: Cluster, errors: list[TxnLogError]) -> list[TopicLog]:
     """Every topic there is or was: a deleted one has a log, and files for a while.
 
-    Other folders below the root are left alone: other tables, and what cannot be read.
+    Other folders below the root are left alone: other tables, and damaged ones, which are logged.
+    What the store refused is added to `errors`.
     """
     found = []
-    for name in sorted(cluster.store.list_folders()):
-        if name.startswith(INTERNAL_PREFIX) or not TOPIC_NAME.match(name):
-            continue
+    for name in cluster.topic_names():
         log = cluster.topic_log(name)
         try:
             log.refresh()
+        except ForeignTableError:
+            continue
         except (CorruptLogError, UnsupportedProtocolError) as error:
             logger.warning("Housekeeping leaves %s alone: %s", name, error)
+            continue
+        except TxnLogError as error:
+            errors.append(error)
             continue
         if log.log.exists and "partitions" in log.config:
             found.append(log)
     return found
+
+
+def log_left_out(errors: Iterable[TxnLogError]) -> None:
+    """Tell what a dry run could not look at: its list has no end to raise it at."""
+    for error in errors:
+        logger.warning("A dry run goes on without what could not be read: %s", error)
 
 
 @dataclass(slots=True)
@@ -115,29 +129,33 @@ class Vacuum:
         self._log_retention_ms = retention_ms if log_retention_ms is None else log_retention_ms
 
     def find(self) -> list[Doomed]:
-        """What `run` would delete now; writes nothing."""
+        """What `run` would delete now; writes nothing. Tables that cannot be read are logged."""
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
         named = self._named()
-        return [
-            doomed
-            for table in self._tables(now_ms, age_ms)
-            for doomed in self._doomed(table, named, now_ms, age_ms)
-        ]
+        found: list[Doomed] = []
+        errors: list[TxnLogError] = []
+        for table in self._tables(now_ms, age_ms, errors):
+            try:
+                found += self._doomed(table, named, now_ms, age_ms)
+            except TxnLogError as error:
+                errors.append(error)
+        log_left_out(errors)
+        return found
 
     def run(self) -> int:
         """Delete what may go; how many files that were.
 
-        A table that cannot be written keeps its files and stops no other: what it raised is raised
-        at the end.
+        A table that cannot be read or written keeps its files and stops no other: what it raised is
+        raised at the end.
         """
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
-        tables = self._tables(now_ms, age_ms)
+        errors: list[TxnLogError] = []
+        tables = self._tables(now_ms, age_ms, errors)
         topics = [table for table in tables if isinstance(table.handle, TopicLog)]
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
         deleted = 0
-        errors: list[TxnLogError] = []
         for table in rows:
             # A row's file is named by its own table only.
             try:
@@ -190,25 +208,33 @@ class Vacuum:
             self._wanted_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
         )
 
-    def _tables(self, now_ms: int, age_ms: int) -> list[_Table]:
+    def _tables(self, now_ms: int, age_ms: int, errors: list[TxnLogError]) -> list[_Table]:
         """Tables with files that are worth the barriers."""
         cluster = self._cluster
         handles: list[Handle] = [
-            *topic_logs(cluster),
+            *topic_logs(cluster, errors),
             *(cluster.shard(number) for number in range(cluster.shards)),
             cluster.offsets_log(),
         ]
         found = []
         for handle in handles:
-            table = _Table(handle, [])
-            files = self._files(table.name)
-            old = find_old(files, table.names, now_ms=now_ms, age_ms=age_ms)
-            if old:
-                handle.refresh()
-                table.old = [file for file in old if file.path not in table.live]
+            try:
+                table = self._table(handle, now_ms, age_ms)
+            except TxnLogError as error:
+                errors.append(error)
+                continue
             if table.old:
                 found.append(table)
         return found
+
+    def _table(self, handle: Handle, now_ms: int, age_ms: int) -> _Table:
+        table = _Table(handle, [])
+        files = self._files(table.name)
+        old = find_old(files, table.names, now_ms=now_ms, age_ms=age_ms)
+        if old:
+            handle.refresh()
+            table.old = [file for file in old if file.path not in table.live]
+        return table
 
     def _files(self, table: str) -> list[StoredFile]:
         return [

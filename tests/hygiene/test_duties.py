@@ -81,6 +81,9 @@ def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
     assert files <= set(before)
     assert {item.size_bytes for item in found if item.reason == NEVER_COMMITTED} == {7}
     keeper.run_once()
+    # What forgets a producer is a commit: the version below it stays for the retention.
+    shared.clock.advance_ms(DAY_MS + HOUR_MS)
+    keeper.run_once()
     assert files.isdisjoint(kept(shared))
     check_files(process(shared))
     check_cluster(process(shared))

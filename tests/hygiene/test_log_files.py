@@ -73,6 +73,58 @@ def test_idle_table_gets_a_checkpoint_and_loses_what_it_replaces() -> None:
     assert visible(process(shared), "last") == (True, True)
 
 
+def test_idle_table_is_checkpointed_once_while_its_last_commit_is_young() -> None:
+    """The checkpoint replaces nothing before that commit is old; the next one would not either."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    for number in range(15):
+        row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
+    shared.clock.advance_ms(DAY_MS + HOUR_MS)
+    cluster.coordinator.commit(row, both(cluster, "last"))
+    keeper = hygiene(shared, settings=PLAIN)
+    assert keeper.find() == []
+    assert keeper.clean_logs() == 0
+    before = log_names(cluster, "orders")
+    assert "00000000000000000016.checkpoint.parquet" in before
+    assert len(before) == 18
+    assert_idle(keeper)
+    shared.clock.advance_ms(DAY_MS + HOUR_MS)
+    assert keeper.clean_logs() > 30
+    assert log_names(cluster, "orders") == before[-2:]
+    assert_idle(keeper)
+    check_cluster(process(shared))
+
+
+def assert_idle(keeper: Hygiene) -> None:
+    """One more round, and nothing is written or deleted but what asks for the time."""
+    calls = faults(keeper._cluster).calls
+    first = len(calls)
+    assert keeper.clean_logs() == 0
+    changed = [path for verb, path in calls[first:] if verb in ("put", "delete")]
+    assert [path for path in changed if "/_clock/" not in path] == []
+
+
+def test_slow_table_gets_a_checkpoint_per_ten_expired_commits() -> None:
+    """A commit every six hours: its log stays short, and few checkpoints do that."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    keeper = hygiene(shared, settings=PLAIN)
+    row = owned(cluster, "a")
+    most = 0
+    for number in range(60):
+        row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
+        shared.clock.advance_ms(6 * HOUR_MS)
+        keeper.clean_logs()
+        keeper.clean_logs()
+        most = max(most, len(log_names(cluster, "orders")))
+    puts = [path for verb, path in faults(keeper._cluster).calls if verb == "put"]
+    made = [path for path in puts if path.startswith("orders/") and "checkpoint.parquet" in path]
+    assert 4 <= len(made) <= 6
+    assert most < 30
+    check_cluster(process(shared))
+
+
 def test_log_files_and_data_files_of_a_long_life_are_bounded() -> None:
     """Weeks of batch writes, renewed leases and deleted topics leave files of a week (R8)."""
     shared = world(config=FOREVER)

@@ -41,6 +41,17 @@ def test_prepared_transaction_is_unseen_and_never_times_out(publish: str) -> Non
     check_cluster(process(shared), settled=True)
 
 
+@BOTH
+def test_prepared_transaction_is_committed_however_old_its_files_are(publish: str) -> None:
+    """The outside database has said yes days ago: there is no way back from that (R72)."""
+    shared = world()
+    made, state = prepared(shared, publish)
+    shared.clock.advance_ms(6 * DAY_MS)
+    assert made.complete_transaction(state)
+    assert values(process(shared), "orders") == ["a"]
+    check_cluster(process(shared), settled=True)
+
+
 def sweep_for_a_day(shared: SharedMemory) -> None:
     sweeper = Sweeper(process(shared))
     sweeper.sweep_if_due()

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 import random
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, slots, write
-from txnlog.clock import VirtualClock
-from txnlog.errors import ConfigError, CorruptLogError, LogGapError
+from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.appends import prepare_append, prepare_marker
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.storage import checkpoints
-from txnlog.storage.checkpoints import checkpoint_path, clean_up, commit_path, create_checkpoint
+from txnlog.storage.checkpoints import (
+    checkpoint_path,
+    clean_up,
+    commit_path,
+    create_checkpoint,
+)
 from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.seals import MAGIC
 from txnlog.storage.topic_log import TopicLog
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_topic_rebuilds
 
 HINT = f"{TABLE}/_delta_log/_last_checkpoint"
@@ -252,73 +255,6 @@ def test_checkpoint_is_readable_by_delta_rs(tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path / "root" / TABLE))
     assert table.version() == 6
     assert table.transaction_version("3") == 3
-
-
-# --- Clean-up (rule 8) ----------------------------------------------------------------------------
-
-
-def test_clean_up_without_checkpoint_deletes_nothing(store: ObjectStore) -> None:
-    """The log is all there is."""
-    created(store, 3)
-    assert clean_up(store, TABLE, retention_ms=-1) == []
-
-
-def test_clean_up_goes_by_the_stores_clock() -> None:
-    """A machine whose clock runs days ahead must not delete what others still read (R34)."""
-    shared = SharedMemory()
-    log = created(shared.open(), 3)
-    checkpoint(shared.open())
-    wrong = VirtualClock(shared.clock.now_ms() + 365 * 24 * HOUR_MS)
-    store = shared.open(clock=wrong)
-    assert clean_up(store, TABLE, retention_ms=OFF.log_retention_ms) == []
-    shared.clock.advance_ms(OFF.log_retention_ms + 1)
-    write(log, 4)
-    wrong.advance_ms(OFF.log_retention_ms + 1)
-    assert len(clean_up(store, TABLE, retention_ms=OFF.log_retention_ms)) == 3
-
-
-def test_clean_up_keeps_the_retention_and_what_the_newest_checkpoint_needs() -> None:
-    """What stays must have no hole, and must begin with a checkpoint."""
-    shared = SharedMemory()
-    store = shared.open()
-    log = created(store, 2)
-    for number in range(3, 30):
-        shared.clock.advance_ms(HOUR_MS)
-        log.refresh()
-        write(log, number)
-        if number % 5 == 0:
-            checkpoint(store)
-            clean_up(store, TABLE, retention_ms=4 * HOUR_MS)
-            files = checkpoints.list_log(store, TABLE)
-            assert files.commits == list(range(files.commits[0], number + 1))
-            kept_ms = (
-                store.now_ms() - store.head(commit_path(TABLE, files.commits[0])).last_modified_ms
-            )
-            assert kept_ms <= 5 * HOUR_MS
-        assert opened(shared.open())[0].version == number
-    assert len(files.commits) <= 7
-
-
-def test_clean_up_dying_half_way_leaves_a_log_that_opens() -> None:
-    """Deletion goes from the oldest, so that a crash leaves no hole."""
-    for call in range(8):
-        shared = SharedMemory()
-        created(shared.open(), 4)
-        checkpoint(shared.open())
-        dying = shared.open()
-        dying.plan = lambda verb, path, d=dying, c=call: (
-            Fault.CRASH_AFTER if len(d.calls) == c else Fault.NONE
-        )
-        with suppress(SimulatedCrash):
-            clean_up(dying, TABLE, retention_ms=-1)
-        log, view = opened(shared.open())
-        assert (log.version, len(view.numbers)) == (4, 4)
-
-
-def test_settings_with_a_retention_shorter_than_what_is_trusted_are_refused() -> None:
-    """Half of the retention is how long a reader believes what it has read (R70)."""
-    with pytest.raises(ConfigError, match="log_retention_ms"):
-        LogSettings(log_retention_ms=HOUR_MS // 2)
 
 
 # --- Making one while committing ------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from txnlog.clock import VirtualClock
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.metadata import Owner
@@ -81,6 +83,57 @@ def test_put_if_absent_of_many_threads_has_one_winner(disk: LocalDisk) -> None:
             )
             assert won.count(True) == 1
             assert disk.get(f"{slot}") == writers[won.index(True)]
+
+
+@pytest.mark.parametrize("stood_still_ms", [0, 3_600_000])
+def test_put_if_absent_after_standing_still_has_the_time_at_which_it_appeared(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, stood_still_ms: int
+) -> None:
+    """Clean-up goes by the times of files: a commit must not be old when it appears (R70)."""
+    clock = VirtualClock()
+    monkeypatch.setattr(local_disk, "_clock", clock)
+    real = os.link
+
+    def stopped(temporary: str, target: str) -> None:
+        clock.advance_ms(stood_still_ms)
+        then_s = os.stat(temporary).st_mtime - stood_still_ms / 1000
+        os.utime(temporary, (then_s, then_s))
+        real(temporary, target)
+
+    monkeypatch.setattr(local_disk.os, "link", stopped)
+    assert disk.put_if_absent("a", b"data")
+    ((_, _, changed_ms),) = disk.list_files("", "")
+    assert abs(time.time() * 1000 - changed_ms) < 60_000
+    assert files(disk) == ["a"]
+
+
+def test_put_if_absent_that_is_quick_sets_no_times(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every commit pays for a system call."""
+    monkeypatch.setattr(local_disk, "_clock", VirtualClock())
+    monkeypatch.setattr(local_disk.os, "utime", None)
+    assert disk.put_if_absent("a", b"data")
+
+
+def test_put_if_absent_whose_time_cannot_be_set_has_landed_all_the_same(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network disks refuse it; the file is there for everybody."""
+    clock = VirtualClock()
+    monkeypatch.setattr(local_disk, "_clock", clock)
+    real = os.link
+
+    def stopped(temporary: str, target: str) -> None:
+        clock.advance_ms(3_600_000)
+        real(temporary, target)
+
+    def refused(path: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(local_disk.os, "link", stopped)
+    monkeypatch.setattr(local_disk.os, "utime", refused)
+    assert disk.put_if_absent("a", b"data")
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", ".."])

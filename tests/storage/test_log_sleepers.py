@@ -12,13 +12,13 @@ from txnlog.testing.faults import FaultsAt, SharedMemory
 
 
 def aged(shared: SharedMemory, log: DeltaLog, *, commits: int = 4) -> None:
-    """Let a day pass, with commits, a checkpoint and a clean-up that leaves only the newest."""
+    """Let a day pass, with commits, a checkpoint and a clean-up that leaves the last two."""
     for number in range(100, 100 + commits):
         write(log, number)
     shared.clock.advance_ms(30 * HOUR_MS)
+    create_checkpoint(log.store, TABLE, trust_ms=OFF.trust_ms)
     log.refresh()
     write(log, 200)
-    create_checkpoint(log.store, TABLE, trust_ms=OFF.trust_ms)
     assert clean_up(log.store, TABLE, retention_ms=OFF.log_retention_ms)
 
 

@@ -186,6 +186,7 @@ def test_large_remote_file_is_read_by_ranges(
     """A large file must not be fetched whole into memory."""
     written = write_batch_file(store, PATH, records(3_000))
     monkeypatch.setattr("txnlog.storage.parquet.READ_WHOLE_BELOW_BYTES", 100)
+    monkeypatch.setattr("txnlog.storage.parquet.SMALL_BYTES_MAX", 100)
     monkeypatch.setattr(store, "get", None)
     assert read(store, size_bytes=written.size_bytes).equals(expected(records(3_000)))
 

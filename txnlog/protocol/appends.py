@@ -101,8 +101,7 @@ def prepare_append(
 
 
 def _is_known(state: TopicState, producer_id: int, batch: StagedBatch) -> bool:
-    key = producer_id, batch.partition
-    return key in state.sequences or key in state.last_sequences
+    return (producer_id, batch.partition) in state.last_sequences
 
 
 def prepare_marker(
@@ -151,8 +150,11 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
     seen: dict[int, ProducerState | None] = {}
     known = []
     for add in adds:
-        before = seen.get(add.partition, state.sequences.get((add.producer_id, add.partition)))
-        newest = state.last_sequences.get((add.producer_id, add.partition), -1)
+        key = add.producer_id, add.partition
+        newest = state.last_sequences.get(key, -1)
+        # Of a forgotten producer some batches may be left: they no longer say which came last.
+        is_known = add.status == ONGOING or key in state.last_sequences
+        before = seen.get(add.partition, state.sequences.get(key) if is_known else None)
         first_offset = check_sequence(
             before,
             where=f"Topic {topic!r} partition {add.partition}",

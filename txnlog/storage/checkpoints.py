@@ -34,13 +34,15 @@ from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.storage.seals import check_span, read_seal
 
 if TYPE_CHECKING:
-    from txnlog.storage.delta_log import DeltaLog
+    from txnlog.storage.delta_log import DeltaLog, LogSettings
 
 log = logging.getLogger(__name__)
 
 _COMMIT = re.compile(r"(\d{20})\.json\Z")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet\Z")
 _FILES_PER_COMMIT_OF_INTERVAL = 100
+_BYTES_PER_FILE = 80
+_CLEANED_PER_RETENTION = 24
 
 
 def commit_path(table: str, version: int) -> str:
@@ -233,24 +235,26 @@ def after_commit(delta_log: DeltaLog) -> None:
         return
     if delta_log.version % settings.checkpoint_interval:
         return
-    arguments = (
-        delta_log.store,
-        delta_log.path,
-        settings.checkpoint_interval,
-        settings.log_retention_ms,
-        settings.trust_ms,
-    )
     if settings.checkpoint_mode == "inline":
-        _maintain_quietly(*arguments)
+        _maintain_quietly(delta_log.store, delta_log.path, settings, clean=_must_clean(delta_log))
     else:
-        _in_background(*arguments)
+        _in_background(delta_log)
 
 
-def _in_background(
-    store: ObjectStore, table: str, interval: int, retention_ms: int, trust_ms: int
-) -> None:
+def _must_clean(delta_log: DeltaLog) -> bool:
+    """Now and then: what has expired is found by listing the whole log, of a day's commits."""
+    now_ms, cleaned_ms = delta_log.store.clock.boot_ms(), delta_log.cleaned_ms
+    pause_ms = delta_log.settings.log_retention_ms // _CLEANED_PER_RETENTION
+    if cleaned_ms is not None and now_ms - cleaned_ms < pause_ms:
+        return False
+    delta_log.cleaned_ms = now_ms
+    return True
+
+
+def _in_background(delta_log: DeltaLog) -> None:
     """One thread, and at most one turn waiting for each table: a turn covers those before it."""
     global _worker
+    store, table, settings = delta_log.store, delta_log.path, delta_log.settings
     if _worker is None or _worker[0] != os.getpid():
         _worker = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint"))
         _waiting.clear()
@@ -258,10 +262,11 @@ def _in_background(
     if key in _waiting:
         return
     _waiting.add(key)
+    clean = _must_clean(delta_log)
 
     def turn() -> None:
         _waiting.discard(key)
-        _maintain_quietly(store, table, interval, retention_ms, trust_ms)
+        _maintain_quietly(store, table, settings, clean=clean)
 
     _worker[1].submit(turn)
 
@@ -273,23 +278,24 @@ def wait_for_background() -> None:
 
 
 def _maintain_quietly(
-    store: ObjectStore, table: str, interval: int, retention_ms: int, trust_ms: int
+    store: ObjectStore, table: str, settings: LogSettings, *, clean: bool
 ) -> None:
     try:
-        maintain(store, table, interval, retention_ms, trust_ms)
+        maintain(store, table, settings.checkpoint_interval, settings.trust_ms)
+        if clean:
+            clean_up(store, table, retention_ms=settings.log_retention_ms)
     except TxnLogError as error:
         log.warning("No checkpoint of %s this time, the next one will do: %s", table, error)
     except Exception:
         log.exception("No checkpoint of %s this time", table)
 
 
-def maintain(
-    store: ObjectStore, table: str, interval: int, retention_ms: int, trust_ms: int
-) -> None:
-    """Checkpoint the head if the newest one is old enough, then remove what has expired.
+def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> None:
+    """Checkpoint the head if the newest one is old enough.
 
     The interval grows with the number of live files, so that checkpoints cost a constant share.
     """
+    started_ms = store.clock.boot_ms()
     files = list_log(store, table)
     newest = files.newest_checkpoint
     behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
@@ -303,11 +309,7 @@ def maintain(
     )
     if behind < max(interval, size_bytes // (_BYTES_PER_FILE * _FILES_PER_COMMIT_OF_INTERVAL)):
         return
-    create_checkpoint(store, table, trust_ms=trust_ms)
-    clean_up(store, table, retention_ms=retention_ms)
-
-
-_BYTES_PER_FILE = 80
+    _checkpoint(store, files, started_ms, trust_ms)
 
 
 def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
@@ -316,8 +318,11 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
     Everything is read anew, and given up if that took longer than what is read may be believed.
     """
     started_ms = store.clock.boot_ms()
-    files = list_log(store, table)
-    newest = files.newest_checkpoint
+    return _checkpoint(store, list_log(store, table), started_ms, trust_ms)
+
+
+def _checkpoint(store: ObjectStore, files: LogFiles, started_ms: int, trust_ms: int) -> int:
+    table, newest = files.table, files.newest_checkpoint
     wanted = [v for v in files.commits if v > (newest if newest is not None else -1)]
     if not wanted:
         return newest if newest is not None else -1
@@ -344,7 +349,8 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
 def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
     """Delete commits and checkpoints that a newer checkpoint replaces and that have expired.
 
-    Oldest first, so that what stays has no hole. Returns the paths deleted.
+    A version can be opened for `retention_ms` after the next one took its place. Oldest first, so
+    that what stays has no hole. Returns the paths deleted.
     """
     files = list_whole_log(store, table)
     if files.newest_checkpoint is None:
@@ -355,24 +361,28 @@ def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
 
 
 def find_expired(files: LogFiles, *, before_ms: int) -> list[ObjectMeta]:
-    """What clean-up deletes, in its order: up to the first that was written after `before_ms`.
+    """What clean-up deletes, in its order: what was written by `before_ms`, below the anchor.
 
     `files` is a listing of the whole log.
     """
-    newest = files.newest_checkpoint
-    if newest is None:
+    anchor = find_anchor(files, before_ms=before_ms)
+    if anchor is None:
         return []
+    names = [commit_path(files.table, version) for version in files.commits if version < anchor]
+    names += [checkpoint_path(files.table, v) for v in files.checkpoints if v < anchor]
     items = {item.path: item for item in files.objects}
-    doomed = []
-    for version in files.commits:
-        item = items[commit_path(files.table, version)]
-        if version >= newest or item.last_modified_ms > before_ms:
-            break
-        doomed.append(item)
-    kept_from = files.commits[len(doomed)] if len(doomed) < len(files.commits) else newest
-    for version in files.checkpoints[:-1]:
-        item = items[checkpoint_path(files.table, version)]
-        # A checkpoint stays as long as the commits after it do: Delta time travel needs both.
-        if version < kept_from - 1 and item.last_modified_ms <= before_ms:
-            doomed.append(item)
-    return doomed
+    return [items[name] for name in names if items[name].last_modified_ms <= before_ms]
+
+
+def find_anchor(files: LogFiles, *, before_ms: int) -> int | None:
+    """The checkpoint from which, with the commits after it, all that must stay can be built.
+
+    That is each version which was the newest one at `before_ms` or later: the one below the first
+    commit written since, and those above. None: there is no such checkpoint, all files are needed.
+    """
+    written_ms = {item.path: item.last_modified_ms for item in files.objects}
+    young = (v for v in files.commits if written_ms[commit_path(files.table, v)] > before_ms)
+    first_young = next(young, None)
+    if first_young is None:
+        return files.newest_checkpoint
+    return max((v for v in files.checkpoints if v < first_young), default=None)

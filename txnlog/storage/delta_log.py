@@ -130,6 +130,8 @@ class DeltaLog:
         self.settings = settings or LogSettings()
         self.version = -1
         self.metadata: Metadata | None = None
+        self.cleaned_ms: int | None = None
+        """By the boot clock: when this process last looked for log files to remove."""
         self._view = view
         self._mark = mark
         self._clock = store.clock

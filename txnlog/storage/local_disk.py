@@ -1,8 +1,8 @@
 """A folder on a local disk, by system calls: the puts and gets of a commit's path.
 
 The object store library does the same through a pool of threads, and the hand-over to them costs
-several times what the calls do. Listings, which are rare, are left to it; so the names of files
-under way end in "#<number>", which it takes for no objects.
+several times what the calls do; and its listing asks the disk about each file that is there, not
+only those after a name. Names of files under way end in "#<number>": no listing has them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import re
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
+from txnlog.clock import SystemClock
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 _TEMPORARY = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _IS_TEMPORARY = re.compile(r"#\d+\Z")
+_PUT_MS_MAX = 1_000
+_clock = SystemClock()
 
 
 class LocalDisk:
@@ -76,9 +80,12 @@ class LocalDisk:
     def put_if_absent(self, path: str, data: Any) -> bool:
         """Create the file, whole. False: there is one. An error may come after it is there."""
         target = self.path(path)
+        begun_ms = _clock.boot_ms()
         temporary = self._write_temporary(target, data)
         try:
             os.link(temporary, target)
+            if _clock.boot_ms() - begun_ms > _PUT_MS_MAX:
+                _set_time_to_now(target)
         except FileExistsError:
             return False
         except FileNotFoundError as error:
@@ -95,6 +102,29 @@ class LocalDisk:
         target = self.path(path)
         writer = _Writer(self, path, self._open(target, _NEW))
         return cast("BinaryIO", writer)
+
+    def list_files(self, folder: str, start_after: str) -> list[tuple[str, int, int]]:
+        """(path, size in bytes, time of its last change in ms) of all files below a folder whose
+        path is after `start_after`; none where there is no folder.
+        """
+        found: list[tuple[str, int, int]] = []
+        folders = [folder]
+        while folders:
+            folder = folders.pop()
+            with (
+                suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self.path(folder)) as entries,
+            ):
+                for entry in entries:
+                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir():
+                        folders.append(path)
+                    elif path > start_after and not _IS_TEMPORARY.search(entry.name):
+                        with suppress(FileNotFoundError):
+                            status = entry.stat()
+                            changed_ms = status.st_mtime_ns // 1_000_000
+                            found.append((path, status.st_size, changed_ms))
+        return found
 
     def list_temporaries(self, folder: str) -> list[tuple[str, int, int]]:
         """(path, size in bytes, time of its last change in ms) of files under way in a folder."""
@@ -190,6 +220,12 @@ def _write_all(file: int, data: Any) -> int:
             break
         rest = rest[written:]
     return size_bytes
+
+
+def _set_time_to_now(target: str) -> None:
+    """For a file that appeared long after it was written: clean-up goes by the time it has."""
+    with suppress(OSError):
+        os.utime(target)
 
 
 def _sync_folder(folder: str) -> None:

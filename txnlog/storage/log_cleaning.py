@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from txnlog.storage.checkpoints import (
     LogFiles,
-    clean_up,
     commit_path,
     create_checkpoint,
+    find_anchor,
     find_expired,
     list_whole_log,
     maintain,
@@ -16,7 +16,10 @@ from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 
 WORTH_A_CHECKPOINT = 10
-"""Expired commits that no checkpoint covers."""
+"""Expired commits that no checkpoint covers.
+
+Their checkpoint may replace nothing yet: it does when the newest commit in it has expired, too.
+"""
 
 
 def clean_log(store: ObjectStore, table: str, settings: LogSettings, *, now_ms: int) -> int:
@@ -27,18 +30,20 @@ def clean_log(store: ObjectStore, table: str, settings: LogSettings, *, now_ms: 
     writers left on a local disk. The checkpoint that takes the place of older files is read before
     they are deleted: CorruptLogError if it is damaged.
     """
-    retention_ms, trust_ms = settings.log_retention_ms, settings.trust_ms
-    before_ms = now_ms - retention_ms
+    before_ms, trust_ms = now_ms - settings.log_retention_ms, settings.trust_ms
     store.delete_temporaries(item.path for item in find_temporaries(store, table, before_ms))
-    maintain(store, table, settings.checkpoint_interval, retention_ms, trust_ms)
+    maintain(store, table, settings.checkpoint_interval, trust_ms)
     files = list_whole_log(store, table)
     if len(_uncovered(files, before_ms)) >= WORTH_A_CHECKPOINT:
         create_checkpoint(store, table, trust_ms=trust_ms)
         files = list_whole_log(store, table)
-    if not find_expired(files, before_ms=before_ms):
+    anchor = find_anchor(files, before_ms=before_ms)
+    expired = find_expired(files, before_ms=before_ms)
+    if anchor is None or not expired:
         return 0
-    read_checkpoint(store, files)
-    return len(clean_up(store, table, retention_ms=retention_ms))
+    read_checkpoint(store, files._replace(checkpoints=[anchor]))
+    store.delete(item.path for item in expired)
+    return len(expired)
 
 
 def find_cleanable(

@@ -207,7 +207,11 @@ class ObjectStore:
     def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
         """All objects below a folder, recursively and unordered; those after a path if given."""
 
+        disk = self._disk
+
         def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_files(prefix, start_after or "")]
             pages = obstore.list(self._store, prefix or None, offset=start_after)
             return [_meta(item) for page in pages for item in page]
 

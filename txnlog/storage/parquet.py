@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -16,14 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.storage import small_batch_reader
 from txnlog.storage.batch_writer import (
     BatchFile,
     BatchFileWriter,
     store_errors,
     write_batch_file,
 )
-from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
-from txnlog.storage.seals import SealBrokenError, Span, check_span, read_seal
+from txnlog.storage.records import DATA_SCHEMA, HEADERS_TYPE, RECORD_SCHEMA, to_headers
+from txnlog.storage.seals import SealBrokenError, Span, check_span, read_seal, split_footer
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
@@ -38,6 +40,8 @@ __all__ = [
 ]
 
 READ_WHOLE_BELOW_BYTES = 4 << 20
+SMALL_BYTES_MAX = 256 << 10
+"""Files of ours with few records are below it."""
 
 
 def read_batch_file(
@@ -53,18 +57,34 @@ def read_batch_file(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records with first_delta <= offset_delta < end_delta, in offset order.
 
-    Batches have DATA_SCHEMA, or those of its columns named in `columns`. Files rewritten by other
-    Parquet writers are understood: columns missing (null; not `offset_delta`), in another order,
-    of another width, or rows out of order. `num_records` and `size_bytes`, from the batch header,
-    are checked when given (an erased file has a header of its own).
+    Batches have DATA_SCHEMA, or those of its columns named in `columns`, and at most `batch_rows`
+    rows. Files rewritten by other Parquet writers are understood: columns missing (null; not
+    `offset_delta`), in another order, of another width, or rows out of order. `num_records` and
+    `size_bytes`, from the batch header, are checked when given (an erased file has a header of its
+    own).
     Raises ObjectNotFoundError, StorageError, CorruptLogError naming the file (R66).
     """
-    names = [name for name in DATA_SCHEMA.names if columns is None or name in columns]
-    schema = pa.schema([DATA_SCHEMA.field(name) for name in names])
+    schema = DATA_SCHEMA if columns is None else _schema_of(frozenset(columns))
+    names = schema.names
     with _damage_named(store, path):
         file = _open(store, path, size_bytes)
-        file.check_counts(num_records)
-        batches = file.batches(["offset_delta", *names], first_delta, end_delta, batch_rows)
+        if isinstance(file, pa.RecordBatch):
+            _check_count(file.num_rows, num_records)
+        else:
+            file.check_counts(num_records)
+            batches = file.batches(["offset_delta", *names], first_delta, end_delta, batch_rows)
+    if isinstance(file, pa.RecordBatch):
+        rows = file.num_rows
+        end = rows if end_delta is None else min(end_delta, rows)
+        if first_delta < end:
+            arrays = [
+                file.column(name) if name != "headers" else pa.nulls(rows, HEADERS_TYPE)
+                for name in names
+            ]
+            whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for at in range(first_delta, end, batch_rows):
+                yield whole.slice(at, min(batch_rows, end - at))
+        return
     while True:
         with _damage_named(store, path):
             batch = next(batches, None)
@@ -79,6 +99,11 @@ def read_batch_file(
             yield found
 
 
+@cache
+def _schema_of(columns: frozenset[str]) -> pa.Schema:
+    return pa.schema([field for field in DATA_SCHEMA if field.name in columns])
+
+
 class _DamageError(ValueError):
     """What is wrong with a file, without its name."""
 
@@ -91,14 +116,14 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
     """Turn what pyarrow raises on a bad file into CorruptLogError; the store's errors pass."""
     try:
         yield
-    except TxnLogError:
-        raise
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ObjectNotFoundError) as error:
         raise ObjectNotFoundError(
             f"Data file {path} is not in {store.url}. If its topic is read at an old position, "
             "retention or vacuum may have removed it.",
             file=path,
         ) from error
+    except TxnLogError:
+        raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(
@@ -114,8 +139,13 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
         ) from error
 
 
-def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File:
-    """A local file by its path; a small remote one with one get; else by ranges."""
+def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | pa.RecordBatch:
+    """A local file by its path; a small one, and a remote one, with one get; else by ranges.
+
+    All records, numbered from 0, of a file that txnlog.storage.small_batch has encoded.
+    """
+    if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
+        return _open_small(store.get(path), size_bytes)
     local = store.local_path(path)
     source: Any
     if local is not None:
@@ -127,9 +157,33 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File:
     else:
         data = store.get(path)
         source, found_bytes = pa.BufferReader(data), len(data)
+    _check_size(found_bytes, size_bytes)
+    return _File(source, read_seal(_reading(source), found_bytes))
+
+
+def _open_small(data: bytes, size_bytes: int) -> _File | pa.RecordBatch:
+    _check_size(len(data), size_bytes)
+
+    def read_at(start: int, end: int) -> bytes:
+        return data[start:end]
+
+    seal = read_seal(read_at, len(data))
+    if seal is not None and len(seal) == 1:
+        check_span(read_at, seal, 0)
+        records = small_batch_reader.decode(data, seal[0].end, split_footer(data))
+        if records is not None:
+            return records
+    return _File(pa.BufferReader(data), seal)
+
+
+def _check_size(found_bytes: int, size_bytes: int | None) -> None:
     if size_bytes is not None and found_bytes != size_bytes:
         raise _DamageError(f"it has {found_bytes} bytes, its header in the log says {size_bytes}")
-    return _File(source, read_seal(_reading(source), found_bytes))
+
+
+def _check_count(found: int, num_records: int | None) -> None:
+    if num_records is not None and found != num_records:
+        raise _DamageError(f"it has {found} records, its header in the log says {num_records}")
 
 
 def _reading(source: Any) -> Callable[[int, int], bytes]:
@@ -222,8 +276,7 @@ class _File:
         found = sum(self._metadata.row_group(i).num_rows for i in range(groups))
         if found != self._metadata.num_rows:
             raise _DamageError(f"its row groups hold {found} of {self._metadata.num_rows} records")
-        if num_records is not None and found != num_records:
-            raise _DamageError(f"it has {found} records, its header in the log says {num_records}")
+        _check_count(found, num_records)
 
     def batches(
         self, names: Iterable[str], first_delta: int, end_delta: int | None, batch_rows: int

@@ -20,7 +20,7 @@ ROWS_MAX = 4096
 CODECS = {"none": 0, "snappy": 1}
 
 _RECORD_SCHEMA = BARE_SCHEMA.remove(0)
-_DELTAS = np.arange(ROWS_MAX, dtype="<i8")
+DELTAS = np.arange(ROWS_MAX, dtype="<i8")
 _INT64 = struct.Struct("<q")
 _UINT32 = struct.Struct("<I")
 
@@ -47,7 +47,7 @@ def encode(records: pa.Table | pa.RecordBatch, codec: str) -> EncodedBatch:
     """Encode records in offset order, numbered from 0, as one file with BARE_SCHEMA."""
     rows = records.num_rows
     columns = (
-        _Column(_DELTAS[:rows].tobytes(), 0, (0, rows - 1)),
+        _Column(DELTAS[:rows].tobytes(), 0, (0, rows - 1)),
         _timestamps(_array(records, "timestamp")),
         _binaries(_array(records, "key")),
         _binaries(_array(records, "value")),
@@ -207,12 +207,17 @@ def _extremes(extremes: tuple[int, int] | None) -> bytes:
     return b"\x28\x08" + _INT64.pack(high) + b"\x18\x08" + _INT64.pack(low)  # max_, min_value
 
 
+def footer_begin(codec: str) -> tuple[bytes, bytes]:
+    """What stands before and after the number of rows in each footer of ours with this codec."""
+    return _SCHEMA + b"\x16", _ROW_GROUP + _CHUNKS[codec][0]
+
+
 def _footer(rows: int, chunks: bytes, total_bytes: int, pages_bytes: int) -> bytes:
     metadata = b"".join(
         (
             _SCHEMA,
             b"\x16" + _number(rows),  # num_rows
-            b"\x19\x1c\x19\x4c" + chunks,  # row_groups: one of four columns
+            _ROW_GROUP + chunks,
             b"\x16" + _number(total_bytes),  # total_byte_size
             b"\x16" + _number(rows),  # num_rows
             b"\x19\x1c\x15\x00\x12\x12\x00",  # sorting_columns: the first, ascending, nulls last
@@ -243,6 +248,7 @@ _SCHEMA = b"".join(
         _element("value", 6),
     )
 )
+_ROW_GROUP = b"\x19\x1c\x19\x4c"  # row_groups: one of four columns
 _CHUNKS = {
     codec: tuple(
         _chunk_begin(name, kind, number)

@@ -176,9 +176,19 @@ def describe_view(view: TopicView) -> dict[str, object]:
         ],
         "by_path": view.by_path,
         "markers": view.markers,
-        "sequences": view.sequences,
+        "sequences": {
+            key: seen for key, seen in view.sequences.items() if _is_believed(view, *key)
+        },
         "txns": view.txns,
     }
+
+
+def _is_believed(view: TopicState, producer_id: int, partition: int) -> bool:
+    """Whether a decision may ask for it: what compaction leaves of others' batches says nothing."""
+    known = (producer_id, partition) in view.last_sequences
+    return known or any(
+        batch.producer_id == producer_id for batch in view.partitions[partition].ongoing.values()
+    )
 
 
 def _check_rebuilds(warm: RowLog[Any], cold: RowLog[Any]) -> None:

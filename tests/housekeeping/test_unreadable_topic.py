@@ -1,0 +1,234 @@
+"""A topic that nobody can read, and tables of others: every duty is done for the other topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tests.coordinator.processes import PLAIN, TOPICS, both, faults, outcome_of, owned, world
+from tests.hygiene.steps import DAY_MS, FOREVER, HOUR_MS, WEEK_MS, log_names, names, written_both
+from txnlog.cluster import Cluster
+from txnlog.compactor import Compactor
+from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
+from txnlog.housekeeping import Housekeeper
+from txnlog.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
+from txnlog.producer import Producer
+from txnlog.protocol.vacuum import NEVER_COMMITTED
+from txnlog.retention import Retention
+from txnlog.storage.checkpoints import commit_path
+from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.vacuum import Vacuum
+
+UNREADABLE, READABLE = TOPICS
+
+Break = Callable[[Cluster], None]
+
+
+def garbled(cluster: Cluster) -> None:
+    cluster.store.put(commit_path(UNREADABLE, 1), b'{"add": {"pa')
+
+
+def denied(cluster: Cluster) -> None:
+    faults(cluster).plan = lambda verb, path: (
+        Fault.DENY if path.startswith(f"{UNREADABLE}/") or path == UNREADABLE else Fault.NONE
+    )
+
+
+def failing(cluster: Cluster) -> None:
+    faults(cluster).plan = lambda verb, path: (
+        Fault.FAIL_BEFORE if verb == "get" and path.startswith(UNREADABLE) else Fault.NONE
+    )
+
+
+unreadable = pytest.mark.parametrize(
+    ("broken", "error"),
+    [(garbled, CorruptLogError), (denied, TopicAuthorizationError), (failing, StorageError)],
+)
+
+
+def process(shared: SharedMemory, broken: Break) -> Cluster:
+    """A new process to which the topic is unreadable."""
+    cluster = Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
+    broken(cluster)
+    return cluster
+
+
+def whole(cluster: Cluster) -> None:
+    """Nothing is wrong."""
+
+
+def lived_in() -> SharedMemory:
+    """Long logs, an idle producer and an orphaned file in both topics, all of a week ago."""
+    shared = world(config=FOREVER)
+    cluster = process(shared, whole)
+    row = owned(cluster, "a")
+    for number in range(12):
+        row = cluster.coordinator.commit(row, written_both(cluster, f"n{number}"))
+    for batch in written_both(cluster, "idle"):
+        cluster.coordinator.append_idempotent(77, [batch], {batch.partition: 0})
+    written_both(cluster, "orphan")
+    shared.clock.advance_ms(WEEK_MS + HOUR_MS)
+    return shared
+
+
+def live_files(shared: SharedMemory) -> int:
+    return len(process(shared, whole).topic(READABLE).view.by_path)
+
+
+def orphans(cluster: Cluster, topic: str) -> set[str]:
+    return {name for name in names(cluster, topic) if name.endswith("-orphan.parquet")}
+
+
+def check_told(
+    act: Callable[[], object], error: type[TxnLogError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hygiene logs that a log is damaged, and raises at the end what the store said."""
+    if error is CorruptLogError:
+        act()
+        assert f"leaves {UNREADABLE} alone" in caplog.text
+    else:
+        with pytest.raises(error, match=UNREADABLE):
+            act()
+
+
+@unreadable
+def test_retention_goes_on_past_a_topic_it_cannot_read(
+    broken: Break, error: type[TxnLogError]
+) -> None:
+    """Else one damaged log keeps the files of all topics for ever (R37)."""
+    shared = world()
+    cluster = process(shared, whole)
+    cluster.coordinator.commit(owned(cluster, "a"), both(cluster, "x"))
+    assert live_files(shared) == 1
+    with pytest.raises(error, match=UNREADABLE):
+        Retention(process(shared, broken)).enforce_all()
+    assert live_files(shared) == 0
+
+
+@unreadable
+def test_compaction_goes_on_past_a_topic_it_cannot_read(
+    broken: Break, error: type[TxnLogError]
+) -> None:
+    """Else one damaged log makes all topics slow to read (R37)."""
+    shared = world(config=FOREVER)
+    config = {"txnlog.root": "memory://", "transactional.id": "tx"}
+    with Producer(config, cluster=process(shared, whole), background=False) as producer:
+        producer.init_transactions()
+        for _ in range(12):
+            with producer.transaction():
+                for topic in TOPICS:
+                    producer.produce(topic, b"v", partition=0)
+    assert live_files(shared) == 12
+    worker = Compactor(process(shared, broken))
+    with pytest.raises(error, match=UNREADABLE):
+        worker.step(budget_ms=DAY_MS)
+    assert not worker.is_busy()
+    assert live_files(shared) < 12
+
+
+@unreadable
+def test_log_clean_up_goes_on_past_a_topic_it_cannot_read(
+    broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logs of the others do not grow meanwhile, and nothing of its own is removed (R37, R66)."""
+    shared = lived_in()
+    cluster = process(shared, broken)
+    before = log_names(process(shared, whole), UNREADABLE)
+    check_told(Hygiene(cluster).clean_logs, error, caplog)
+    assert len(log_names(cluster, READABLE)) == 2
+    assert log_names(process(shared, whole), UNREADABLE) == before
+
+
+@unreadable
+def test_producers_expire_past_a_topic_that_cannot_be_read(
+    broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Announced, and an hour later forgotten, in all the others (R8, R37)."""
+    shared = lived_in()
+    for _ in range(2):
+        check_told(Hygiene(process(shared, broken)).expire_producers, error, caplog)
+        shared.clock.advance_ms(HOUR_MS)
+    assert not process(shared, whole).topic(READABLE).view.last_sequences
+
+
+@unreadable
+def test_vacuum_goes_on_past_a_topic_it_cannot_read(
+    broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is known of its files, so all of them stay (R37, R72)."""
+    shared = lived_in()
+    check_told(Hygiene(process(shared, broken)).vacuum, error, caplog)
+    after = process(shared, whole)
+    assert (len(orphans(after, UNREADABLE)), len(orphans(after, READABLE))) == (1, 0)
+    assert len(names(after, READABLE)) == 13
+
+
+def test_vacuum_goes_on_past_a_topic_it_may_not_list() -> None:
+    """Its log is readable, its folder is not (R37)."""
+    shared = lived_in()
+    cluster = process(shared, whole)
+    faults(cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "list" and path == UNREADABLE else Fault.NONE
+    )
+    assert len([item for item in Vacuum(cluster).find() if "-orphan" in item.path]) == 1
+    assert outcome_of(Vacuum(cluster).run) == "StorePermissionError"
+    after = process(shared, whole)
+    assert (len(orphans(after, UNREADABLE)), len(orphans(after, READABLE))) == (1, 0)
+
+
+@unreadable
+def test_dry_run_lists_what_is_found_beside_a_topic_it_cannot_read(
+    broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is left out is logged: a list has no end to raise it at."""
+    shared = lived_in()
+    found = Housekeeper(process(shared, broken)).find()
+    assert {item.reason for item in found if item.path.startswith(READABLE)} == {
+        EXPIRED_LOG_FILE,
+        EXPIRED_SEQUENCE,
+        NEVER_COMMITTED,
+    }
+    assert not [item for item in found if item.path.startswith(UNREADABLE)]
+    assert UNREADABLE in caplog.text
+
+
+@unreadable
+def test_run_once_does_every_duty_past_a_topic_it_cannot_read(
+    broken: Break, error: type[TxnLogError]
+) -> None:
+    """A run by cron has no next duty, unless it goes on past the one that failed (R37)."""
+    shared = world()
+    cluster = process(shared, whole)
+    cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "live"))
+    written_both(cluster, "orphan")
+    shared.clock.advance_ms(WEEK_MS + DAY_MS)
+    with pytest.raises(error, match=UNREADABLE):
+        Housekeeper(process(shared, broken)).run_once()
+    after = process(shared, whole)
+    assert live_files(shared) == 0
+    assert (len(orphans(after, UNREADABLE)), len(orphans(after, READABLE))) == (1, 0)
+
+
+def test_tables_of_others_and_deleted_topics_are_nothing_to_tell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They lie below the same root; no duty fails, or says a word, for them."""
+    cluster = Cluster.open(str(tmp_path), create=True, shards=1, settings=PLAIN)
+    for name in ("orders", "removed"):
+        cluster.create_topic(name, partitions=1)
+    cluster.delete_topic("removed")
+    write_deltalake(str(tmp_path / "customers"), pa.table({"id": [1]}))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("not ours")
+    before = sorted((tmp_path / "customers").rglob("*"))
+    assert cluster.topic_names() == ["customers", "notes", "orders", "removed"]
+    assert cluster.list_topics() == ["orders"]
+    keeper = Housekeeper(Cluster.open(str(tmp_path), settings=PLAIN))
+    assert keeper.find() == []
+    assert keeper.run_once() is not None
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert sorted((tmp_path / "customers").rglob("*")) == before
