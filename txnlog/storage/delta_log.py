@@ -46,8 +46,6 @@ PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
 
 LOG_RETENTION_MS_MIN = 3_600_000
 _TAIL_BEFORE_LISTING = 32
-"""How often in one call a commit may end Unknown (up to half a minute each) before it gives up."""
-
 _OPENS_MAX = 5
 _PUTS_MAX = 64
 

@@ -124,8 +124,7 @@ def _levelled(page: bytes, rows: int) -> _Values:
         bits = page[at:levels_end]
         if 8 * len(bits) < rows:
             raise _UnknownFormError
-        found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[:rows]
-        return _Values(values, bits, int(found.sum()))
+        return _Values(values, bits, int(_is_present(bits, rows).sum()))
     if runs >> 1 != rows:
         raise _UnknownFormError
     return _Values(values, None, rows if page[at] else 0)

@@ -13,6 +13,7 @@ D = TypeVar("D")
 
 ATTEMPTS_MAX = 1_000
 UNKNOWNS_MAX = 3
+"""How often in one call a commit may end Unknown (up to half a minute each) before it gives up."""
 
 
 def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outcome | None]) -> D:
