@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-import uuid
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -13,31 +13,38 @@ from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch
+from txnlog.storage.batch_writer import new_batch_name, write_batch_file
 from txnlog.storage.checkpoints import wait_for_background
-from txnlog.storage.parquet import write_batch_file
 from txnlog.storage.records import RECORD_SCHEMA
 from txnlog.storage.topic_log import TopicLog
 
 PARTITIONS = 4
 RECORDS = 10
 WINDOW = 100
+TURNS = 10
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """p50 of a transaction early and late in a topic's life, and of tailing one commit."""
-    root = new_folder()
-    cluster = Cluster.open(root, create=True)
-    topic = cluster.create_topic("bench", partitions=PARTITIONS)
-    times_ms = _transactions(cluster, topic, scale.transactions)
-    tail_ms = _tails(cluster, root, scale.tails)
+    """p50 of a transaction early and late in a topic's life, and of tailing one commit.
+
+    A young and an old cluster take turns, so that a machine whose speed changes within seconds
+    changes both alike.
+    """
+    old, young = _Writer.begin(), _Writer.begin()
+    old.write(scale.transactions, progress=True)
+    young.write(WINDOW)
     wait_for_background()
-    root = new_folder()
-    durable = Cluster.open(root, {"fsync": "true"}, create=True)
-    topic = durable.create_topic("bench", partitions=PARTITIONS)
-    synced_ms = statistics.median(_transactions(durable, topic, scale.transactions // 20))
+    early_ms, late_ms = [], []
+    for _ in range(TURNS):
+        for writer, times_ms in ((young, early_ms), (old, late_ms)):
+            times_ms += writer.write(WINDOW)
+            wait_for_background()
+    tail_ms = _tails(old.cluster, scale.tails)
     wait_for_background()
-    early = statistics.median(times_ms[100 : 100 + WINDOW])
-    late = statistics.median(times_ms[-WINDOW:])
+    durable = _Writer.begin({"fsync": "true"})
+    synced_ms = statistics.median(durable.write(scale.transactions // 20))
+    wait_for_background()
+    early, late = statistics.median(early_ms), statistics.median(late_ms)
     name = "transaction of 4 small batches, p50"
     return [
         at_most(f"{name} at number 100", early, "ms", 2),
@@ -48,24 +55,38 @@ def measure(scale: Scale) -> list[Figure]:
     ]
 
 
-def _transactions(cluster: Cluster, topic: TopicLog, count: int) -> list[float]:
-    """Stage 4 files, PREPARE, publish, COMPLETE; each in milliseconds."""
-    row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
-    records = small_records()
-    times_ms = []
-    for number in range(count):
-        started = time.perf_counter()
-        row = cluster.coordinator.commit(row, stage(cluster, topic, records))
-        times_ms.append((time.perf_counter() - started) * 1000)
-        if number % 1_000 == 999:
-            print(f"\r{number + 1:,} of {count:,} transactions", end="", flush=True)
-    print("\r", end="")
-    return times_ms
+class _Writer:
+    """One owner's transactions into a topic of a cluster of its own."""
+
+    def __init__(self, cluster: Cluster, topic: TopicLog) -> None:
+        self.cluster = cluster
+        self._topic = topic
+        self._row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
+        self._records = small_records()
+
+    @classmethod
+    def begin(cls, storage: Mapping[str, str] | None = None) -> _Writer:
+        cluster = Cluster.open(new_folder(), storage, create=True)
+        return cls(cluster, cluster.create_topic("bench", partitions=PARTITIONS))
+
+    def write(self, count: int, *, progress: bool = False) -> list[float]:
+        """Stage 4 files, PREPARE, publish, COMPLETE; each in milliseconds."""
+        times_ms = []
+        for number in range(count):
+            started = time.perf_counter()
+            staged = stage(self.cluster, self._topic, self._records)
+            self._row = self.cluster.coordinator.commit(self._row, staged)
+            times_ms.append((time.perf_counter() - started) * 1000)
+            if progress and number % 1_000 == 999:
+                print(f"\r{number + 1:,} of {count:,} transactions", end="", flush=True)
+        if progress:
+            print("\r", end="")
+        return times_ms
 
 
-def _tails(cluster: Cluster, root: str, count: int) -> float:
+def _tails(cluster: Cluster, count: int) -> float:
     """A second process's view: how long one refresh takes when one commit is new."""
-    reader = Cluster.open(root).topic("bench")
+    reader = Cluster.open(cluster.root).topic("bench")
     writer = cluster.topic("bench")
     row = cluster.coordinator.init_producer_id("tail", Owner(run_id="tail"))
     records = small_records()
@@ -83,7 +104,7 @@ def stage(cluster: Cluster, topic: TopicLog, records: pa.Table) -> list[StagedBa
     """A file of the records for each partition."""
     staged = []
     for partition in range(PARTITIONS):
-        name = f"part-{partition}-{uuid.uuid4()}.parquet"
+        name = new_batch_name(partition)
         written = write_batch_file(cluster.store, f"{topic.path}/{name}", records)
         staged.append(
             StagedBatch(

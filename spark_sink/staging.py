@@ -17,7 +17,6 @@ Nothing is ever deleted here: after an error, files stay for vacuum.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from txnlog.storage.batch_writer import (
     ROW_GROUP_BYTES,
     BatchFile,
     BatchFileWriter,
+    new_batch_name,
     write_batch_file,
 )
 from txnlog.storage.objects import ObjectStore
@@ -322,7 +322,7 @@ def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _new_path(lane: _Lane) -> str:
-    return f"{lane.log.path}/part-{lane.partition}-{uuid.uuid4()}.parquet"
+    return f"{lane.log.path}/{new_batch_name(lane.partition)}"
 
 
 def _staged(lane: _Lane, written: BatchFile, staged_ms: int) -> StagedBatch:

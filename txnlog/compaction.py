@@ -8,7 +8,6 @@ for vacuum; the files that were replaced stay until vacuum, too, so who planned 
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ from txnlog.protocol.compaction import (
     prepare_compaction,
 )
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.batch_writer import ROW_GROUP_BYTES, BatchFileWriter
+from txnlog.storage.batch_writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file
 from txnlog.topic_configs import config_value
@@ -87,7 +86,7 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
     Raises ObjectNotFoundError, CorruptLogError, StorageError that name the file.
     """
     staged_ms = store.now_ms()
-    name = f"part-{group.partition}-{uuid.uuid4()}.parquet"
+    name = new_batch_name(group.partition)
     tables = _row_groups(_records(store, group, keep))
     first, second = next(tables, None), next(tables, None)
     headers = first is not None and (second is not None or _has_headers(first))

@@ -36,7 +36,7 @@ def test_records_that_cannot_be_made_ready_never_let_the_rest_commit(
     made.begin_transaction()
     made.produce("orders", "a")
     with monkeypatch.context() as patch:
-        patch.setattr(batching, "_to_records", lambda rows: 1 // 0)
+        patch.setattr(batching, "_to_lists", lambda rows: 1 // 0)
         with pytest.raises(TransactionAbortableError, match="ZeroDivisionError"):
             made.commit_transaction()
     with pytest.raises(TransactionAbortableError):

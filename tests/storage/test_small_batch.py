@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from txnlog.storage.batch_writer import write_batch_file
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.record_lists import from_arrow
 from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.seals import read_seal, split_footer
-from txnlog.storage.small_batch import ROWS_MAX, can_encode, encode
+from txnlog.storage.small_batch import ROWS_MAX, encode
 from txnlog.storage.small_batch_reader import decode
 
 FIELDS = [field for field in BARE_SCHEMA if field.name != "offset_delta"]
@@ -47,8 +48,7 @@ def test_small_batch_reads_back_whatever_is_in_it(
     table = whole.slice(data.draw(st.integers(0, len(rows) - 1)))
     cut = data.draw(st.integers(0, table.num_rows))
     table = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
-    assert can_encode(table, codec)
-    encoded = encode(table, codec)
+    encoded = encode(from_arrow(table), codec)
     file = pq.ParquetFile(pa.BufferReader(encoded.pages + encoded.footer))
     assert file.read().equals(numbered(table))
     times = [time for time in table.column("timestamp").cast(pa.int64()).to_pylist() if time]
@@ -100,7 +100,7 @@ def test_files_of_others_are_left_to_pyarrow() -> None:
     pq.write_table(table, sink, compression="snappy", use_dictionary=False, store_schema=False)
     theirs = sink.getvalue().to_pybytes()
     assert decode(theirs, split_footer(theirs), split_footer(theirs)) is None
-    encoded = encode(to_table([(5, b"a", None), (3, None, b"xyz")]), "none")
+    encoded = encode(from_arrow(to_table([(5, b"a", None), (3, None, b"xyz")])), "none")
     ours = bytes(encoded.pages) + bytes(encoded.footer)
     end = len(encoded.pages)
     assert decode(ours, end, end) is not None
@@ -115,7 +115,7 @@ def test_files_of_others_are_left_to_pyarrow() -> None:
 def test_small_batch_metadata_says_what_pyarrow_would(tmp_path: Path) -> None:
     """Statistics, sizes and sorting are what readers plan with."""
     table = to_table([(5, b"a", None), (3, None, b"xyz"), (None, b"b", b"")])
-    encoded = encode(table, "none")
+    encoded = encode(from_arrow(table), "none")
     ours = pq.ParquetFile(pa.BufferReader(encoded.pages + encoded.footer)).metadata
     path = tmp_path / "theirs.parquet"
     pq.write_table(
@@ -151,7 +151,7 @@ def test_small_batch_is_read_by_data_fusion(tmp_path: Path, codec: str) -> None:
     table = to_table(
         [(i if i % 3 else None, b"k" * (i % 5), None if i % 7 else b"v") for i in range(300)]
     )
-    encoded = encode(table, codec)
+    encoded = encode(from_arrow(table), codec)
     data = encoded.pages + encoded.footer
     (tmp_path / "data.parquet").write_bytes(data)
     action = AddAction("data.parquet", len(data), {}, 0, data_change=True, stats="{}")

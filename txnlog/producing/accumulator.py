@@ -4,19 +4,20 @@
 Arrow columns are made from the lists at once, when they are taken (txnlog.producing.batching).
 
 The lock is held for as long as an append takes, and never while anything is read or written. Who
-waits for records or for room waits on `changed`, which belongs to the lock.
+waits for records waits on `changed`, which belongs to the lock.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-Headers = Sequence[tuple[str, bytes | None]]
+from txnlog.storage.record_lists import Headers
+
 OnDelivery = Callable[[Any, Any], None]
 
 
@@ -52,6 +53,10 @@ class Rows:
     callbacks: dict[int, OnDelivery] = field(default_factory=dict)
     size_bytes: int = 0
 
+    @property
+    def num_records(self) -> int:
+        return len(self.values)
+
 
 @dataclass(slots=True)
 class Table:
@@ -66,6 +71,10 @@ class Table:
     partitions: pa.Array | None
     size_bytes: int
     callback: OnDelivery | None
+
+    @property
+    def num_records(self) -> int:
+        return int(self.records.num_rows)
 
 
 Piece = Rows | Table
@@ -127,19 +136,15 @@ class Accumulator:
             return pieces
 
     def release(self, size_bytes: int) -> None:
-        """So many bytes are sent, staged, or given up."""
+        """So many bytes are sent, staged, or given up. Who wants room looks again by itself."""
         with self.lock:
             self.held_bytes -= size_bytes
-            self.changed.notify_all()
 
     def num_records(self) -> int:
         """How many records wait."""
         with self.lock:
             waiting = [*self.buffers.values(), *self._pieces]
-        return sum(
-            len(piece.values) if isinstance(piece, Rows) else int(piece.records.num_rows)
-            for piece in waiting
-        )
+        return sum(piece.num_records for piece in waiting)
 
     def oldest_ms(self) -> int | None:
         """When the oldest record that waits came; the lock is held."""

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Condition
 
+import pyarrow as pa
+
 from txnlog.errors import TxnLogError
 from txnlog.messages import Message
 from txnlog.producing.accumulator import OnDelivery
 from txnlog.producing.batching import Batch
+from txnlog.storage.record_lists import Headers, RecordLists, from_arrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +85,27 @@ class Deliveries:
 def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:
     """Callbacks with their messages, in the order of the records."""
     batch = report.batch
-    timestamps, keys, values, headers = batch.records.columns
-    has_headers = headers.null_count < len(headers)
-    times_us = timestamps.cast("int64")
     for at, callback in sorted(batch.callbacks.items()):
-        named = headers[at].as_py() if has_headers else None
+        time_us, key, value, headers = _record(batch.records, at)
         yield (
             callback,
             Message(
                 batch.topic,
                 batch.partition,
                 None if report.base_offset is None else report.base_offset + at,
-                keys[at].as_py(),
-                values[at].as_py(),
-                times_us[at].as_py() // 1000,
-                None if named is None else [(pair["key"], pair["value"]) for pair in named],
+                key,
+                value,
+                (time_us or 0) // 1000,
+                None if headers is None else list(headers),
                 report.error,
             ),
         )
+
+
+def _record(
+    records: pa.RecordBatch | RecordLists, at: int
+) -> tuple[int | None, bytes | None, bytes | None, Headers | None]:
+    if not isinstance(records, RecordLists):
+        records, at = from_arrow(records.slice(at, 1)), 0
+    headers = None if records.headers is None else records.headers[at]
+    return records.timestamps_us[at], records.keys[at], records.values[at], headers

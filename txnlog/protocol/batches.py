@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -243,8 +244,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def _iso(time_us: int) -> str:
-    at = _EPOCH + timedelta(microseconds=time_us)
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond:06}Z"
+    second, rest_us = divmod(time_us, 1_000_000)
+    return f"{_iso_second(second)}.{rest_us:06}Z"
+
+
+@lru_cache(64)
+def _iso_second(second: int) -> str:
+    """The batches of one moment have the same few."""
+    return (_EPOCH + timedelta(seconds=second)).isoformat()[:19]
 
 
 def _corrupt(source: str, path: str, why: str) -> CorruptLogError:

@@ -16,6 +16,7 @@ checksums would cost 5 %, and the seal is one.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 
 from txnlog.errors import InvalidRecordError, StorageError, TxnLogError
 from txnlog.storage import small_batch
+from txnlog.storage.record_lists import RecordLists, from_arrow
 from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.seals import Span, make_seal, split_footer
 from txnlog.storage.small_batch import EncodedBatch
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 16 << 20
 SNAPPY_BELOW_BYTES = 64 << 10
+_NOT_SMALL_BYTES = 2 * SNAPPY_BELOW_BYTES
+_SMALL_CODECS = (None, *small_batch.CODECS)
 SAMPLE_BYTES = 32 << 10
 ZSTD_PAYS_BELOW = 0.8
 
@@ -64,10 +68,18 @@ class BatchFile:
     timestamp_max_us: int
 
 
+def new_batch_name(partition: int) -> str:
+    """A file name that nobody else gives.
+
+    Not from `random`: who seeds it would give a name again, and write over a committed file.
+    """
+    return f"part-{partition}-{os.urandom(16).hex()}.parquet"
+
+
 def write_batch_file(
     store: ObjectStore,
     path: str,
-    records: pa.Table | pa.RecordBatch,
+    records: pa.Table | pa.RecordBatch | RecordLists,
     *,
     compression: str | None = None,
 ) -> BatchFile:
@@ -79,20 +91,15 @@ def write_batch_file(
     must be a new name.
     Raises InvalidRecordError for no records at all, StorageError.
     """
-    if "headers" in records.schema.names:
-        headers = records.column("headers")
-        if headers.null_count == len(headers):
-            records = records.drop_columns(["headers"])
-    size_bytes = records.nbytes
-    codec = compression
-    if codec is None:
-        codec = "snappy" if size_bytes < SNAPPY_BELOW_BYTES else _codec_for(records)
-    if small_batch.can_encode(records, codec) and size_bytes < SNAPPY_BELOW_BYTES:
-        pages, footer, low, high = small_batch.encode(records, codec)
+    small = _small(records, compression)
+    if small is not None:
+        pages, footer, low, high = small_batch.encode(small, compression or "snappy")
     else:
-        table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
-        if table.num_rows == 0 or size_bytes > ROW_GROUP_BYTES:
+        table = _to_table(records)
+        if table.num_rows == 0 or table.nbytes > ROW_GROUP_BYTES:
             return _write_row_groups(store, path, table, compression)
+        small_codec = "snappy" if table.nbytes < SNAPPY_BELOW_BYTES else None
+        codec = compression or small_codec or _codec_for(table)
         pages, footer, low, high = _encode(table, codec)
     seal = make_seal([Span(len(pages), crc32(pages))], footer)
     whole = b"".join((pages, seal, footer))
@@ -104,6 +111,41 @@ def write_batch_file(
         timestamp_min_us=low,
         timestamp_max_us=high,
     )
+
+
+def _small(
+    records: pa.Table | pa.RecordBatch | RecordLists, compression: str | None
+) -> RecordLists | None:
+    """What txnlog.storage.small_batch encodes: few records and bytes, no headers, offsets dense."""
+    if not 0 < records.num_rows <= small_batch.ROWS_MAX or compression not in _SMALL_CODECS:
+        return None
+    if not isinstance(records, RecordLists):
+        if "offset_delta" in records.schema.names or not _has_no_headers(records):
+            return None
+        # The second is exact for slices, and takes thirty times as long.
+        if records.get_total_buffer_size() > _NOT_SMALL_BYTES < records.nbytes:
+            return None
+        records = from_arrow(records)
+    if records.headers is not None or records.data_bytes >= SNAPPY_BELOW_BYTES:
+        return None
+    return records
+
+
+def _has_no_headers(records: pa.Table | pa.RecordBatch) -> bool:
+    if "headers" not in records.schema.names:
+        return True
+    headers = records.column("headers")
+    return bool(headers.null_count == len(headers))
+
+
+def _to_table(records: pa.Table | pa.RecordBatch | RecordLists) -> pa.Table:
+    """As Arrow, without headers where there are none."""
+    if isinstance(records, RecordLists):
+        records = records.to_arrow()
+    table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
+    if "headers" in table.column_names and _has_no_headers(table):
+        table = table.drop_columns(["headers"])
+    return table
 
 
 def _write_row_groups(

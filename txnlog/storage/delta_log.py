@@ -9,7 +9,7 @@ was last known for sure (the confirmed head); later than that, the log is opened
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol as Interface
@@ -346,7 +346,7 @@ class DeltaLog:
         if self._confirmed_ms is None:
             raise RuntimeError(f"{self!r}: commit before refresh")
         info = CommitInfo(
-            self._clock.now_ms(), operation, ENGINE, parameters or {}, uuid.uuid4().hex
+            self._clock.now_ms(), operation, ENGINE, parameters or {}, os.urandom(16).hex()
         )
         commit = Commit(self.version + 1, info, tuple(actions))
         path = commit_path(self.path, commit.version)

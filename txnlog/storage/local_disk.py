@@ -37,7 +37,7 @@ class LocalDisk:
         """Where an object lies. Raises ValueError for a path that leaves the root."""
         if ".." in path and ".." in path.split("/"):
             raise ValueError(f"{path!r} leaves its root")
-        return os.path.join(self.root, path)
+        return f"{self.root}/{path}"
 
     def get(self, path: str) -> bytes:
         """The whole file. Raises FileNotFoundError."""

@@ -1,0 +1,105 @@
+"""A few records as Python lists: setting up Arrow's arrays would cost more than all the rest.
+
+What a Python producer takes record by record stays so, and what goes into a small file is made so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class RecordLists(NamedTuple):
+    """Records in order, a list per column, all of one length; `headers` is None without any."""
+
+    timestamps_us: list[int | None]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers | None] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.values)
+
+    @property
+    def data_bytes(self) -> int:
+        """Of timestamps, keys and values alone."""
+        return 8 * len(self.values) + sum(map(len, filter(None, chain(self.keys, self.values))))
+
+    def take(self, rows: list[int]) -> RecordLists:
+        """The records at these places, in that order."""
+        times_us, keys, values, headers = self
+        return RecordLists(
+            [times_us[row] for row in rows],
+            [keys[row] for row in rows],
+            [values[row] for row in rows],
+            None if headers is None else [headers[row] for row in rows],
+        )
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """With RECORD_SCHEMA."""
+        rows = len(self.values)
+        if None in self.timestamps_us:
+            times = pa.array(self.timestamps_us, pa.int64())
+        else:
+            times = pa.array(np.array(self.timestamps_us, dtype=np.int64))
+        headers = pa.nulls(rows, HEADERS_TYPE)
+        if self.headers is not None:
+            named = [
+                None if found is None else [{"key": name, "value": value} for name, value in found]
+                for found in self.headers
+            ]
+            headers = pa.array(named, HEADERS_TYPE)
+        return pa.RecordBatch.from_arrays(
+            [
+                times.view(RECORD_SCHEMA.field("timestamp").type),
+                pa.array(self.keys, pa.binary()),
+                pa.array(self.values, pa.binary()),
+                headers,
+            ],
+            schema=RECORD_SCHEMA,
+        )
+
+
+def from_arrow(records: pa.Table | pa.RecordBatch) -> RecordLists:
+    """Lists of the columns of RECORD_SCHEMA, in any order; headers may be missing."""
+    headers: list[Headers | None] | None = None
+    if "headers" in records.schema.names:
+        column = records.column("headers")
+        if column.null_count < len(column):
+            headers = [
+                None if found is None else [(pair["key"], pair["value"]) for pair in found]
+                for found in column.to_pylist()
+            ]
+    times = records.column("timestamp")
+    if isinstance(times, pa.ChunkedArray):
+        times = times.chunk(0) if times.num_chunks == 1 else times.combine_chunks()
+    return RecordLists(
+        times.view(pa.int64()).to_pylist(),
+        records.column("key").to_pylist(),
+        records.column("value").to_pylist(),
+        headers,
+    )
+
+
+def concatenate(parts: Sequence[RecordLists]) -> RecordLists:
+    """One after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    headers: list[Headers | None] | None = None
+    if any(part.headers is not None for part in parts):
+        headers = [h for part in parts for h in part.headers or [None] * part.num_rows]
+    return RecordLists(
+        [time for part in parts for time in part.timestamps_us],
+        [key for part in parts for key in part.keys],
+        [value for part in parts for value in part.values],
+        headers,
+    )
