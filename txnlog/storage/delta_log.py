@@ -130,6 +130,7 @@ class DeltaLog:
         self.metadata: Metadata | None = None
         self.cleaned_ms: int | None = None
         """By the boot clock: when this process last looked for log files to remove."""
+        self.covered: checkpoints.Covered | None = None
         self._view = view
         self._mark = mark
         self._clock = store.clock
@@ -361,7 +362,7 @@ class DeltaLog:
         self._apply(commit)
         self._confirmed_ms = sent_ms
         self._last_writer = True
-        checkpoints.after_commit(self)
+        checkpoints.after_commit(self, sent_ms)
         return Committed(commit.version)
 
     def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
