@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+import timeit
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from statistics import median
 from typing import Any
 
+_TURNS = 100_000
 PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "obstore")
 
 
@@ -39,6 +42,7 @@ class Figure:
             **entry,
             "value": round(self.value, 4),
             "machine": environment(),
+            "loop_ns": round(loop_ns(), 1),
             "python": platform.python_version(),
             "versions": dict(versions),
         }
@@ -128,6 +132,16 @@ class Comparison:
 def package_versions() -> dict[str, str]:
     """What the figures depend on."""
     return {package: version(package) for package in PACKAGES}
+
+
+@cache
+def loop_ns() -> float:
+    """What one turn of a bare Python loop takes here and now: a shared machine changes its speed.
+
+    The best of some short loops.
+    """
+    best_s = min(timeit.repeat("total += 1", "total = 0", number=_TURNS, repeat=20))
+    return best_s / _TURNS * 1e9
 
 
 def environment() -> str:

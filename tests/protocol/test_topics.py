@@ -208,9 +208,9 @@ def test_headers_loaded_at_once_give_the_state_that_adding_them_gives(data: st.D
         cold.load(
             headers_from_columns(
                 {name: pa.array([row[name] for row in rows]) for name in HEADER_COLUMNS},
-                paths=[header_.path for header_ in shuffled],
-                sizes_bytes=[header_.size_bytes for header_ in shuffled],
-                stats=[header_.stats for header_ in shuffled],
+                paths=pa.array([header_.path for header_ in shuffled]),
+                sizes_bytes=pa.array([header_.size_bytes for header_ in shuffled]),
+                stats=pa.array([header_.stats for header_ in shuffled]),
                 source="checkpoint",
             )
         )
@@ -236,9 +236,9 @@ def test_headers_from_columns_that_make_no_sense_are_corrupt(
     with pytest.raises(CorruptLogError, match=why) as caught:
         headers_from_columns(
             {name: pa.array(column_, pa.string()) for name, column_ in values.items()},
-            paths=["f"],
-            sizes_bytes=[1],
-            stats=["{}"],
+            paths=pa.array(["f"]),
+            sizes_bytes=pa.array([1]),
+            stats=pa.array(["{}"]),
             source="the.checkpoint.parquet",
         )
     assert "the.checkpoint.parquet" in str(caught.value)

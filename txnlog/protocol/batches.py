@@ -6,7 +6,7 @@ nor empty: -1 stands for "no producer", `none` for "no transaction".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -135,6 +135,7 @@ class HeaderColumns(NamedTuple):
     """
 
     headers: list[BatchHeader]
+    paths: list[str]
     partition: Int64s
     base_offset: Int64s
     last_offset: Int64s
@@ -142,14 +143,15 @@ class HeaderColumns(NamedTuple):
     producer_epoch: Int64s
     base_sequence: Int64s
     is_ended: npt.NDArray[np.bool_]
+    is_ongoing: npt.NDArray[np.bool_]
 
 
 def headers_from_columns(
     values: Mapping[str, Any],
     *,
-    paths: Sequence[str],
-    sizes_bytes: Sequence[int],
-    stats: Sequence[str | None],
+    paths: pa.Array,
+    sizes_bytes: pa.Array,
+    stats: pa.Array,
     source: str,
 ) -> HeaderColumns:
     """Read the headers of a checkpoint back, `values` as Arrow string arrays per column.
@@ -167,27 +169,27 @@ def headers_from_columns(
     partition, base_offset, last_offset = columns[:3]
     wrong = np.flatnonzero(last_offset < base_offset)
     if not known or len(wrong):
-        path = paths[int(wrong[0])] if len(wrong) else ""
+        path = paths[int(wrong[0])].as_py() if len(wrong) else ""
         raise _corrupt(source, path, f"statuses {statuses.dictionary.to_pylist()}, or its offsets")
     order = np.lexsort((base_offset, partition))
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
     status = statuses.indices.to_numpy()[order]
-    rows = zip(
-        _reordered(paths, order),
-        *(column.tolist() for column in columns),
-        names[status].tolist(),
-        _reordered(sizes_bytes, order),
-        _reordered(stats, order),
-        strict=True,
+    places = pa.array(order)
+    ordered_paths: list[str] = paths.take(places).to_pylist()
+    headers = list(
+        map(
+            BatchHeader,
+            ordered_paths,
+            *(column.tolist() for column in columns),
+            names[status].tolist(),
+            sizes_bytes.take(places).to_pylist(),
+            stats.take(places).to_pylist(),
+        )
     )
-    headers = [BatchHeader(*row) for row in rows]
     is_ended = np.isin(names, (COMMITTED, ABORTED))[status]
-    return HeaderColumns._make([headers, *columns, is_ended])
-
-
-def _reordered(items: Sequence[Any], order: npt.NDArray[np.int64]) -> list[Any]:
-    return [items[at] for at in order.tolist()]
+    is_ongoing = (names == ONGOING)[status]
+    return HeaderColumns._make([headers, ordered_paths, *columns, is_ended, is_ongoing])
 
 
 def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:

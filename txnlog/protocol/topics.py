@@ -177,10 +177,11 @@ class TopicState:
             self._grow(number + 1)
             state = self.partitions[number]
             state.batches = columns.headers[start:end]
-            state.ongoing = {b.path: b for b in state.batches if b.status == ONGOING}
+            ongoing = start + np.flatnonzero(columns.is_ongoing[start:end])
+            state.ongoing = {columns.paths[at]: columns.headers[at] for at in ongoing.tolist()}
             last_offset = int(columns.last_offset[start:end].max())
             state.end_offset = max(state.end_offset, last_offset + 1)
-        self.by_path = {batch.path: batch for batch in columns.headers}
+        self.by_path = dict(zip(columns.paths, columns.headers, strict=True))
         self.sequences = sequences.observe_all(columns)
 
     def remove(self, paths: Iterable[str]) -> None:

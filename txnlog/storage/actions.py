@@ -55,18 +55,19 @@ class Add(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Adds(msgspec.Struct, frozen=True):
-    """The live files of a checkpoint, column by column; `values` are Arrow string arrays."""
+    """The live files of a checkpoint, an Arrow array per column; `values` are strings."""
 
-    paths: list[str]
-    sizes: list[int]
-    modification_times: list[int]
-    stats: list[str | None]
+    paths: Any
+    sizes: Any
+    modification_times: Any
+    stats: Any
     values: Mapping[str, Any]
 
     def __iter__(self) -> Iterator[Add]:
         names = list(self.values)
         rows = zip(*(column.to_pylist() for column in self.values.values()), strict=True)
-        files = zip(self.paths, self.sizes, self.modification_times, self.stats, strict=True)
+        columns = (self.paths, self.sizes, self.modification_times, self.stats)
+        files = zip(*(column.to_pylist() for column in columns), strict=True)
         for (path, size, at, stats), row in zip(files, rows, strict=True):
             yield Add(path, dict(zip(names, row, strict=True)), size, at, False, stats)
 

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -178,10 +178,12 @@ def _actions(table: pa.Table) -> list[Action]:
         actions.append(msgspec.convert(row, Metadata))
     txns = _present(table, "txn")
     if len(txns):
-        updated = _column(txns, "lastUpdated")
-        found = list(
-            map(Txn, txns.field("appId").to_pylist(), txns.field("version").to_pylist(), updated)
+        columns = (
+            txns.field("appId"),
+            txns.field("version"),
+            _field(txns, "lastUpdated", pa.int64()),
         )
+        found = list(map(Txn, *(column.to_pylist() for column in columns)))
         # What a horizon makes be forgotten is gone already; what is here came after it.
         found.sort(key=lambda txn: not is_horizon(txn.app_id))
         actions += found
@@ -189,10 +191,10 @@ def _actions(table: pa.Table) -> list[Action]:
     if len(adds):
         actions.append(
             Adds(
-                adds.field("path").to_pylist(),
-                _column(adds, "size"),
-                _column(adds, "modificationTime"),
-                _column(adds, "stats"),
+                adds.field("path"),
+                adds.field("size"),
+                adds.field("modificationTime"),
+                _field(adds, "stats", pa.string()),
                 _partition_values(adds.field("partitionValues")),
             )
         )
@@ -221,16 +223,18 @@ def _present(table: pa.Table, name: str) -> pa.StructArray:
     column = table.column(name).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    return column.filter(column.is_valid())
+    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        # One kind after the other, as delta-rs writes them: nothing to copy.
+        return column.slice(places[0], len(places))
+    return column.take(pa.array(places))
 
 
-def _column(rows: pa.StructArray, name: str) -> list[Any]:
+def _field(rows: pa.StructArray, name: str, kind: pa.DataType) -> pa.Array:
+    """A field that may be missing."""
     if rows.type.get_field_index(name) < 0:
-        return [None] * len(rows)
-    column = rows.field(name)
-    if pa.types.is_integer(column.type) and column.null_count == 0:
-        return list(column.to_numpy().tolist())
-    return list(column.to_pylist())
+        return pa.nulls(len(rows), kind)
+    return rows.field(name)
 
 
 # -- making one -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ ROWS_EVER_MAX = 4096
 """Earlier versions wrote files of so many records in this form."""
 
 DELTAS = np.arange(ROWS_EVER_MAX, dtype="<i8")
-_DELTA_BYTES = DELTAS.tobytes()
+DELTA_BYTES = DELTAS.tobytes()
 _INT64 = struct.Struct("<q")
 _UINT32 = struct.Struct("<I")
 _LENGTHS = tuple(_UINT32.pack(length) for length in range(4096))
@@ -47,7 +47,7 @@ def encode(records: RecordLists, codec: str) -> EncodedBatch:
     rows = len(records.values)
     times = _timestamps(records.timestamps_us)
     columns = (
-        _Column(_DELTA_BYTES[: 8 * rows], 0, (0, rows - 1)),
+        _Column(DELTA_BYTES[: 8 * rows], 0, (0, rows - 1)),
         times,
         _binaries(records.keys),
         _binaries(records.values),

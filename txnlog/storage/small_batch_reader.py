@@ -7,16 +7,16 @@ left to pyarrow. Callers have checked the file's seal, so its bytes are those th
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+import struct
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.storage.records import BARE_SCHEMA
-from txnlog.storage.small_batch import DELTAS, footer_begin
+from txnlog.storage.small_batch import DELTA_BYTES, DELTAS, footer_begin
 
-Bytes = npt.NDArray[np.uint8]
+T = TypeVar("T")
 
 _VARINT = rb"([\x80-\xff]*[\x00-\x7f])"
 # As small_batch has it: uncompressed_page_size, compressed_page_size, num_values.
@@ -30,6 +30,8 @@ _PAGE_HEADER = re.compile(
     + rb"\x15\x00\x15\x06\x15\x06\x00\x00",
     re.DOTALL,
 )
+_LENGTH = struct.Struct("<I")
+_INSTANT = BARE_SCHEMA.field("timestamp").type
 
 
 class _UnknownFormError(ValueError):
@@ -49,7 +51,7 @@ def decode(data: bytes, pages_end: int, footer_at: int) -> pa.RecordBatch | None
         ]
         if pages.end != pages_end:
             raise _UnknownFormError
-    except (_UnknownFormError, IndexError, ValueError, pa.ArrowException):
+    except (_UnknownFormError, IndexError, ValueError, struct.error, pa.ArrowException):
         return None
     return pa.RecordBatch.from_arrays(arrays, schema=BARE_SCHEMA)
 
@@ -90,15 +92,6 @@ class _Pages:
         return found
 
 
-class _Values(NamedTuple):
-    """A page's values after its levels. `bits` say which rows have one; None: all or, without
-    `values`, none."""
-
-    values: Bytes
-    bits: bytes | None
-    present: int
-
-
 def _number(data: bytes, at: int) -> tuple[int, int]:
     """A zigzag varint that is not negative, and where it ends."""
     found, at = _varint(data, at)
@@ -116,83 +109,58 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _levelled(page: bytes, rows: int) -> _Values:
+def _levels(page: bytes, rows: int) -> tuple[int, list[bool] | None]:
+    """Where the values begin, and which rows have one; None: all of them."""
     levels_end = 4 + int.from_bytes(page[:4], "little")
     runs, at = _varint(page, 4)
-    values = np.frombuffer(page, np.uint8, offset=levels_end)
     if runs & 1:
         bits = page[at:levels_end]
         if 8 * len(bits) < rows:
             raise _UnknownFormError
-        return _Values(values, bits, int(_is_present(bits, rows).sum()))
+        found = int.from_bytes(bits, "little")
+        return levels_end, [bool(found >> row & 1) for row in range(rows)]
     if runs >> 1 != rows:
         raise _UnknownFormError
-    return _Values(values, None, rows if page[at] else 0)
+    return levels_end, None if page[at] else [False] * rows
 
 
-def _is_present(bits: bytes, rows: int) -> npt.NDArray[np.bool_]:
-    found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[:rows]
-    return found.view(np.bool_)
+def _spread(values: list[T], is_there: list[bool] | None) -> list[T] | list[T | None]:
+    """The values on their rows."""
+    if is_there is None:
+        return values
+    left = iter(values)
+    return [next(left) if there else None for there in is_there]
 
 
 def _deltas(pages: _Pages, rows: int) -> pa.Array:
-    values = DELTAS[:rows]
-    if pages.next() != values.tobytes():
+    if pages.next() != DELTA_BYTES[: 8 * rows]:
         raise _UnknownFormError
-    return pa.array(values)
+    return pa.array(DELTAS[:rows])
 
 
 def _instants(page: bytes, rows: int) -> pa.Array:
-    kind = BARE_SCHEMA.field(1).type
-    values, bits, present = _levelled(page, rows)
-    if not present:
-        return pa.nulls(rows, kind)
-    # A copy, as Arrow wants numbers where they can be loaded at once.
-    found = np.frombuffer(values.tobytes(), "<i8")
-    if len(found) != present:
+    at, is_there = _levels(page, rows)
+    if is_there is None:
+        # A copy, as Arrow wants numbers where they can be loaded at once.
+        found = pa.array(np.frombuffer(page[at:], "<i8"))
+    else:
+        count = sum(is_there)
+        times_us = list(struct.unpack(f"<{count}q", page[at:]))
+        found = pa.array(_spread(times_us, is_there), pa.int64())
+    if len(found) != rows:
         raise _UnknownFormError
-    if bits is None:
-        return _array(kind, rows, [None, found], 0)
-    spread = np.zeros(rows, "<i8")
-    spread[_is_present(bits, rows)] = found
-    return _array(kind, rows, [bits, spread], rows - present)
+    return found.view(_INSTANT)
 
 
 def _binaries(page: bytes, rows: int) -> pa.Array:
-    values, bits, present = _levelled(page, rows)
-    if not present:
-        return pa.nulls(rows, pa.binary())
-    lengths, data = _split(values, present)
-    if bits is not None:
-        spread = np.zeros(rows, np.int32)
-        spread[_is_present(bits, rows)] = lengths
-        lengths = spread
-    ends = np.zeros(rows + 1, np.int32)
-    np.cumsum(lengths, out=ends[1:])
-    return _array(pa.binary(), rows, [bits, ends, data], rows - present)
-
-
-def _split(values: Bytes, count: int) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Lengths, and the bytes of all values after each other."""
-    first = int.from_bytes(values[:4].tobytes(), "little")
-    if len(values) == count * (4 + first):
-        table = values.reshape(count, 4 + first)
-        if (table[:, :4] == table[0, :4]).all():
-            return np.full(count, first, np.int32), np.ascontiguousarray(table[:, 4:]).ravel()
-    # Where a value begins is known from the one before only.
-    whole = values.tobytes()
-    starts, at = [], 0
-    for _ in range(count):
-        starts.append(at)
-        at += 4 + int.from_bytes(whole[at : at + 4], "little")
-    if at != len(whole):
+    at, is_there = _levels(page, rows)
+    values = []
+    end = len(page)
+    while at < end:
+        (length,) = _LENGTH.unpack_from(page, at)
+        begin = at + 4
+        at = begin + length
+        values.append(page[begin:at])
+    if at != end or len(values) != (rows if is_there is None else sum(is_there)):
         raise _UnknownFormError
-    begins = np.array([*starts, at])
-    is_data = np.ones(len(values), np.bool_)
-    is_data[(begins[:-1, None] + np.arange(4)).ravel()] = False
-    return (np.diff(begins) - 4).astype(np.int32), values[is_data]
-
-
-def _array(kind: pa.DataType, rows: int, buffers: list[Any], null_count: int) -> pa.Array:
-    owned = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(kind, rows, owned, null_count)
+    return pa.array(_spread(values, is_there), pa.binary())

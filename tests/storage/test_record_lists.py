@@ -1,0 +1,80 @@
+"""Records as lists are the same records as Arrow's, whoever asks for which."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txnlog.storage.batch_writer import SNAPPY_BELOW_BYTES, write_batch_file
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.record_lists import Headers, RecordLists, concatenate, from_arrow
+from txnlog.storage.records import RECORD_SCHEMA
+from txnlog.storage.small_batch import ROWS_MAX
+
+HEADERS = st.none() | st.lists(
+    st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2
+)
+BYTES = st.none() | st.binary(max_size=9)
+ROW = st.tuples(st.none() | st.integers(0, 2**60), BYTES, BYTES, HEADERS)
+ROWS = st.lists(ROW, min_size=1, max_size=30)
+Row = tuple[int | None, bytes | None, bytes | None, Headers | None]
+
+
+def lists_of(rows: list[Row]) -> RecordLists:
+    times, keys, values, headers = (list(column) for column in zip(*rows, strict=True))
+    return RecordLists(
+        times, keys, values, headers if any(h is not None for h in headers) else None
+    )
+
+
+@given(rows=ROWS)
+def test_lists_become_arrow_and_lists_again(rows: list[Row]) -> None:
+    """Nulls of every column, and no headers against none in this row (R66)."""
+    lists = lists_of(rows)
+    batch = lists.to_arrow()
+    assert batch.schema.equals(RECORD_SCHEMA)
+    batch.validate(full=True)
+    assert from_arrow(batch) == lists
+    assert from_arrow(pa.Table.from_batches([batch, batch])) == concatenate([lists, lists])
+    if len(rows) > 1:
+        assert from_arrow(batch.slice(1)) == lists_of(rows[1:])
+
+
+@given(rows=ROWS, data=st.data())
+def test_taking_rows_of_lists_is_taking_them_of_arrow(rows: list[Row], data: st.DataObject) -> None:
+    lists = lists_of(rows)
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
+    assert lists.take(chosen).to_arrow().equals(lists.to_arrow().take(pa.array(chosen)))
+
+
+@given(rows=ROWS, codec=st.sampled_from([None, "none", "snappy", "lz4", "zstd"]))
+def test_files_made_of_lists_and_of_arrow_hold_the_same(rows: list[Row], codec: str | None) -> None:
+    """A producer hands over lists, Spark Arrow; compaction and readers must not tell them apart."""
+    store = ObjectStore.from_url("memory://")
+    lists = lists_of(rows)
+    first = write_batch_file(store, "t/lists", lists, compression=codec)
+    second = write_batch_file(store, "t/arrow", lists.to_arrow(), compression=codec)
+    assert store.get("t/lists") == store.get("t/arrow")
+    assert (first.size_bytes, first.num_records) == (second.size_bytes, len(rows))
+    found = pa.Table.from_batches(read_batch_file(store, "t/lists", columns=RECORD_SCHEMA.names))
+    assert found.select(RECORD_SCHEMA.names).equals(pa.Table.from_batches([lists.to_arrow()]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "value_bytes", "is_small"),
+    [(ROWS_MAX, 10, True), (ROWS_MAX + 1, 10, False), (2, SNAPPY_BELOW_BYTES // 2, False)],
+)
+def test_only_small_files_are_encoded_by_our_own_code(
+    rows: int, value_bytes: int, is_small: bool
+) -> None:
+    """A loop over many records, or a page of megabytes, is pyarrow's to make."""
+    store = ObjectStore.from_url("memory://")
+    lists = RecordLists([1] * rows, [None] * rows, [b"v" * value_bytes] * rows)
+    for name, records in (("lists", lists), ("arrow", lists.to_arrow())):
+        write_batch_file(store, name, records)
+        created_by = pq.ParquetFile(pa.BufferReader(store.get(name))).metadata.created_by
+        assert created_by.startswith("txnlog") == is_small
