@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parents[2]
 FIELDS = {
-    "group", "name", "value", "unit", "goal", "holds", "against", "machine", "python", "versions",
+    "group", "name", "value", "unit", "goal", "holds", "against",
+    "machine", "loop_ns", "python", "versions",
 }  # fmt: skip
 
 

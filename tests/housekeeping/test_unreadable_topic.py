@@ -19,7 +19,7 @@ from txnlog.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
 from txnlog.producer import Producer
 from txnlog.protocol.vacuum import NEVER_COMMITTED
 from txnlog.retention import Retention
-from txnlog.storage.checkpoints import commit_path
+from txnlog.storage.log_files import commit_path
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.vacuum import Vacuum
 

@@ -37,9 +37,9 @@ from txnlog.hygiene import EXPIRED_LOG_FILE, Hygiene
 from txnlog.lease import LeaseHolder
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.checkpoints import checkpoint_path
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.local_disk import LocalDisk
+from txnlog.storage.log_files import checkpoint_path
 from txnlog.testing.faults import Fault, FaultsAt
 from txnlog.testing.invariants import check_cluster
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.storage.number_log import HOUR_MS, TABLE, created, opened, write
 from txnlog.errors import StorageError
-from txnlog.storage import checkpoints
-from txnlog.storage.checkpoints import checkpoint_path, commit_path
+from txnlog.storage import checkpoints, log_files
 from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.log_files import checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory
 
@@ -48,7 +48,7 @@ def put_many(log: DeltaLog, first: int, end: int) -> None:
 
 
 def checkpointed(store: ObjectStore) -> list[int]:
-    return checkpoints.list_whole_log(store, TABLE).checkpoints
+    return log_files.list_whole_log(store, TABLE).checkpoints
 
 
 def test_writer_lists_the_log_for_its_first_checkpoint_only() -> None:

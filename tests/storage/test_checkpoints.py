@@ -13,14 +13,10 @@ from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.appends import prepare_append, prepare_marker
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.states import TransactionResult
-from txnlog.storage import checkpoints
-from txnlog.storage.checkpoints import (
-    checkpoint_path,
-    clean_up,
-    commit_path,
-    create_checkpoint,
-)
+from txnlog.storage import checkpoints, log_files
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.log_files import checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.seals import MAGIC
 from txnlog.storage.topic_log import TopicLog
@@ -274,7 +270,7 @@ def test_commit_whose_checkpoint_fails_is_committed_all_the_same(
     store.plan = lambda verb, path: Fault.NONE
     for number in range(6, 11):
         assert isinstance(write(log, number), Committed)
-    assert checkpoints.list_log(store, TABLE).checkpoints == [10]
+    assert log_files.list_log(store, TABLE).checkpoints == [10]
 
 
 def test_checkpoint_that_took_too_long_is_thrown_away() -> None:
@@ -286,7 +282,7 @@ def test_checkpoint_that_took_too_long_is_thrown_away() -> None:
     )
     with pytest.raises(CorruptLogError, match="so long"):
         checkpoint(store)
-    assert checkpoints.list_log(shared.open(), TABLE).checkpoints == []
+    assert log_files.list_log(shared.open(), TABLE).checkpoints == []
 
 
 @pytest.mark.parametrize("mode", ["inline", "background"])
@@ -304,9 +300,9 @@ def test_open_when_everything_listed_vanishes_again_and_again_ends(store: Object
     """Every loop is bounded, and says what is wrong in the end."""
     created(store, 3)
     log = DeltaLog(store, TABLE, History(), settings=OFF)
-    listed = checkpoints.list_log(store, TABLE)
+    listed = log_files.list_log(store, TABLE)
     store.delete([commit_path(TABLE, 3)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints, "list_log", lambda *_, **__: listed)
+        patch.setattr(log_files, "list_log", lambda *_, **__: listed)
         with pytest.raises(LogGapError, match="could not be read"):
             log.refresh()

@@ -23,8 +23,9 @@ from tests.storage.number_log import (
     write,
 )
 from txnlog.errors import StorageError, StorePermissionError
-from txnlog.storage.checkpoints import clean_up, commit_path, create_checkpoint
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, Unknown
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 

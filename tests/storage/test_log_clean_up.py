@@ -13,17 +13,11 @@ from hypothesis import strategies as st
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, slots, write
 from txnlog.clock import VirtualClock
 from txnlog.errors import ConfigError, CorruptLogError
-from txnlog.storage import checkpoints
-from txnlog.storage.checkpoints import (
-    LogFiles,
-    checkpoint_path,
-    clean_up,
-    commit_path,
-    create_checkpoint,
-    find_expired,
-)
+from txnlog.storage import log_files
+from txnlog.storage.checkpoints import clean_up, create_checkpoint, find_expired
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.log_cleaning import clean_log
+from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
 
@@ -70,7 +64,7 @@ def test_clean_up_keeps_the_retention_and_what_the_newest_checkpoint_needs() -> 
         if number % 5 == 0:
             checkpoint(store)
             clean_up(store, TABLE, retention_ms=4 * HOUR_MS)
-            files = checkpoints.list_log(store, TABLE)
+            files = log_files.list_log(store, TABLE)
             assert files.commits == list(range(files.commits[0], number + 1))
             kept_ms = (
                 store.now_ms() - store.head(commit_path(TABLE, files.commits[0])).last_modified_ms
@@ -92,7 +86,7 @@ def test_version_superseded_a_moment_ago_can_still_be_opened(tmp_path: Path) -> 
         os.utime(entry.path, (old_s, old_s))
     write(log, 13)
     assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 0
-    assert checkpoints.list_log(store, TABLE).checkpoints == [13]
+    assert log_files.list_log(store, TABLE).checkpoints == [13]
     assert DeltaTable(folder, version=12).transaction_version("12") == 12
     for entry in os.scandir(f"{folder}/_delta_log"):
         os.utime(entry.path, (old_s, old_s))
@@ -150,7 +144,7 @@ def buildable(files: LogFiles, version: int) -> bool:
 
 def without(files: LogFiles, doomed: list[ObjectMeta]) -> LogFiles:
     left = [item for item in files.objects if item not in doomed]
-    return checkpoints._sort(TABLE, left)
+    return log_files.sort_files(TABLE, left)
 
 
 @given(files=logs())
@@ -193,7 +187,7 @@ def test_log_of_an_ordinary_life_gets_shorter_all_the_time() -> None:
         shared.clock.advance_ms(HOUR_MS)
         log.refresh()
         write(log, number)
-        lengths.append(len(checkpoints.list_whole_log(store, TABLE).commits))
+        lengths.append(len(log_files.list_whole_log(store, TABLE).commits))
     day = OFF.log_retention_ms // HOUR_MS
     assert max(lengths) <= day + 2 * settings.checkpoint_interval
     assert min(lengths[60:]) >= day

@@ -10,8 +10,9 @@ import pytest
 from tests.storage.number_log import OFF, TABLE, History, created, opened, write
 from txnlog.errors import CorruptLogError, LogGapError, UnsupportedProtocolError
 from txnlog.storage.actions import Protocol, Txn
-from txnlog.storage.checkpoints import commit_path, create_checkpoint
+from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import DeltaLog
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 
 

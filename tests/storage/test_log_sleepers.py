@@ -6,8 +6,9 @@ import pytest
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
 from txnlog.clock import VirtualClock
-from txnlog.storage.checkpoints import clean_up, commit_path, create_checkpoint
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import Committed, DeltaLog, Unknown
+from txnlog.storage.log_files import commit_path
 from txnlog.testing.faults import FaultsAt, SharedMemory
 
 

@@ -18,8 +18,9 @@ from txnlog.protocol.groups import prepare_generation
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import Done, Transition, prepare_expire, prepare_init
-from txnlog.storage.checkpoints import clean_up, commit_path, create_checkpoint
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables import row_add

@@ -21,8 +21,9 @@ from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.actions import Add, Txn
-from txnlog.storage.checkpoints import clean_up, commit_path, create_checkpoint
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.topic_log import TopicLog
 from txnlog.testing.faults import Fault, SharedMemory

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txnlog.errors import CorruptLogError, ObjectNotFoundError, TxnLogError
+from txnlog.errors import CorruptLogError, TxnLogError
 from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.actions import (
     Action,
@@ -30,6 +29,14 @@ from txnlog.storage.actions import (
     decode_commit,
 )
 from txnlog.storage.checkpoint_computation import compute_checkpoint
+from txnlog.storage.log_files import (
+    LogFiles,
+    checkpoint_path,
+    commit_path,
+    list_log,
+    list_whole_log,
+    read_hint,
+)
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.storage.seals import check_span, read_seal
 
@@ -38,83 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_COMMIT = re.compile(r"(\d{20})\.json\Z")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet\Z")
 _FILES_PER_COMMIT_OF_INTERVAL = 25
 """A checkpoint takes 10 to 15 microseconds per action, so a fifth of what its commits take."""
 _CLEANED_PER_RETENTION = 24
-
-
-def commit_path(table: str, version: int) -> str:
-    return f"{table}/_delta_log/{version:020}.json"
-
-
-def checkpoint_path(table: str, version: int) -> str:
-    return f"{table}/_delta_log/{version:020}.checkpoint.parquet"
-
-
-class LogFiles(NamedTuple):
-    """One listing of a log: versions of commits and checkpoints, ascending, and every object."""
-
-    table: str
-    commits: list[int]
-    checkpoints: list[int]
-    objects: list[ObjectMeta]
-
-    @property
-    def newest_checkpoint(self) -> int | None:
-        return self.checkpoints[-1] if self.checkpoints else None
-
-
-def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> LogFiles:
-    """List a log, whole or from a version on.
-
-    `_last_checkpoint` only says where to start listing: it may be stale, never ahead of what a
-    listing finds. If nothing is found from there on, the whole log is listed.
-    """
-    hint = _hint(store, table) if since is None else None
-    start = hint.version if hint is not None else since
-    start_after = None if start is None else f"{table}/_delta_log/{start:020}"
-    objects = store.list(f"{table}/_delta_log", start_after=start_after)
-    files = _sort(table, objects)
-    if since is None and start is not None and not files.checkpoints:
-        files = list_whole_log(store, table)
-    return files
-
-
-def list_whole_log(store: ObjectStore, table: str) -> LogFiles:
-    """List a log from its first file on."""
-    return _sort(table, store.list(f"{table}/_delta_log"))
-
-
-def _sort(table: str, objects: list[ObjectMeta]) -> LogFiles:
-    commits, found = [], []
-    for item in objects:
-        name = item.path.rsplit("/", 1)[-1]
-        if match := _COMMIT.match(name):
-            commits.append(int(match[1]))
-        elif match := _CHECKPOINT.match(name):
-            found.append(int(match[1]))
-    return LogFiles(table, sorted(commits), sorted(found), objects)
-
-
-class _Hint(NamedTuple):
-    """`_last_checkpoint`: the version, and how many actions the checkpoint has."""
-
-    version: int
-    actions: int
-
-
-def _hint(store: ObjectStore, table: str) -> _Hint | None:
-    try:
-        data = store.get(f"{table}/_delta_log/_last_checkpoint")
-        found = msgspec.json.decode(data)
-        version, actions = found["version"], found.get("size", 0)
-    except (ObjectNotFoundError, msgspec.MsgspecError, KeyError, TypeError, AttributeError):
-        return None
-    if not isinstance(version, int) or not isinstance(actions, int):
-        return None
-    return _Hint(version, actions)
 
 
 # -- reading a checkpoint --------------------------------------------------------------------------
@@ -333,7 +266,7 @@ def _go_on(
     store: ObjectStore, table: str, settings: LogSettings, covered: Covered, head: Covered
 ) -> Covered:
     """The next checkpoint after one that is known, if it is time, up to a commit of ours."""
-    hint = _hint(store, table)
+    hint = read_hint(store, table)
     newest, actions = covered.version, 0
     if hint is not None and hint.version >= newest:
         # The one that is known, or somebody else's.
@@ -355,7 +288,7 @@ def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Co
     files = list_log(store, table)
     newest = files.newest_checkpoint
     behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
-    hint = _hint(store, table)
+    hint = read_hint(store, table)
     actions = hint.actions if hint is not None and hint.version == newest else 0
     if not _is_time(behind, actions, interval):
         return None

@@ -26,7 +26,7 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedProtocolError,
 )
-from txnlog.storage import checkpoints
+from txnlog.storage import checkpoints, log_files
 from txnlog.storage.actions import (
     ENGINE,
     Action,
@@ -37,7 +37,7 @@ from txnlog.storage.actions import (
     decode_commit,
     encode_commit,
 )
-from txnlog.storage.checkpoints import LogFiles, commit_path
+from txnlog.storage.log_files import LogFiles, commit_path
 from txnlog.storage.objects import ObjectStore
 
 READER_VERSION = 1
@@ -198,7 +198,7 @@ class DeltaLog:
     def _catch_up(self) -> None:
         """Far behind: list once, and get what is missing some at a time."""
         sent_ms = self._clock.boot_ms()
-        files = checkpoints.list_log(self.store, self.path, since=self.version)
+        files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
         if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
             self._open()
@@ -222,7 +222,7 @@ class DeltaLog:
         """Start from the newest complete checkpoint; the listing is the confirmed head."""
         for attempt in range(_OPENS_MAX):
             sent_ms = self._clock.boot_ms()
-            files = checkpoints.list_log(self.store, self.path)
+            files = log_files.list_log(self.store, self.path)
             try:
                 self._load(files)
             except ObjectNotFoundError:
@@ -274,7 +274,7 @@ class DeltaLog:
         except ObjectNotFoundError as error:
             missing = str(error.context.get("path", ""))
             if missing and int(missing[-25:-5]) not in listed:
-                again = checkpoints.list_log(self.store, self.path)
+                again = log_files.list_log(self.store, self.path)
                 if (again.newest_checkpoint or -1) < int(missing[-25:-5]):
                     raise LogGapError(
                         f"{self.store.url}/{missing}: this commit is missing in the middle of the "

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from txnlog.storage.checkpoints import (
-    LogFiles,
-    commit_path,
     create_checkpoint,
     find_anchor,
     find_expired,
-    list_whole_log,
     maintain,
     read_checkpoint,
 )
 from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.log_files import LogFiles, commit_path, list_whole_log
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 
 WORTH_A_CHECKPOINT = 10

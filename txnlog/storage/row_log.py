@@ -20,8 +20,8 @@ from txnlog.protocol.topics import marker_app_id
 from txnlog.protocol.transitions import Done, Transition
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
-from txnlog.storage.checkpoints import commit_path
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import (
     ROW_DATA_COLUMNS,

@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
-from txnlog.storage import checkpoints
+from txnlog.storage import checkpoints, log_files
 from txnlog.storage.actions import Remove, decode_commit
-from txnlog.storage.checkpoints import LogFiles, checkpoint_path, commit_path
+from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
 
 _TRIES_MAX = 5
@@ -23,7 +23,7 @@ def read_tombstones(store: ObjectStore, table: str, *, version: int) -> dict[str
     """
     for attempt in range(_TRIES_MAX):
         try:
-            return _read(store, checkpoints.list_log(store, table), version)
+            return _read(store, log_files.list_log(store, table), version)
         except ObjectNotFoundError:
             # Clean-up took a file between the listing and the read: a newer checkpoint exists.
             store.clock.sleep_ms(backoff_ms(attempt + 3))

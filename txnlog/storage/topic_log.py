@@ -23,8 +23,8 @@ from txnlog.protocol.batches import (
 )
 from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
 from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
-from txnlog.storage.checkpoints import checkpoint_path, commit_path
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.log_files import checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions, metadata_action
 from txnlog.storage.transact import transact

@@ -19,7 +19,8 @@ import msgspec
 from txnlog.errors import ObjectNotFoundError, StorageError
 from txnlog.storage import checkpoints
 from txnlog.storage.actions import Commit, CommitInfo, Txn, decode_commit, encode_commit
-from txnlog.storage.checkpoints import LogFiles, checkpoint_path, commit_path, read_checkpoint
+from txnlog.storage.checkpoints import read_checkpoint
+from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.storage.tables import create_actions
 
