@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.producer.worlds import producer, values, world
@@ -36,7 +38,7 @@ def test_records_that_cannot_be_made_ready_never_let_the_rest_commit(
     made.begin_transaction()
     made.produce("orders", "a")
     with monkeypatch.context() as patch:
-        patch.setattr(batching, "_to_lists", lambda rows: 1 // 0)
+        patch.setattr(batching, "_of_rows", lambda *_: 1 // 0)
         with pytest.raises(TransactionAbortableError, match="ZeroDivisionError"):
             made.commit_transaction()
     with pytest.raises(TransactionAbortableError):
@@ -46,3 +48,23 @@ def test_records_that_cannot_be_made_ready_never_let_the_rest_commit(
         made.produce("orders", "b")
     assert values(made._outlet.cluster, "orders") == ["b"]
     assert made._accumulator.held_bytes == 0
+
+
+def test_interrupt_in_the_middle_of_produce_tears_no_record_apart() -> None:
+    """Control-C comes anywhere: a value stayed, and got the time and headers of the next one."""
+    made = producer(world(), "p", "deferred")
+    made.init_transactions()
+    made.begin_transaction()
+    now_ms = made._now_ms
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    sent = []
+    for number in range(20):
+        made._now_ms = interrupted if number % 3 == 1 else now_ms
+        with contextlib.suppress(KeyboardInterrupt):
+            made.produce("orders", f"v{number}", partition=number % 2, headers=[("n", f"{number}")])
+            sent.append(f"v{number}")
+    made.commit_transaction()
+    assert sorted(values(made._outlet.cluster, "orders")) == sorted(sent)

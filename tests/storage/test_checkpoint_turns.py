@@ -98,7 +98,7 @@ def test_next_checkpoint_is_made_from_somebody_elses() -> None:
     """Its commits may be gone; and the writer's own must not be made a second time."""
     shared = SharedMemory()
     created(shared.open())
-    store, log, calls = process(shared)
+    _, log, calls = process(shared)
     put_many(log, 1, 6)
     other, theirs, _ = process(shared)
     put_many(theirs, 6, 9)
@@ -106,9 +106,11 @@ def test_next_checkpoint_is_made_from_somebody_elses() -> None:
     log.refresh()
     other.delete([commit_path(TABLE, version) for version in range(9)])
     put_many(log, 9, 11)
-    assert checkpointed(store) == [5, 8]
+    assert checkpointed(shared.open()) == [5, 8]
+    listings = calls.count("list")
     put_many(log, 11, 16)
-    assert checkpointed(store) == [5, 8, 15]
+    assert checkpointed(shared.open()) == [5, 8, 15]
+    assert calls.count("list") == listings
     assert opened(shared.open())[1].numbers == {f"{n}": n for n in range(1, 16)}
     assert ("get", f"{8:020}.checkpoint.parquet") in calls.made
 
@@ -126,7 +128,19 @@ def test_failed_checkpoint_is_made_by_a_listing_next_time() -> None:
     assert opened(shared.open())[1].numbers == {f"{n}": n for n in range(1, 16)}
 
 
-@pytest.mark.parametrize("hint", [b"", b"{}", b'{"version":5,"size":"x"}', b'{"version":2}', None])
+@pytest.mark.parametrize(
+    "hint",
+    [
+        b"",
+        b"{}",
+        b"\xff\xfe",
+        b'{"version":"5"}',
+        b'{"version":2}',
+        b'{"version":900}',
+        b'{"version":5,"size":999999999}',
+        None,
+    ],
+)
 def test_hint_that_is_wrong_does_no_harm(hint: bytes | None) -> None:
     """`_last_checkpoint` may be old, or anything (R66)."""
     shared = SharedMemory()
@@ -141,6 +155,22 @@ def test_hint_that_is_wrong_does_no_harm(hint: bytes | None) -> None:
     put_many(log, 6, 11)
     assert checkpointed(store) == [5, 10]
     assert opened(shared.open())[1].numbers == {f"{n}": n for n in range(1, 11)}
+    assert opened(shared.open(), INLINE)[0].version == 10
+
+
+def test_checkpoint_that_took_too_long_is_thrown_away() -> None:
+    """It was suspended while it read: clean-up may have freed slots, and others filled them."""
+    shared = SharedMemory()
+    created(shared.open())
+    store, log, _ = process(shared)
+    put_many(log, 1, 6)
+    put_many(log, 6, 10)
+    log.refresh()
+    asleep = FaultsAt({}, interlude=lambda: shared.clock.advance_ms(HOUR_MS), interlude_at=4)
+    store.plan = asleep
+    assert isinstance(write(log, 10), Committed)
+    assert asleep.calls > 4
+    assert checkpointed(shared.open()) == [5]
 
 
 def test_large_tables_get_checkpoints_less_often() -> None:

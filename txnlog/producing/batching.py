@@ -1,13 +1,12 @@
 """From records that waited to batches: their partitions, and their files.
 
-Records that came as Arrow are worked on as whole columns. Those that came one by one are lists, and
-stay lists up to the file: a transaction has few of them, for which each call into Arrow or numpy
-costs more than the records do.
+Many records are worked on as whole Arrow columns. A few that came one by one become lists, and stay
+lists up to the file: for so few each call into Arrow or numpy costs more than the records do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +22,7 @@ from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.storage.batch_writer import new_batch_name, write_batch_file
 from txnlog.storage.record_lists import RecordLists, concatenate
 from txnlog.storage.records import record_sizes
+from txnlog.storage.small_batch import ROWS_MAX
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
@@ -53,14 +53,15 @@ class _Part(NamedTuple):
 
     partition: int
     records: pa.RecordBatch | RecordLists
-    rows: list[int] | None
+    rows: Sequence[int] | npt.NDArray[np.int64] | None
 
 
 def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
     """The batches of a piece, by partition; together they have all its bytes."""
     destination = piece.destination
+    callbacks: Sequence[OnDelivery | None] = ()
     if isinstance(piece, Rows):
-        parts = _of_rows(piece, sticky_run_bytes)
+        parts, callbacks = _of_rows(piece, sticky_run_bytes)
     else:
         parts = _of_table(piece, sticky_run_bytes)
     left_bytes, left_rows = piece.size_bytes, piece.num_records
@@ -68,12 +69,11 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
         num_records = part.records.num_rows
         share = left_bytes * num_records // left_rows
         left_bytes, left_rows = left_bytes - share, left_rows - num_records
-        callbacks = NO_CALLBACKS
-        if not isinstance(piece, Rows):
-            if piece.callback is not None:
-                callbacks = {num_records - 1: piece.callback}
-        elif piece.callbacks:
-            callbacks = _callbacks_of(part.rows, piece.callbacks)
+        own = NO_CALLBACKS
+        if callbacks:
+            own = _callbacks_of(part.rows, callbacks)
+        elif isinstance(piece, Table) and piece.callback is not None:
+            own = {num_records - 1: piece.callback}
         yield Batch(
             destination.topic,
             destination.topic_id,
@@ -81,7 +81,7 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
             part.records,
             share,
             piece.created_ms,
-            callbacks,
+            own,
         )
 
 
@@ -126,73 +126,83 @@ def _together(parts: Sequence[pa.RecordBatch | RecordLists]) -> pa.Table | Recor
 
 
 def _callbacks_of(
-    rows: list[int] | None, callbacks: Mapping[int, OnDelivery]
+    rows: Sequence[int] | npt.NDArray[np.int64] | None, callbacks: Sequence[OnDelivery | None]
 ) -> Mapping[int, OnDelivery]:
-    if rows is None:
-        return callbacks
-    return {at: callbacks[row] for at, row in enumerate(rows) if row in callbacks}
+    chosen = callbacks if rows is None else [callbacks[row] for row in rows]
+    return {at: callback for at, callback in enumerate(chosen) if callback is not None}
 
 
 # -- records that came one by one ------------------------------------------------------------------
 
 
-def _of_rows(piece: Rows, sticky_run_bytes: int) -> Iterator[_Part]:
-    records = _to_lists(piece)
-    partitions = _partitions_of_rows(piece, sticky_run_bytes)
+def _of_rows(
+    piece: Rows, sticky_run_bytes: int
+) -> tuple[Iterable[_Part], Sequence[OnDelivery | None]]:
+    """The parts, and the callback of each record of the piece, () where nobody has one."""
+    values, keys, times_ms, asked, headers, callbacks = map(
+        list, zip(*piece.records, strict=True)
+    )  # fmt: skip
+    records = RecordLists(
+        [time_ms * 1000 for time_ms in times_ms],
+        keys,
+        values,
+        headers if any(found is not None for found in headers) else None,
+    )
+    called = callbacks if any(callback is not None for callback in callbacks) else ()
+    if len(values) > ROWS_MAX:
+        batch = records.to_arrow()
+        wanted = None if max(asked) < 0 else np.array(asked, dtype=np.int32)
+        return _cut(batch, _partitions(piece, batch, wanted, sticky_run_bytes)), called
+    partitions = _partitions_of_few(piece, records, asked, sticky_run_bytes)
+    if isinstance(partitions, int):
+        return [_Part(partitions, records, None)], called
     rows_of: dict[int, list[int]] = {}
     for row, partition in enumerate(partitions):
-        found = rows_of.get(partition)
-        if found is None:
-            rows_of[partition] = [row]
-        else:
-            found.append(row)
-    if len(rows_of) == 1:
-        yield _Part(next(iter(rows_of)), records, None)
-        return
-    for partition, rows in sorted(rows_of.items()):
-        yield _Part(partition, records.take(rows), rows)
+        rows_of.setdefault(partition, []).append(row)
+    parts = [
+        _Part(partition, records.take(rows), rows) for partition, rows in sorted(rows_of.items())
+    ]
+    return parts, called
 
 
-def _to_lists(piece: Rows) -> RecordLists:
-    headers = None
-    if piece.headers:
-        headers = [piece.headers.get(row) for row in range(len(piece.values))]
-    times_us: list[int | None] = [time_ms * 1000 for time_ms in piece.timestamps_ms]
-    return RecordLists(times_us, piece.keys, piece.values, headers)
+def _partitions_of_few(
+    piece: Rows, records: RecordLists, asked: list[int], sticky_run_bytes: int
+) -> Sequence[int] | int:
+    """As `_partitions`, and without arrays in the common cases."""
+    destination = piece.destination
+    if destination.partitions == 1:
+        return 0
+    if min(asked) >= 0:
+        return asked
+    sent_bytes = destination.sticky_bytes
+    ends_bytes = sent_bytes + piece.size_bytes
+    if (
+        max(asked) < 0
+        and records.keys.count(None) == len(asked)
+        and sent_bytes // sticky_run_bytes == (ends_bytes - 1) // sticky_run_bytes
+    ):
+        # All of them begin in the same sticky run.
+        whole = np.array([piece.size_bytes])
+        return int(_stick(destination, whole, sticky_run_bytes)[0])
+    wanted = None if max(asked) < 0 else np.array(asked, dtype=np.int32)
+    found = _partitions(piece, records.to_arrow(), wanted, sticky_run_bytes)
+    if isinstance(found, int):
+        return found
+    each: list[int] = found.tolist()
+    return each
 
 
-def _partitions_of_rows(piece: Rows, sticky_run_bytes: int) -> Sequence[int]:
-    """As `_partitions`, and without arrays where the caller named every partition."""
-    count = len(piece.values)
-    if piece.destination.partitions == 1:
-        return [0] * count
-    if len(piece.partitions) == count:
-        # Indexes were put in as the records came.
-        return list(piece.partitions.values())
-    asked = None
-    if piece.partitions:
-        asked = np.full(count, -1, dtype=np.int32)
-        asked[list(piece.partitions)] = list(piece.partitions.values())
-    keys = pa.array(piece.keys, pa.binary())
-    records = _to_lists(piece)
-    found = _partitions(
-        piece.destination, keys, lambda: record_sizes(records.to_arrow()), asked, sticky_run_bytes
-    )
-    return [found] * count if isinstance(found, int) else found.tolist()
-
-
-# -- records that came as Arrow --------------------------------------------------------------------
+# -- records as Arrow ------------------------------------------------------------------------------
 
 
 def _of_table(piece: Table, sticky_run_bytes: int) -> Iterator[_Part]:
     asked = None
     if piece.partitions is not None:
         asked = piece.partitions.fill_null(-1).to_numpy(zero_copy_only=False)
-    records = piece.records
-    keys = records.column("key")
-    partitions = _partitions(
-        piece.destination, keys, lambda: record_sizes(records), asked, sticky_run_bytes
-    )
+    return _cut(piece.records, _partitions(piece, piece.records, asked, sticky_run_bytes))
+
+
+def _cut(records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | int) -> Iterator[_Part]:
     if isinstance(partitions, int):
         yield _Part(partitions, records, None)
         return
@@ -205,25 +215,23 @@ def _of_table(piece: Table, sticky_run_bytes: int) -> Iterator[_Part]:
     if len(bounds) > 2 and not np.array_equal(order, np.arange(len(order))):
         sorted_records = records.take(pa.array(order))
     for start, end in pairwise(bounds):
-        yield _Part(int(ranked[start]), sorted_records.slice(start, end - start), None)
+        yield _Part(int(ranked[start]), sorted_records.slice(start, end - start), order[start:end])
 
 
 def _partitions(
-    destination: Destination,
-    keys: pa.Array,
-    sizes: Callable[[], npt.NDArray[np.int64]],
+    piece: Piece,
+    records: pa.RecordBatch,
     asked: npt.NDArray[np.int32] | None,
     sticky_run_bytes: int,
 ) -> npt.NDArray[np.int32] | int:
-    """The partition of each record: asked for, else the key's hash, else sticky; one for all.
-
-    `sizes` are the records', asked for only where they decide.
-    """
+    """The partition of each record: asked for, else the key's hash, else sticky; one for all."""
+    destination = piece.destination
     if destination.partitions == 1:
         return 0
+    keys = records.column("key")
     keyless = keys.null_count
     if asked is None and keyless == len(keys):
-        found = _stick(destination, sizes(), sticky_run_bytes)
+        found = _stick(destination, record_sizes(records), sticky_run_bytes)
         return int(found[0]) if found[0] == found[-1] else found
     if keyless == len(keys):
         found = np.full(len(keys), -1, dtype=np.int32)
@@ -234,7 +242,8 @@ def _partitions(
     if keyless:
         undecided = np.flatnonzero(found < 0)
         if undecided.size:
-            found[undecided] = _stick(destination, sizes()[undecided], sticky_run_bytes)
+            sizes = record_sizes(records)[undecided]
+            found[undecided] = _stick(destination, sizes, sticky_run_bytes)
     return found
 
 

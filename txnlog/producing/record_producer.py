@@ -195,16 +195,8 @@ class RecordProducer:
                         or not -1 <= partition < destination.partitions
                     ):
                         check_record(destination, key, partition, size_bytes)
-                    values = rows.values
-                    if partition >= 0:
-                        rows.partitions[len(values)] = partition
-                    if named is not None:
-                        rows.headers[len(values)] = named
-                    if called is not None:
-                        rows.callbacks[len(values)] = called
-                    values.append(value)
-                    rows.keys.append(key)
-                    rows.timestamps_ms.append(timestamp or self._now_ms())
+                    taken_ms = timestamp or self._now_ms()
+                    rows.records.append((value, key, taken_ms, partition, named, called))
                     rows.size_bytes += size_bytes
                     accumulator.held_bytes += size_bytes
                     if rows.size_bytes >= destination.wake_bytes and not accumulator.is_full:

@@ -45,8 +45,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FILES_PER_COMMIT_OF_INTERVAL = 25
+_ACTIONS_PER_COMMIT_OF_INTERVAL = 25
 """A checkpoint takes 10 to 15 microseconds per action, so a fifth of what its commits take."""
+_BYTES_PER_ACTION = 80
+_BYTES_WITHOUT_ACTIONS = 20_000
+_INTERVAL_MAX = 4_000
+"""Whoever opens a log reads as many commits: seconds, in an object store."""
 _CLEANED_PER_RETENTION = 24
 
 
@@ -124,10 +128,10 @@ def _actions(table: pa.Table) -> list[Action]:
     if len(adds):
         actions.append(
             Adds(
-                adds.field("path"),
+                adds.field("path").cast(pa.string()),
                 adds.field("size"),
                 adds.field("modificationTime"),
-                _field(adds, "stats", pa.string()),
+                _field(adds, "stats", pa.string()).cast(pa.string()),
                 _partition_values(adds.field("partitionValues")),
             )
         )
@@ -177,7 +181,8 @@ _waiting: set[tuple[str, str]] = set()
 
 
 class Covered(NamedTuple):
-    """A checkpoint has `version`, and all commits above it were written after `since_ms`.
+    """A checkpoint has `version`, and all commits above it were written after `since_ms`. It has
+    so many `actions`.
 
     By the boot clock. No clean-up frees their slots for the trust of a log from then on, so that
     they can be read by their numbers. A listing would say the same, and on a local disk it takes
@@ -186,6 +191,7 @@ class Covered(NamedTuple):
 
     version: int
     since_ms: int
+    actions: int = 0
 
 
 def after_commit(delta_log: DeltaLog, sent_ms: int) -> None:
@@ -266,20 +272,20 @@ def _go_on(
     store: ObjectStore, table: str, settings: LogSettings, covered: Covered, head: Covered
 ) -> Covered:
     """The next checkpoint after one that is known, if it is time, up to a commit of ours."""
+    newest = covered.version
     hint = read_hint(store, table)
-    newest, actions = covered.version, 0
-    if hint is not None and hint.version >= newest:
-        # The one that is known, or somebody else's.
-        newest, actions = hint
-    if not _is_time(head.version - newest, actions, settings.checkpoint_interval):
+    if hint is not None and newest < hint <= head.version:
+        # Somebody else's, of about the same size.
+        newest = hint
+    if not _is_time(head.version - newest, covered.actions, settings.checkpoint_interval):
         return covered
-    _checkpoint(store, table, newest, head.version, covered.since_ms, settings.trust_ms)
-    return head
+    actions = _checkpoint(store, table, newest, head.version, covered.since_ms, settings.trust_ms)
+    return head._replace(actions=actions)
 
 
 def _is_time(behind: int, actions: int, interval: int) -> bool:
     """The interval grows with the table, so that checkpoints cost a constant share."""
-    return behind >= max(interval, actions // _FILES_PER_COMMIT_OF_INTERVAL)
+    return behind >= max(interval, min(_INTERVAL_MAX, actions // _ACTIONS_PER_COMMIT_OF_INTERVAL))
 
 
 def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Covered | None:
@@ -288,12 +294,13 @@ def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Co
     files = list_log(store, table)
     newest = files.newest_checkpoint
     behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
-    hint = read_hint(store, table)
-    actions = hint.actions if hint is not None and hint.version == newest else 0
+    sizes = {item.path: item.size_bytes for item in files.objects}
+    size_bytes = 0 if newest is None else sizes[checkpoint_path(table, newest)]
+    actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
     if not _is_time(behind, actions, interval):
         return None
-    _checkpoint(store, table, newest, files.commits[-1], started_ms, trust_ms)
-    return Covered(files.commits[-1], started_ms)
+    actions = _checkpoint(store, table, newest, files.commits[-1], started_ms, trust_ms)
+    return Covered(files.commits[-1], started_ms, actions)
 
 
 def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
@@ -314,10 +321,10 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
 
 def _checkpoint(
     store: ObjectStore, table: str, newest: int | None, version: int, since_ms: int, trust_ms: int
-) -> None:
+) -> int:
     """Write the checkpoint of a version from the one before and the commits between them.
 
-    What was read is believed for `trust_ms` after `since_ms`.
+    What was read is believed for `trust_ms` after `since_ms`. How many actions it has.
     """
     paths = [commit_path(table, v) for v in range(0 if newest is None else newest + 1, version + 1)]
     commits = [
@@ -335,6 +342,7 @@ def _checkpoint(
     store.put(checkpoint_path(table, version), parquet)
     hint_json = msgspec.json.encode({**hint, "version": version})
     store.put(f"{table}/_delta_log/_last_checkpoint", hint_json)
+    return int(hint.get("size", 0))
 
 
 def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:

@@ -41,8 +41,7 @@ def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> Log
     `_last_checkpoint` only says where to start listing: it may be stale, never ahead of what a
     listing finds. If nothing is found from there on, the whole log is listed.
     """
-    hint = read_hint(store, table) if since is None else None
-    start = hint.version if hint is not None else since
+    start = since if since is not None else read_hint(store, table)
     start_after = None if start is None else f"{table}/_delta_log/{start:020}"
     objects = store.list(f"{table}/_delta_log", start_after=start_after)
     files = sort_files(table, objects)
@@ -67,20 +66,12 @@ def sort_files(table: str, objects: list[ObjectMeta]) -> LogFiles:
     return LogFiles(table, sorted(commits), sorted(found), objects)
 
 
-class Hint(NamedTuple):
-    """`_last_checkpoint`: the version, and how many actions the checkpoint has."""
-
-    version: int
-    actions: int
-
-
-def read_hint(store: ObjectStore, table: str) -> Hint | None:
+def read_hint(store: ObjectStore, table: str) -> int | None:
+    """The version that `_last_checkpoint` names, if it names one; it may be any."""
     try:
         data = store.get(f"{table}/_delta_log/_last_checkpoint")
-        found = msgspec.json.decode(data)
-        version, actions = found["version"], found.get("size", 0)
-    except (ObjectNotFoundError, msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+        version = msgspec.json.decode(data)["version"]
+    # ValueError: what is no UTF-8, too.
+    except (ObjectNotFoundError, msgspec.MsgspecError, ValueError, KeyError, TypeError):
         return None
-    if not isinstance(version, int) or not isinstance(actions, int):
-        return None
-    return Hint(version, actions)
+    return version if isinstance(version, int) else None
