@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 
-from tests.producer.worlds import producer, values, world
+from tests.producer.worlds import Reports, producer, values, world
 from txnlog.errors import InvalidRecordError, TransactionAbortableError
 from txnlog.producing import batching
 
@@ -64,7 +65,50 @@ def test_interrupt_in_the_middle_of_produce_tears_no_record_apart() -> None:
     for number in range(20):
         made._now_ms = interrupted if number % 3 == 1 else now_ms
         with contextlib.suppress(KeyboardInterrupt):
-            made.produce("orders", f"v{number}", partition=number % 2, headers=[("n", f"{number}")])
+            made.produce("orders", f"v{number}")
             sent.append(f"v{number}")
     made.commit_transaction()
     assert sorted(values(made._outlet.cluster, "orders")) == sorted(sent)
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_next_record_gets_nothing_of_a_torn_one(steps: int) -> None:
+    """Whatever of it was there already: its time, partition, headers, callback, key."""
+    made = producer(world(), "p", "deferred")
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "first", key="k")
+    rows = made._accumulator.buffers["orders"]
+    torn, told = Reports(), Reports()
+    rows.timestamps_ms.append(5)
+    put: list[Callable[[], None]] = [
+        lambda: rows.partitions.update({1: 1}),
+        lambda: rows.headers.update({1: [("torn", b"x")]}),
+        lambda: rows.callbacks.update({1: torn}),
+        lambda: rows.keys.append(b"torn"),
+    ]
+    for step in put[:steps]:
+        step()
+    made.produce("orders", "second", key="k", timestamp=7_000, partition=0, on_delivery=told)
+    made.produce("orders", "third", key="k", partition=0, on_delivery=told)
+    made.commit_transaction()
+    made.flush()
+    assert sorted(values(made._outlet.cluster, "orders")) == ["first", "second", "third"]
+    assert torn.told == []
+    [(_, second), (_, third)] = told.told
+    assert (second.key(), second.partition(), second.headers()) == (b"k", 0, None)
+    assert second.timestamp()[1] == 7_000
+    assert (third.value(), third.headers()) == (b"third", None)
+
+
+def test_torn_record_at_the_end_is_dropped() -> None:
+    """Nobody was told that it was taken."""
+    made = producer(world(), "p", "deferred")
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "first", key="k")
+    rows = made._accumulator.buffers["orders"]
+    rows.timestamps_ms.append(5)
+    rows.keys.append(b"torn")
+    made.commit_transaction()
+    assert values(made._outlet.cluster, "orders") == ["first"]

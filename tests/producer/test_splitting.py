@@ -38,8 +38,15 @@ def rows_of(records: Sequence[Record], where: Destination, callback: OnDelivery)
     """As Producer.produce would fill them."""
     rows = Rows(where, 0)
     for at, (key, value, partition, headers, called) in enumerate(records):
-        told = callback if called else None
-        rows.records.append((value, key, at, partition, headers, told))
+        if partition >= 0:
+            rows.partitions[at] = partition
+        if headers is not None:
+            rows.headers[at] = headers
+        if called:
+            rows.callbacks[at] = callback
+        rows.keys.append(key)
+        rows.values.append(value)
+        rows.timestamps_ms.append(at)
     rows.size_bytes = sum(map(size, records))
     return rows
 

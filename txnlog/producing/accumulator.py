@@ -1,7 +1,7 @@
 """Records that wait to be sent: lists per topic, appended to by any thread, taken by the sender.
 
-`produce` runs once per record, so it only appends to a list. Partitions, sizes of batches and
-columns are made from the list at once, when it is taken (txnlog.producing.batching).
+`produce` runs once per record, so it only appends to three lists. Partitions, sizes of batches and
+columns are made from the lists at once, when they are taken (txnlog.producing.batching).
 
 The lock is held for as long as an append takes, and never while anything is read or written. Who
 waits for records waits on `changed`, which belongs to the lock.
@@ -39,25 +39,34 @@ class Destination:
     sticky_bytes: int = 0
 
 
-Taken = tuple[
-    "bytes | None", "bytes | None", int, int, "Headers | None", "OnDelivery | None"
-]  # fmt: skip
-"""A record: value, key, timestamp in ms, the partition asked for or -1, headers, callback."""
-
-
 @dataclass(slots=True)
 class Rows:
-    """Records of one topic. One append takes all of a record: an error that a signal's handler
-    raises between two appends would leave half of it, and the next record would get the rest."""
+    """Records of one topic, as columns. The three dicts hold what few records have, by index.
+
+    A record is there when `values` has it, which comes last: an error that a signal's handler
+    raises in the middle of `produce` leaves the rest of it behind, for `drop_torn`.
+    """
 
     destination: Destination
     created_ms: int
-    records: list[Taken] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    partitions: dict[int, int] = field(default_factory=dict)
+    headers: dict[int, Headers] = field(default_factory=dict)
+    callbacks: dict[int, OnDelivery] = field(default_factory=dict)
     size_bytes: int = 0
 
     @property
     def num_records(self) -> int:
-        return len(self.records)
+        return len(self.values)
+
+    def drop_torn(self) -> None:
+        """Forget what is left of a record that was not taken: the next one must not get it."""
+        count = len(self.values)
+        del self.timestamps_ms[count:], self.keys[count:]
+        for by_index in (self.partitions, self.headers, self.callbacks):
+            by_index.pop(count, None)
 
 
 @dataclass(slots=True)
@@ -112,7 +121,7 @@ class Accumulator:
             if not self.is_open:
                 return False
             rows = self.buffers.pop(table.destination.topic, None)
-            if rows is not None and rows.records:
+            if rows is not None and rows.values:
                 self._pieces.append(rows)
             self._pieces.append(table)
             self.held_bytes += table.size_bytes
@@ -132,7 +141,7 @@ class Accumulator:
             self._pieces = []
             if self.buffers:
                 # An empty one was opened by a `produce` that has not come to its record yet.
-                pieces.extend(rows for rows in self.buffers.values() if rows.records)
+                pieces.extend(rows for rows in self.buffers.values() if rows.values)
                 self.buffers = {}
             self.is_full = False
             return pieces

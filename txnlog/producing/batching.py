@@ -6,7 +6,7 @@ lists up to the file: for so few each call into Arrow or numpy costs more than t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -59,9 +59,9 @@ class _Part(NamedTuple):
 def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
     """The batches of a piece, by partition; together they have all its bytes."""
     destination = piece.destination
-    callbacks: Sequence[OnDelivery | None] = ()
     if isinstance(piece, Rows):
-        parts, callbacks = _of_rows(piece, sticky_run_bytes)
+        piece.drop_torn()
+        parts = _of_rows(piece, sticky_run_bytes)
     else:
         parts = _of_table(piece, sticky_run_bytes)
     left_bytes, left_rows = piece.size_bytes, piece.num_records
@@ -69,11 +69,12 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
         num_records = part.records.num_rows
         share = left_bytes * num_records // left_rows
         left_bytes, left_rows = left_bytes - share, left_rows - num_records
-        own = NO_CALLBACKS
-        if callbacks:
-            own = _callbacks_of(part.rows, callbacks)
-        elif isinstance(piece, Table) and piece.callback is not None:
-            own = {num_records - 1: piece.callback}
+        callbacks = NO_CALLBACKS
+        if isinstance(piece, Table):
+            if piece.callback is not None:
+                callbacks = {num_records - 1: piece.callback}
+        elif piece.callbacks:
+            callbacks = _callbacks_of(part.rows, piece.callbacks)
         yield Batch(
             destination.topic,
             destination.topic_id,
@@ -81,7 +82,7 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
             part.records,
             share,
             piece.created_ms,
-            own,
+            callbacks,
         )
 
 
@@ -126,66 +127,63 @@ def _together(parts: Sequence[pa.RecordBatch | RecordLists]) -> pa.Table | Recor
 
 
 def _callbacks_of(
-    rows: Sequence[int] | npt.NDArray[np.int64] | None, callbacks: Sequence[OnDelivery | None]
+    rows: Sequence[int] | npt.NDArray[np.int64] | None, callbacks: Mapping[int, OnDelivery]
 ) -> Mapping[int, OnDelivery]:
-    chosen = callbacks if rows is None else [callbacks[row] for row in rows]
-    return {at: callback for at, callback in enumerate(chosen) if callback is not None}
+    if rows is None:
+        return callbacks
+    return {at: callbacks[row] for at, row in enumerate(rows) if row in callbacks}
 
 
 # -- records that came one by one ------------------------------------------------------------------
 
 
-def _of_rows(
-    piece: Rows, sticky_run_bytes: int
-) -> tuple[Iterable[_Part], Sequence[OnDelivery | None]]:
-    """The parts, and the callback of each record of the piece, () where nobody has one."""
-    values, keys, times_ms, asked, headers, callbacks = map(
-        list, zip(*piece.records, strict=True)
-    )  # fmt: skip
-    records = RecordLists(
-        [time_ms * 1000 for time_ms in times_ms],
-        keys,
-        values,
-        headers if any(found is not None for found in headers) else None,
-    )
-    called = callbacks if any(callback is not None for callback in callbacks) else ()
-    if len(values) > ROWS_MAX:
+def _of_rows(piece: Rows, sticky_run_bytes: int) -> Iterator[_Part]:
+    count = len(piece.values)
+    headers = None
+    if piece.headers:
+        headers = [piece.headers.get(row) for row in range(count)]
+    times_us: list[int | None] = [time_ms * 1000 for time_ms in piece.timestamps_ms]
+    records = RecordLists(times_us, piece.keys, piece.values, headers)
+    if count > ROWS_MAX:
         batch = records.to_arrow()
-        wanted = None if max(asked) < 0 else np.array(asked, dtype=np.int32)
-        return _cut(batch, _partitions(piece, batch, wanted, sticky_run_bytes)), called
-    partitions = _partitions_of_few(piece, records, asked, sticky_run_bytes)
+        yield from _cut(batch, _partitions(piece, batch, _asked(piece), sticky_run_bytes))
+        return
+    partitions = _partitions_of_few(piece, records, sticky_run_bytes)
     if isinstance(partitions, int):
-        return [_Part(partitions, records, None)], called
+        yield _Part(partitions, records, None)
+        return
     rows_of: dict[int, list[int]] = {}
     for row, partition in enumerate(partitions):
         rows_of.setdefault(partition, []).append(row)
-    parts = [
-        _Part(partition, records.take(rows), rows) for partition, rows in sorted(rows_of.items())
-    ]
-    return parts, called
+    for partition, rows in sorted(rows_of.items()):
+        yield _Part(partition, records.take(rows), rows)
+
+
+def _asked(piece: Rows) -> npt.NDArray[np.int32] | None:
+    if not piece.partitions:
+        return None
+    asked = np.full(len(piece.values), -1, dtype=np.int32)
+    asked[list(piece.partitions)] = list(piece.partitions.values())
+    return asked
 
 
 def _partitions_of_few(
-    piece: Rows, records: RecordLists, asked: list[int], sticky_run_bytes: int
+    piece: Rows, records: RecordLists, sticky_run_bytes: int
 ) -> Sequence[int] | int:
     """As `_partitions`, and without arrays in the common cases."""
-    destination = piece.destination
+    destination, count = piece.destination, len(piece.values)
     if destination.partitions == 1:
         return 0
-    if min(asked) >= 0:
-        return asked
-    sent_bytes = destination.sticky_bytes
-    ends_bytes = sent_bytes + piece.size_bytes
-    if (
-        max(asked) < 0
-        and records.keys.count(None) == len(asked)
-        and sent_bytes // sticky_run_bytes == (ends_bytes - 1) // sticky_run_bytes
-    ):
+    if len(piece.partitions) == count:
+        # Their indexes were put in as the records came.
+        return list(piece.partitions.values())
+    first_run = destination.sticky_bytes // sticky_run_bytes
+    last_run = (destination.sticky_bytes + piece.size_bytes - 1) // sticky_run_bytes
+    if not piece.partitions and first_run == last_run and piece.keys.count(None) == count:
         # All of them begin in the same sticky run.
         whole = np.array([piece.size_bytes])
         return int(_stick(destination, whole, sticky_run_bytes)[0])
-    wanted = None if max(asked) < 0 else np.array(asked, dtype=np.int32)
-    found = _partitions(piece, records.to_arrow(), wanted, sticky_run_bytes)
+    found = _partitions(piece, records.to_arrow(), _asked(piece), sticky_run_bytes)
     if isinstance(found, int):
         return found
     each: list[int] = found.tolist()

@@ -195,8 +195,19 @@ class RecordProducer:
                         or not -1 <= partition < destination.partitions
                     ):
                         check_record(destination, key, partition, size_bytes)
-                    taken_ms = timestamp or self._now_ms()
-                    rows.records.append((value, key, taken_ms, partition, named, called))
+                    values = rows.values
+                    at = len(values)
+                    if len(rows.timestamps_ms) != at:
+                        rows.drop_torn()
+                    rows.timestamps_ms.append(timestamp or self._now_ms())
+                    if partition >= 0:
+                        rows.partitions[at] = partition
+                    if named is not None:
+                        rows.headers[at] = named
+                    if called is not None:
+                        rows.callbacks[at] = called
+                    rows.keys.append(key)
+                    values.append(value)
                     rows.size_bytes += size_bytes
                     accumulator.held_bytes += size_bytes
                     if rows.size_bytes >= destination.wake_bytes and not accumulator.is_full:
