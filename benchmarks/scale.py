@@ -26,6 +26,7 @@ class Scale:
     small_micro_batches: int
     small_warm_up: int
     latency_warm_ups: int
+    latency_rounds: int
 
     @property
     def records_per_micro_batch(self) -> int:
@@ -48,6 +49,7 @@ FULL = Scale(
     small_micro_batches=40,
     small_warm_up=10,
     latency_warm_ups=4,
+    latency_rounds=10,
 )
 QUICK = Scale(
     rounds=1,
@@ -65,4 +67,5 @@ QUICK = Scale(
     small_micro_batches=2,
     small_warm_up=1,
     latency_warm_ups=0,
+    latency_rounds=1,
 )

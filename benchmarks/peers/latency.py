@@ -76,7 +76,7 @@ def measure(scale: Scale) -> list[Figure]:
     topics = {name: runs for name, runs in found.items() if name not in PARTS}
     return [
         *Comparison(NAME, "ms", topics).each(),
-        *figures(found, commit_ms),
+        *figures(found, found, commit_ms),
         Comparison(NAME, "ms", found).ratio("Kafka", "Kafka to Kafka"),
         *(median_of(f"micro-batch of 100 records, {name}", found[name], "ms") for name in PARTS),
         *(figure for name in topics for figure in _phase_figures(name, phases[name])),
