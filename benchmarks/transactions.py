@@ -20,7 +20,7 @@ from txnlog.storage.topic_log import TopicLog
 
 PARTITIONS = 4
 RECORDS = 10
-WINDOW = 100
+WINDOW_MAX = 100
 TURNS = 10
 
 
@@ -31,13 +31,14 @@ def measure(scale: Scale) -> list[Figure]:
     changes both alike.
     """
     old, young = _Writer.begin(), _Writer.begin()
+    window = min(WINDOW_MAX, scale.transactions // TURNS)
     old.write(scale.transactions, progress=True)
-    young.write(WINDOW)
+    young.write(window)
     wait_for_background()
     early_ms, late_ms = [], []
     for _ in range(TURNS):
         for writer, times_ms in ((young, early_ms), (old, late_ms)):
-            times_ms += writer.write(WINDOW)
+            times_ms += writer.write(window)
             wait_for_background()
     tail_ms = _tails(old.cluster, scale.tails)
     wait_for_background()
