@@ -199,7 +199,10 @@ STEPS = st.lists(
 def test_whatever_turns_are_taken_the_log_is_what_was_written(
     steps: list[tuple[str, int, int]], fault: Fault
 ) -> None:
-    """Three writers, clean-up by an hour's retention, waits up to 70 minutes, lost calls (R11)."""
+    """Three writers, clean-up by an hour's retention, waits up to 70 minutes, lost calls (R11).
+
+    No writer sleeps between its look and its put: test_log_sleepers and the model have those.
+    """
     shared = SharedMemory()
     created(shared.open())
     writers = []

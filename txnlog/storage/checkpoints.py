@@ -181,12 +181,11 @@ _waiting: set[tuple[str, str]] = set()
 
 
 class Covered(NamedTuple):
-    """A checkpoint has `version`, and all commits above it were written after `since_ms`. It has
-    so many `actions`.
+    """There is a checkpoint of `version`, and all commits above it were written after `since_ms`.
 
-    By the boot clock. No clean-up frees their slots for the trust of a log from then on, so that
-    they can be read by their numbers. A listing would say the same, and on a local disk it takes
-    longer the more commits there are, a day's of them.
+    The latter by the boot clock. For the trust of a log from then on no clean-up frees their
+    slots, so they can be read by their numbers. A listing would say the same, and on a local disk
+    it takes longer the more commits there are, a day's of them. `actions` are the checkpoint's.
     """
 
     version: int

@@ -38,8 +38,8 @@ class LogFiles(NamedTuple):
 def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> LogFiles:
     """List a log, whole or from a version on.
 
-    `_last_checkpoint` only says where to start listing: it may be stale, never ahead of what a
-    listing finds. If nothing is found from there on, the whole log is listed.
+    `_last_checkpoint` only says where to start listing, and may be stale or wrong: if no
+    checkpoint is found from there on, the whole log is listed.
     """
     start = since if since is not None else read_hint(store, table)
     start_after = None if start is None else f"{table}/_delta_log/{start:020}"
