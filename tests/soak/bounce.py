@@ -56,13 +56,13 @@ class Bounce:
 
     def run(self, duration_s: float, *, every_s: float = 1.0) -> None:
         """Kill one after the other, or let it sleep until the next one's turn."""
-        begun_s = time.monotonic()
         for number in range(1, int(duration_s / every_s) + 1):
-            time.sleep(max(0.0, begun_s + number * every_s - time.monotonic()))
+            time.sleep(every_s)
+            sleeps = number % SLEEPS_EVERY < 2
+            clients = self._await_owners() if sleeps else [*self.producers, *self.copiers]
             self._check_alive()
             self._wake()
-            client = self.chosen.choice([*self.producers, *self.copiers])
-            self._succeed(client, sleeps=number % SLEEPS_EVERY < 2)
+            self._succeed(self.chosen.choice(clients), sleeps=sleeps)
 
     def finish(self) -> None:
         """Let everybody end in peace; every order is copied then."""
@@ -179,8 +179,7 @@ class Bounce:
         """The next life: its predecessor is dead, or asleep and will find itself fenced (R44)."""
         process = client.process
         assert process.pid is not None
-        # Who wakes up before its init is no zombie: its start is the newer one then.
-        if sleeps and (self.folder / f"owner-{client.name}-{client.life}").exists():
+        if sleeps:
             os.kill(process.pid, signal.SIGSTOP)
             self._sleepers.append(process)
             self.sleeps += 1
@@ -190,6 +189,21 @@ class Bounce:
             self.kills += 1
         client.life += 1
         client.process = self._begin(client.role, client.name, client.life, client.publish)
+
+    def _await_owners(self) -> list[Client]:
+        """Who is past its init, however slow the machine is; one is.
+
+        Who sleeps before it and wakes up after its successor's is no zombie: the newer one.
+        """
+        deadline_s = time.monotonic() + DRAIN_S_MAX
+        while True:
+            clients = [*self.producers, *self.copiers]
+            owners = [c for c in clients if (self.folder / f"owner-{c.name}-{c.life}").exists()]
+            if owners:
+                return owners
+            assert time.monotonic() < deadline_s, "no client has come past its init"
+            self._check_alive()
+            time.sleep(0.05)
 
     def _wake(self) -> None:
         for sleeper in self._sleepers:
