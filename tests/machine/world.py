@@ -24,7 +24,8 @@ from txnlog.messages import Message
 from txnlog.protocol.compaction import CompactionSettings
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings, Outcome
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.parquet import read_records
+from txnlog.storage.record_lists import RecordLists
 from txnlog.testing.auditor import AuditedTransaction, Auditor
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory, SkewedClock
 
@@ -115,17 +116,19 @@ class World:
 
     def _read_once(self) -> None:
         """Half the time would go into reading files anew that never change."""
-        known: dict[object, list[pa.RecordBatch]] = {}
+        known: dict[object, list[pa.RecordBatch | RecordLists]] = {}
 
-        def read(store: FaultyStore, path: str, **asked: Any) -> Iterator[pa.RecordBatch]:
+        def read(
+            store: FaultyStore, path: str, **asked: Any
+        ) -> Iterator[pa.RecordBatch | RecordLists]:
             # Whether it is there, and what becomes of the request, is asked anew.
             store.get(path)
             key = path, *asked.values()
             if key not in known:
-                known[key] = list(read_batch_file(store, path, **asked))
+                known[key] = list(read_records(store, path, **asked))
             yield from known[key]
 
-        self.patch.setattr(fetching, "read_batch_file", read)
+        self.patch.setattr(fetching, "read_records", read)
 
     def _count(self) -> None:
         """Keep count of what lands, and of how."""

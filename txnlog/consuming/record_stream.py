@@ -60,7 +60,7 @@ class RecordStream:
         while (rows_max is None or rows < rows_max) and self._fill(has_some=rows > 0):
             chunk = self._chunk
             assert chunk is not None
-            left = chunk.records.num_rows - self._at
+            left = chunk.num_rows - self._at
             wanted = left if rows_max is None else min(left, rows_max - rows)
             wanted = _fitting(chunk, self._at, wanted, bytes_max - size_bytes)
             if wanted == 0:
@@ -92,7 +92,7 @@ class RecordStream:
         back at the next call.
         """
         chunk = self._chunk
-        if chunk is not None and self._at < chunk.records.num_rows:
+        if chunk is not None and self._at < chunk.num_rows:
             return True
         self._chunk = self._messages = None
         try:
@@ -104,12 +104,12 @@ class RecordStream:
 
     def _move(self, chunk: Chunk, rows: int) -> None:
         self._at += rows
-        chunk.reader.position = int(chunk.offsets[self._at - 1].as_py()) + 1
+        chunk.reader.position = chunk.offset(self._at - 1) + 1
 
 
 def _fitting(chunk: Chunk, start: int, rows: int, bytes_max: int) -> int:
     """How many of these rows fit: exact for a whole chunk, by the average record for a part."""
-    records = chunk.records.slice(start, rows)
-    if records.nbytes <= bytes_max:
+    size_bytes = chunk.nbytes(start, rows)
+    if size_bytes <= bytes_max:
         return rows
-    return max(0, min(rows, bytes_max * rows // max(1, int(records.nbytes))))
+    return max(0, min(rows, bytes_max * rows // max(1, size_bytes)))

@@ -24,7 +24,8 @@ from txnlog.storage.batch_writer import (
     store_errors,
     write_batch_file,
 )
-from txnlog.storage.records import DATA_SCHEMA, HEADERS_TYPE, RECORD_SCHEMA, to_headers
+from txnlog.storage.record_lists import RecordLists
+from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
 from txnlog.storage.seals import SealBrokenError, Span, check_span, read_seal, split_footer
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "BatchFile",
     "BatchFileWriter",
     "read_batch_file",
+    "read_records",
     "write_batch_file",
 ]
 
@@ -64,26 +66,52 @@ def read_batch_file(
     own).
     Raises ObjectNotFoundError, StorageError, CorruptLogError naming the file (R66).
     """
-    schema = DATA_SCHEMA if columns is None else _schema_of(frozenset(columns))
+    for found in read_records(
+        store,
+        path,
+        columns=columns,
+        first_delta=first_delta,
+        end_delta=end_delta,
+        num_records=num_records,
+        size_bytes=size_bytes,
+        batch_rows=batch_rows,
+    ):
+        if isinstance(found, pa.RecordBatch):
+            yield found
+        else:
+            whole = _with_deltas(found, first_delta, _schema_of_named(columns))
+            for at in range(0, whole.num_rows, batch_rows):
+                yield whole.slice(at, batch_rows)
+
+
+def read_records(
+    store: ObjectStore,
+    path: str,
+    *,
+    columns: Sequence[str] | None,
+    first_delta: int,
+    end_delta: int | None,
+    num_records: int | None,
+    size_bytes: int | None,
+    batch_rows: int,
+) -> Iterator[pa.RecordBatch | RecordLists]:
+    """As `read_batch_file`, but what txnlog.storage.small_batch has encoded stays in lists.
+
+    Then that is all there is: every record from `first_delta` on, one offset after the other.
+    """
+    schema = _schema_of_named(columns)
     names = schema.names
     with _damage_named(store, path):
         file = _open(store, path, size_bytes)
-        if isinstance(file, pa.RecordBatch):
+        if isinstance(file, RecordLists):
             _check_count(file.num_rows, num_records)
         else:
             file.check_counts(num_records)
             batches = file.batches(["offset_delta", *names], first_delta, end_delta, batch_rows)
-    if isinstance(file, pa.RecordBatch):
-        rows = file.num_rows
-        end = rows if end_delta is None else min(end_delta, rows)
-        if first_delta < end:
-            arrays = [
-                file.column(name) if name != "headers" else pa.nulls(rows, HEADERS_TYPE)
-                for name in names
-            ]
-            whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
-            for at in range(first_delta, end, batch_rows):
-                yield whole.slice(at, min(batch_rows, end - at))
+    if isinstance(file, RecordLists):
+        lists = file.slice(first_delta, end_delta)
+        if lists.num_rows:
+            yield lists
         return
     while True:
         with _damage_named(store, path):
@@ -97,6 +125,17 @@ def read_batch_file(
             found = pa.RecordBatch.from_arrays(arrays, schema=schema)
         if keep[1]:
             yield found
+
+
+def _with_deltas(records: RecordLists, first_delta: int, schema: pa.Schema) -> pa.RecordBatch:
+    whole = records.to_arrow()
+    deltas = pa.array(np.arange(first_delta, first_delta + records.num_rows))
+    arrays = [deltas if name == "offset_delta" else whole.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _schema_of_named(columns: Sequence[str] | None) -> pa.Schema:
+    return DATA_SCHEMA if columns is None else _schema_of(frozenset(columns))
 
 
 @cache
@@ -139,10 +178,10 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
         ) from error
 
 
-def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | pa.RecordBatch:
+def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | RecordLists:
     """A local file by its path; a small one, and a remote one, with one get; else by ranges.
 
-    All records, numbered from 0, of a file that txnlog.storage.small_batch has encoded.
+    All records of a file that txnlog.storage.small_batch has encoded.
     """
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
         return _open_small(store.get(path), size_bytes)
@@ -161,7 +200,7 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | pa.R
     return _File(source, read_seal(_reading(source), found_bytes))
 
 
-def _open_small(data: bytes, size_bytes: int) -> _File | pa.RecordBatch:
+def _open_small(data: bytes, size_bytes: int) -> _File | RecordLists:
     _check_size(len(data), size_bytes)
 
     def read_at(start: int, end: int) -> bytes:

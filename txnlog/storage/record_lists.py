@@ -1,6 +1,7 @@
 """A few records as Python lists: setting up Arrow's arrays would cost more than all the rest.
 
-What a Python producer takes record by record stays so, and what goes into a small file is made so.
+What a Python producer takes record by record stays so, what goes into a small file is made so, and
+what is read from one is taken out so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,19 @@ class RecordLists(NamedTuple):
     def data_bytes(self) -> int:
         """Of timestamps, keys and values alone."""
         return 8 * len(self.values) + sum(map(len, filter(None, chain(self.keys, self.values))))
+
+    def slice(self, start: int, end: int | None) -> RecordLists:
+        """The records from `start` on, up to `end`, exclusively."""
+        times_us, keys, values, headers = self
+        end = len(values) if end is None else max(0, end)
+        if start == 0 and end >= len(values):
+            return self
+        return RecordLists(
+            times_us[start:end],
+            keys[start:end],
+            values[start:end],
+            None if headers is None else headers[start:end],
+        )
 
     def take(self, rows: list[int]) -> RecordLists:
         """The records at these places, in that order."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TypeVar
+from typing import TypeVar, cast
 
-import numpy as np
 import pyarrow as pa
 
-from txnlog.storage.records import BARE_SCHEMA
-from txnlog.storage.small_batch import DELTA_BYTES, DELTAS, footer_begin
+from txnlog.storage.record_lists import RecordLists
+from txnlog.storage.small_batch import DELTA_BYTES, footer_begin
 
 T = TypeVar("T")
 
@@ -31,29 +30,27 @@ _PAGE_HEADER = re.compile(
     re.DOTALL,
 )
 _LENGTH = struct.Struct("<I")
-_INSTANT = BARE_SCHEMA.field("timestamp").type
 
 
 class _UnknownFormError(ValueError):
     """Not as `small_batch` writes it."""
 
 
-def decode(data: bytes, pages_end: int, footer_at: int) -> pa.RecordBatch | None:
-    """The records of a whole file, numbered from 0, with BARE_SCHEMA; None: of another form."""
+def decode(data: bytes, pages_end: int, footer_at: int) -> RecordLists | None:
+    """The records of a whole file, in order; None: of another form."""
     try:
         rows, codec = _describe(data, footer_at)
         pages = _Pages(data, 4, rows, codec)
-        arrays = [
-            _deltas(pages, rows),
-            _instants(pages.next(), rows),
-            _binaries(pages.next(), rows),
-            _binaries(pages.next(), rows),
-        ]
+        # Offsets follow each other in this form.
+        if pages.next() != DELTA_BYTES[: 8 * rows]:
+            raise _UnknownFormError
+        times_us = _instants(pages.next(), rows)
+        keys, values = _binaries(pages.next(), rows), _binaries(pages.next(), rows)
         if pages.end != pages_end:
             raise _UnknownFormError
     except (_UnknownFormError, IndexError, ValueError, struct.error, pa.ArrowException):
         return None
-    return pa.RecordBatch.from_arrays(arrays, schema=BARE_SCHEMA)
+    return RecordLists(times_us, keys, values)
 
 
 def _describe(data: bytes, footer_at: int) -> tuple[int, str]:
@@ -124,35 +121,23 @@ def _levels(page: bytes, rows: int) -> tuple[int, list[bool] | None]:
     return levels_end, None if page[at] else [False] * rows
 
 
-def _spread(values: list[T], is_there: list[bool] | None) -> list[T] | list[T | None]:
+def _spread(values: list[T], rows: int, is_there: list[bool] | None) -> list[T | None]:
     """The values on their rows."""
+    if len(values) != (rows if is_there is None else sum(is_there)):
+        raise _UnknownFormError
     if is_there is None:
-        return values
+        return cast("list[T | None]", values)
     left = iter(values)
     return [next(left) if there else None for there in is_there]
 
 
-def _deltas(pages: _Pages, rows: int) -> pa.Array:
-    if pages.next() != DELTA_BYTES[: 8 * rows]:
-        raise _UnknownFormError
-    return pa.array(DELTAS[:rows])
-
-
-def _instants(page: bytes, rows: int) -> pa.Array:
+def _instants(page: bytes, rows: int) -> list[int | None]:
     at, is_there = _levels(page, rows)
-    if is_there is None:
-        # A copy, as Arrow wants numbers where they can be loaded at once.
-        found = pa.array(np.frombuffer(page[at:], "<i8"))
-    else:
-        count = sum(is_there)
-        times_us = list(struct.unpack(f"<{count}q", page[at:]))
-        found = pa.array(_spread(times_us, is_there), pa.int64())
-    if len(found) != rows:
-        raise _UnknownFormError
-    return found.view(_INSTANT)
+    times_us = list(struct.unpack(f"<{(len(page) - at) // 8}q", page[at:]))
+    return _spread(times_us, rows, is_there)
 
 
-def _binaries(page: bytes, rows: int) -> pa.Array:
+def _binaries(page: bytes, rows: int) -> list[bytes | None]:
     at, is_there = _levels(page, rows)
     values = []
     end = len(page)
@@ -161,6 +146,6 @@ def _binaries(page: bytes, rows: int) -> pa.Array:
         begin = at + 4
         at = begin + length
         values.append(page[begin:at])
-    if at != end or len(values) != (rows if is_there is None else sum(is_there)):
+    if at != end:
         raise _UnknownFormError
-    return pa.array(_spread(values, is_there), pa.binary())
+    return _spread(values, rows, is_there)
