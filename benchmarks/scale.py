@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`rounds` is how often each peer runs after one warm-up round that does not count, and
-    `peer_rounds` the same where each has a process of its own (`make bench-peers`).
+    """`rounds` is how often each peer runs after one warm-up round that does not count.
+
+    With `make bench-peers`, where each has a process of its own to warm up, `peer_rounds` is how
+    often after `peer_warm_ups`.
     """
 
     rounds: int
     peer_rounds: int
+    peer_warm_ups: int
     transactions: int
     tails: int
     client_transactions: int
@@ -35,7 +38,8 @@ class Scale:
 
 FULL = Scale(
     rounds=3,
-    peer_rounds=3,
+    peer_rounds=5,
+    peer_warm_ups=4,
     transactions=10_000,
     tails=500,
     client_transactions=2_000,
@@ -54,6 +58,7 @@ FULL = Scale(
 QUICK = Scale(
     rounds=1,
     peer_rounds=1,
+    peer_warm_ups=1,
     transactions=300,
     tails=10,
     client_transactions=20,

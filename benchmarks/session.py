@@ -92,19 +92,19 @@ def triggers_ms(progress: list[dict[str, Any]]) -> list[int]:
 
 
 def take_turns(
-    peers: Mapping[str, Callable[[], list[float]]], rounds: int
+    peers: Mapping[str, Callable[[], list[float]]], rounds: int, *, warm_ups: int = 1
 ) -> dict[str, list[float]]:
     """What each peer measured in all its rounds; every other round goes in reverse order.
 
-    A round before the first one warms the session up and does not count.
+    Rounds before the first one warm the sessions up and do not count.
     """
     found: dict[str, list[float]] = {name: [] for name in peers}
-    for number in range(rounds + 1):
+    for number in range(1 - warm_ups, rounds + 1):
         order = list(peers) if number % 2 else list(peers)[::-1]
         for name in order:
             measured = peers[name]()
-            what = f"round {number} of {rounds}" if number else "warm-up"
+            what = f"round {number} of {rounds}" if number > 0 else "warm-up"
             print(f"  {what}: {name}, {statistics.median(measured):,.1f}", flush=True)
-            if number:
+            if number > 0:
                 found[name] += measured
     return found

@@ -68,6 +68,7 @@ def measure(scale: Scale) -> list[Figure]:
         found = take_turns(
             {name: partial(_median_ms, turns[name], phases[name]) for name in turns},
             scale.peer_rounds,
+            warm_ups=scale.peer_warm_ups,
         )
         commit_ms = {
             OURS: call[OURS]("commit_ms"),

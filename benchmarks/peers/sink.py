@@ -48,6 +48,7 @@ def measure(scale: Scale) -> list[Figure]:
             found[micro_batches] = take_turns(
                 {peer: partial(call[peer], peer.lower(), micro_batches) for peer in call},
                 scale.peer_rounds,
+                warm_ups=scale.peer_warm_ups,
             )
     many = Comparison(f"{NAME} 10 micro-batches", RATE, found[scale.micro_batches])
     one = Comparison(f"{NAME} one micro-batch", RATE, found[1])

@@ -45,6 +45,7 @@ def measure(scale: Scale) -> list[Figure]:
             micro_batches: take_turns(
                 {peer: partial(call[peer], peer.lower(), micro_batches) for peer in call},
                 scale.peer_rounds,
+                warm_ups=scale.peer_warm_ups,
             )
             for micro_batches in (scale.micro_batches, 1)
         }
@@ -55,7 +56,9 @@ def measure(scale: Scale) -> list[Figure]:
             "Delta": partial(call["Delta"], "delta_batch"),
         }
         batches = take_turns(
-            {peer: partial(_several, read) for peer, read in reads.items()}, scale.peer_rounds
+            {peer: partial(_several, read) for peer, read in reads.items()},
+            scale.peer_rounds,
+            warm_ups=scale.peer_warm_ups,
         )
     name = "source, 2 M records in"
     many = Comparison(f"{name} 10 micro-batches", RATE, found[scale.micro_batches])
