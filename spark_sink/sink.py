@@ -26,6 +26,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.failpoint import reach
 from txnlog.options import Options, parse_options, warn_about
+from txnlog.spark_workers import collect_garbage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,7 @@ def stream_writer(
             option="outputMode",
         )
     _check_schema(schema, parsed)
+    collect_garbage()
     return TxnLogStreamWriter(parsed)
 
 
@@ -86,6 +88,7 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
         """Commit the micro-batch, or skip it if it is committed already."""
         _refuse_continuous(messages)
         commit_micro_batch(self._options, _complete(messages), batchId)
+        collect_garbage()
         reach("sink_commit.after")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -155,6 +158,7 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[tuple[Stag
         task = task_context().partitionId()
         context = {**error.context, "task": task}
         raise type(error)(f"Task {task}: {error.message}", **context) from error
+    collect_garbage()
     reach("stage.after")
     return staged, perf_counter_ns() - began_ns - waiting.waited_ns
 

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
 from txnlog.options import Options
+from txnlog.spark_workers import collect_garbage
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file
 from txnlog.storage.records import to_messages
@@ -61,6 +62,7 @@ def read_ranges(
         size_bytes += batch.nbytes
     if small:
         yield _joined(small)
+    collect_garbage()
 
 
 def _read_all(
