@@ -9,13 +9,14 @@ from dataclasses import dataclass
 class Scale:
     """`rounds` is how often each peer runs after one warm-up round that does not count.
 
-    With `make bench-peers`, where each has a process of its own to warm up, `peer_rounds` is how
-    often after `peer_warm_ups`.
+    With `make bench-peers` each has a process of its own, to be warmed up by `peer_warm_ups`; and
+    of `peer_runs` in each turn the last one counts, since Spark ends Python workers that were idle
+    for a minute.
     """
 
     rounds: int
-    peer_rounds: int
     peer_warm_ups: int
+    peer_runs: int
     transactions: int
     tails: int
     client_transactions: int
@@ -38,8 +39,8 @@ class Scale:
 
 FULL = Scale(
     rounds=3,
-    peer_rounds=5,
-    peer_warm_ups=4,
+    peer_warm_ups=2,
+    peer_runs=2,
     transactions=10_000,
     tails=500,
     client_transactions=2_000,
@@ -57,8 +58,8 @@ FULL = Scale(
 )
 QUICK = Scale(
     rounds=1,
-    peer_rounds=1,
     peer_warm_ups=1,
+    peer_runs=1,
     transactions=300,
     tails=10,
     client_transactions=20,

@@ -92,17 +92,22 @@ def triggers_ms(progress: list[dict[str, Any]]) -> list[int]:
 
 
 def take_turns(
-    peers: Mapping[str, Callable[[], list[float]]], rounds: int, *, warm_ups: int = 1
+    peers: Mapping[str, Callable[[], list[float]]],
+    rounds: int,
+    *,
+    warm_ups: int = 1,
+    runs: int = 1,
 ) -> dict[str, list[float]]:
     """What each peer measured in all its rounds; every other round goes in reverse order.
 
-    Rounds before the first one warm the sessions up and do not count.
+    Rounds before the first one warm the sessions up and do not count; of several `runs` in a turn
+    the last one does, as a session is not what it was after a minute of waiting.
     """
     found: dict[str, list[float]] = {name: [] for name in peers}
     for number in range(1 - warm_ups, rounds + 1):
         order = list(peers) if number % 2 else list(peers)[::-1]
         for name in order:
-            measured = peers[name]()
+            measured = [peers[name]() for _ in range(runs)][-1]
             what = f"round {number} of {rounds}" if number > 0 else "warm-up"
             print(f"  {what}: {name}, {statistics.median(measured):,.1f}", flush=True)
             if number > 0:

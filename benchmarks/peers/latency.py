@@ -67,7 +67,7 @@ def measure(scale: Scale) -> list[Figure]:
         phases: dict[str, list[Phases]] = {name: [] for name in turns}
         found = take_turns(
             {name: partial(_median_ms, turns[name], phases[name]) for name in turns},
-            scale.peer_rounds,
+            scale.rounds,
             warm_ups=scale.peer_warm_ups,
         )
         commit_ms = {

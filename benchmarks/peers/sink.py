@@ -47,8 +47,9 @@ def measure(scale: Scale) -> list[Figure]:
             kafka[micro_batches] = "Kafka, " + call["Kafka"]("choose", micro_batches)
             found[micro_batches] = take_turns(
                 {peer: partial(call[peer], peer.lower(), micro_batches) for peer in call},
-                scale.peer_rounds,
+                scale.rounds,
                 warm_ups=scale.peer_warm_ups,
+                runs=scale.peer_runs,
             )
     many = Comparison(f"{NAME} 10 micro-batches", RATE, found[scale.micro_batches])
     one = Comparison(f"{NAME} one micro-batch", RATE, found[1])

@@ -44,8 +44,9 @@ def measure(scale: Scale) -> list[Figure]:
         found = {
             micro_batches: take_turns(
                 {peer: partial(call[peer], peer.lower(), micro_batches) for peer in call},
-                scale.peer_rounds,
+                scale.rounds,
                 warm_ups=scale.peer_warm_ups,
+                runs=scale.peer_runs,
             )
             for micro_batches in (scale.micro_batches, 1)
         }
@@ -57,7 +58,7 @@ def measure(scale: Scale) -> list[Figure]:
         }
         batches = take_turns(
             {peer: partial(_several, read) for peer, read in reads.items()},
-            scale.peer_rounds,
+            scale.rounds,
             warm_ups=scale.peer_warm_ups,
         )
     name = "source, 2 M records in"
@@ -84,7 +85,8 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 def _several(read: Callable[[], list[float]]) -> list[float]:
-    """A batch read takes half a second, of which much is chance."""
+    """A batch read takes half a second, of which much is chance; the one before does not count."""
+    read()
     return [rate for _ in range(READS_PER_ROUND) for rate in read()]
 
 

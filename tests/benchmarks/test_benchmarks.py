@@ -49,6 +49,12 @@ def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
     assert "".join(order) == "ba" + "ab" + "ba" + "ab"
     assert found == {"a": [3, 6, 7], "b": [4, 5, 8]}
 
+    order.clear()
+    peers = {name: lambda name=name: peer(name) for name in "ab"}
+    found = take_turns(peers, rounds=1, warm_ups=2, runs=2)
+    assert "".join(order) == "aabb" + "bbaa" + "aabb"
+    assert found == {"a": [10], "b": [12]}, "the second run of a turn"
+
 
 def test_results_of_other_groups_stay(tmp_path: Path) -> None:
     """`--only` must not throw away what took minutes; what no group measures any more must go."""
