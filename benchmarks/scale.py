@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Scale:
     """`rounds` is how often each peer runs after one warm-up round that does not count.
 
-    With `make bench-peers` each has a process of its own, to be warmed up by `peer_warm_ups`; and
+    With `make bench-peers` each has a session of its own, to be warmed up by `peer_warm_ups`; and
     of `peer_runs` in each turn the last one counts, since Spark ends Python workers that were idle
     for a minute.
     """

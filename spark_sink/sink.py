@@ -158,9 +158,10 @@ def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[tuple[Stag
         task = task_context().partitionId()
         context = {**error.context, "task": task}
         raise type(error)(f"Task {task}: {error.message}", **context) from error
+    own_ns = perf_counter_ns() - began_ns - waiting.waited_ns
     collect_garbage()
     reach("stage.after")
-    return staged, perf_counter_ns() - began_ns - waiting.waited_ns
+    return staged, own_ns
 
 
 class _Waiting:

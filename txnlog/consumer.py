@@ -167,6 +167,16 @@ class Consumer:
         change hands before the caller has it.
         """
         consumption = self._consumption()
+        with consumption.stream.handing_out():
+            return self._taken(consumption, timeout_s, take, found)
+
+    @staticmethod
+    def _taken(
+        consumption: Consumption,
+        timeout_s: float,
+        take: Callable[[RecordStream], T],
+        found: Sequence[Message],
+    ) -> T | None:
         clock = consumption.clock
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
         is_local = consumption.cluster.store.local_path("") is not None

@@ -75,12 +75,13 @@ def measure(scale: Scale) -> list[Figure]:
             WITH_GROUP: call[OURS]("commit_ms", GROUP),
         }
     topics = {name: runs for name, runs in found.items() if name not in PARTS}
+    warm_up = scale.peer_warm_ups * scale.small_micro_batches
     return [
         *Comparison(NAME, "ms", topics).each(),
         *figures(found, found, commit_ms),
         Comparison(NAME, "ms", found).ratio("Kafka", "Kafka to Kafka"),
         *(median_of(f"micro-batch of 100 records, {name}", found[name], "ms") for name in PARTS),
-        *(figure for name in topics for figure in _phase_figures(name, phases[name])),
+        *(figure for name in topics for figure in _phase_figures(name, phases[name][warm_up:])),
     ]
 
 

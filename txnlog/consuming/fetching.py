@@ -100,7 +100,8 @@ class ListChunk:
         return self._base_offset + row
 
     def nbytes(self, start: int, length: int) -> int:
-        return self._records.slice(start, start + length).data_bytes
+        # As Arrow counts: with the offsets, and where each key, value and list of headers ends.
+        return self._records.slice(start, start + length).data_bytes + 20 * length
 
     def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
         records = self._records.slice(start, start + length).to_arrow()

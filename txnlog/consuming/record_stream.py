@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import pyarrow as pa
 
-from txnlog.consuming.fetching import Chunk, Fetcher, Key
+from txnlog.consuming.fetching import Chunk, Fetcher, Key, PartitionReader
 from txnlog.errors import TxnLogError
 from txnlog.messages import Message
 from txnlog.storage.records import MESSAGE_SCHEMA
@@ -21,20 +22,51 @@ class RecordStream:
         self._chunk: Chunk | None = None
         self._at = 0
         self._messages: Iterator[Message] | None = None
+        self._before: dict[PartitionReader, int | None] = {}
 
     def next(self) -> Message | None:
         """The next message of the chunk at hand; None at its end."""
         messages, chunk = self._messages, self._chunk
         if messages is None or chunk is None:
             return None
-        message = next(messages, None)
-        if message is None:
-            self._chunk = self._messages = None
-            return None
-        self._at += 1
-        # What was read has an offset; asking by a method would cost a tenth of the rate.
-        chunk.reader.position = message._offset + 1  # type: ignore[operator]
-        return message
+        before = chunk.reader.position
+        try:
+            message = next(messages, None)
+            if message is None:
+                self._chunk = self._messages = None
+                return None
+            self._at += 1
+            # What was read has an offset; asking by a method would cost a tenth of the rate.
+            chunk.reader.position = message._offset + 1  # type: ignore[operator]
+            return message
+        except BaseException:
+            chunk.reader.position = before
+            self._take_back()
+            raise
+
+    @contextmanager
+    def handing_out(self) -> Iterator[None]:
+        """Around calls whose records the application gets at the end, or else not at all.
+
+        Control-C may come anywhere, most likely while more is waited for: what was taken out by
+        then is taken back, and read again.
+        """
+        try:
+            yield
+        except TxnLogError:
+            raise
+        except BaseException:
+            self._take_back()
+            raise
+        finally:
+            self._before.clear()
+
+    def _take_back(self) -> None:
+        self._chunk = self._messages = None
+        for reader, position in self._before.items():
+            reader.position = position
+        for reader in self._fetcher.readers.values():
+            reader.rewind()
 
     def take(self, count: int) -> list[Message]:
         """Up to `count` messages that are there now. Raises only if there is none before it."""
@@ -103,6 +135,7 @@ class RecordStream:
         return self._chunk is not None
 
     def _move(self, chunk: Chunk, rows: int) -> None:
+        self._before.setdefault(chunk.reader, chunk.reader.position)
         self._at += rows
         chunk.reader.position = chunk.offset(self._at - 1) + 1
 

@@ -97,7 +97,8 @@ def read_records(
 ) -> Iterator[pa.RecordBatch | RecordLists]:
     """As `read_batch_file`, but what txnlog.storage.small_batch has encoded stays in lists.
 
-    Then that is all there is: every record from `first_delta` on, one offset after the other.
+    Then that is all there is, whatever `batch_rows` says: every record from `first_delta` on, up
+    to `end_delta`, one offset after the other.
     """
     schema = _schema_of_named(columns)
     names = schema.names

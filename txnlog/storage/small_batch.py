@@ -26,8 +26,7 @@ CODECS = {"none": 0, "snappy": 1}
 ROWS_EVER_MAX = 4096
 """Earlier versions wrote files of so many records in this form."""
 
-DELTAS = np.arange(ROWS_EVER_MAX, dtype="<i8")
-DELTA_BYTES = DELTAS.tobytes()
+DELTA_BYTES = np.arange(ROWS_EVER_MAX, dtype="<i8").tobytes()
 _INT64 = struct.Struct("<q")
 _UINT32 = struct.Struct("<I")
 _LENGTHS = tuple(_UINT32.pack(length) for length in range(4096))

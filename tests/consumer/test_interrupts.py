@@ -1,0 +1,116 @@
+"""Control-C while a consumer reads: what the application was not given is read again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.consumer.records import consumer, messages, process, put, world
+from txnlog.consumer import Consumer
+from txnlog.consuming import fetching, record_stream
+from txnlog.messages import TopicPartition
+from txnlog.storage import parquet, small_batch_reader
+from txnlog.testing.faults import SharedMemory
+
+VALUES = [b"%d" % number for number in range(6)]
+FILES = {
+    str(Path(module.__file__ or ""))
+    for module in (fetching, record_stream, parquet, small_batch_reader)
+}
+# What takes back cannot be interrupted as well; nobody presses the keys twice within it.
+SPARED = {"handing_out", "_take_back"}
+
+STRIDE = 3
+
+Read = Callable[[Consumer], list[bytes]]
+
+
+def poll(reader: Consumer) -> list[bytes]:
+    message = reader.poll(0)
+    return [] if message is None else [message.value() or b""]
+
+
+def consume(reader: Consumer) -> list[bytes]:
+    return [message.value() or b"" for message in reader.consume(4, 0)]
+
+
+def consume_batch(reader: Consumer) -> list[bytes]:
+    return list(reader.consume_batch(4, 0).column("value").to_pylist())
+
+
+def interrupted_at(number: int, call: Callable[[], list[bytes]]) -> tuple[list[bytes], bool]:
+    """What `call` gives, if it is not interrupted at that line; and whether it was."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal lines
+        code = frame.f_code
+        if code.co_filename not in FILES or code.co_name in SPARED:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == number:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        return call(), False
+    except KeyboardInterrupt:
+        return [], True
+    finally:
+        sys.settrace(None)
+
+
+def reader_of(shared: SharedMemory) -> Consumer:
+    made = consumer(process(shared))
+    made.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+    return made
+
+
+@pytest.mark.parametrize("read", [poll, consume, consume_batch])
+def test_interrupt_at_any_line_loses_and_doubles_nothing(read: Read, seed: int) -> None:
+    """Two partitions of three files: some chunks are handed out, some are read, some are not.
+
+    Each run tries every third line, and the seed says which third.
+    """
+    shared = world(2)
+    for number, value in enumerate(VALUES):
+        put(process(shared), value, partition=number % 2)
+    number, was_interrupted = seed % STRIDE, True
+    while was_interrupted:
+        number += STRIDE
+        reader = reader_of(shared)
+        first = read(reader)
+        found, was_interrupted = interrupted_at(number, lambda reader=reader: read(reader))
+        found = first + found
+        while more := read(reader):
+            found += more
+        assert sorted(found) == VALUES, f"interrupted at line {number}"
+        positions = reader.position([TopicPartition("t", 0), TopicPartition("t", 1)])
+        assert [p.offset for p in positions] == [3, 3]
+    assert number > 20, "hardly anything was interrupted"
+
+
+def test_interrupt_while_more_is_waited_for_gives_back_what_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most of a consumer's time is this: some records are there, and the time is not over."""
+    shared = world(1)
+    put(process(shared), b"0", b"1")
+    reader = consumer(process(shared))
+    reader.assign([TopicPartition("t", 0)])
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader._consumption().clock, "sleep_ms", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reader.consume(5, 10)
+    assert reader.position([TopicPartition("t", 0)])[0].offset == 0
+    assert [message.value() for message in messages(reader)] == [b"0", b"1"]
