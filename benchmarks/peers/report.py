@@ -61,7 +61,7 @@ def render(entries: list[Entry]) -> str:
         "\n".join(_losses(entries)) or "Nowhere in these figures.",
         "## Against the limit",
         "Arrow transfer alone: a Python source that gives equal rows, a Python sink that drops its "
-        "rows. All of it is Spark's own; of its workers' garbage collections txnlog needs less (D50).",
+        "rows. All of it is Spark's own; of its garbage collections txnlog needs less (D50).",
         _table(
             ("", "share of the limit", "spread", ""),
             (
