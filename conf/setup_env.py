@@ -147,7 +147,7 @@ def unpack_pyspark(python: str) -> None:
     """Let Spark's Python workers import pyspark from files, which are compiled once.
 
     Spark puts python/lib/pyspark.zip first on their path, and every process compiles anew what it
-    takes from an archive: 1.4 of the 1.9 s that it needs to start, and a query starts seven. A busy
+    takes from an archive: 1.4 of the 1.9 s that it needs to start, and a query starts nine. A busy
     machine could not do it in the 10 s that Spark waits. A folder of that name does as well.
     """
     find = "import importlib.util as u; print(u.find_spec('pyspark').submodule_search_locations[0])"

@@ -167,38 +167,29 @@ class Consumer:
         change hands before the caller has it.
         """
         consumption = self._consumption()
-        with consumption.stream.handing_out():
-            return self._taken(consumption, timeout_s, take, found)
-
-    @staticmethod
-    def _taken(
-        consumption: Consumption,
-        timeout_s: float,
-        take: Callable[[RecordStream], T],
-        found: Sequence[Message],
-    ) -> T | None:
         clock = consumption.clock
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
         is_local = consumption.cluster.store.local_path("") is not None
         idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_LOCAL_MS_MAX if is_local else IDLE_REMOTE_MS_MAX
-        while True:
-            try:
-                if not found:
-                    consumption.maintain()
-                elif consumption.is_due():
+        with consumption.stream.handing_out():
+            while True:
+                try:
+                    if not found:
+                        consumption.maintain()
+                    elif consumption.is_due():
+                        return None
+                    taken = take(consumption.stream)
+                except TxnLogError:
+                    if found:
+                        return None
+                    raise
+                if len(taken):  # type: ignore[arg-type]
+                    return taken
+                left_ms = idle_ms if end_ms is None else end_ms - clock.boot_ms()
+                if left_ms <= 0:
                     return None
-                taken = take(consumption.stream)
-            except TxnLogError:
-                if found:
-                    return None
-                raise
-            if len(taken):  # type: ignore[arg-type]
-                return taken
-            left_ms = idle_ms if end_ms is None else end_ms - clock.boot_ms()
-            if left_ms <= 0:
-                return None
-            clock.sleep_ms(min(idle_ms, left_ms))
-            idle_ms = min(idle_ms * 2, idle_ms_max)
+                clock.sleep_ms(min(idle_ms, left_ms))
+                idle_ms = min(idle_ms * 2, idle_ms_max)
 
     # -- positions ---------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Spark's daemon calls gc.collect() in a worker after each task, each plan and each commit. With
 pyspark, pyarrow and this package loaded it looks at 55,000 objects and more that are no garbage,
-which takes 12 to 50 ms of processor time, in each of the five workers of a small micro-batch.
+which takes 12 to 50 ms of processor time, in each of the four workers of a small micro-batch.
 """
 
 from __future__ import annotations
