@@ -12,7 +12,7 @@ from benchmarks.suite import Suite, run
 
 SPARK_GROUPS = ("sink", "source", "sql", "latency")
 GROUPS = (
-    *("transactions", "clients", "opening", "flatness", "history", "staging"),
+    *("transactions", "clients", "aborted", "opening", "flatness", "history", "staging"),
     *SPARK_GROUPS,
 )
 

@@ -20,6 +20,7 @@ class Scale:
     transactions: int
     tails: int
     client_transactions: int
+    committed_transactions: int
     records_by_message: int
     live_batches: int
     past_batches: int
@@ -44,6 +45,7 @@ FULL = Scale(
     transactions=10_000,
     tails=500,
     client_transactions=2_000,
+    committed_transactions=1_000,
     records_by_message=300_000,
     live_batches=10_000,
     past_batches=1_000_000,
@@ -63,6 +65,7 @@ QUICK = Scale(
     transactions=300,
     tails=10,
     client_transactions=20,
+    committed_transactions=10,
     records_by_message=2_000,
     live_batches=200,
     past_batches=4_000,

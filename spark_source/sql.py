@@ -114,7 +114,9 @@ class Views:
         _check_distinct(frames)
         for name, frame in frames.items():
             frame.createOrReplaceTempView(_quoted(name))
-        gone = set(self.names).difference(frames)
+        # For SQL a name has no case: the view of a topic that is gone may be a new one's by now.
+        made = {name.lower() for name in frames}
+        gone = [name for name in self.names if name.lower() not in made]
         self.names = tuple(frames)
         self._drop(gone)
 

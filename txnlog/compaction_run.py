@@ -135,7 +135,7 @@ class CompactionRun:
                 if partition in passes:
                     groups = passes[partition].groups
                 else:
-                    groups = list(self._mergeable(log, partition))
+                    groups = self._mergeable(log, partition)
                 if groups:
                     yield Planned(
                         topic=name,
@@ -187,10 +187,10 @@ class CompactionRun:
             for partition in range(log.partitions):
                 yield from self._mergeable(log, partition)
 
-    def _mergeable(self, log: TopicLog, partition: int) -> Iterator[CompactionGroup]:
-        ends = dict(enumerate(self._ends[log.name]))
-        plan = plan_partition(log.view, log.name, partition, self._settings(log))
-        return (group for group in plan.groups if group.last_offset < ends.get(partition, 0))
+    def _mergeable(self, log: TopicLog, partition: int) -> Sequence[CompactionGroup]:
+        end = dict(enumerate(self._ends[log.name])).get(partition, 0)
+        settings = self._settings(log)
+        return plan_partition(log.view, log.name, partition, settings, before_offset=end).groups
 
     def _live(self, groups: Sequence[CompactionGroup]) -> list[CompactionGroup]:
         """Those nobody has touched since they were planned: a rewrite costs more than a look."""

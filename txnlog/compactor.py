@@ -7,7 +7,7 @@ was faster with is dropped. What is remembered from round to round only saves lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from txnlog.cluster import Cluster
@@ -88,32 +88,30 @@ class Compactor:
         return sum(self._topic(topic))
 
     def _work(self) -> Iterator[int]:
-        errors: list[TxnLogError] = []
         names = self._cluster.topic_names()
         self._looked = {name: self._looked[name] for name in names if name in self._looked}
-        for name in names:
-            try:
-                if self._cluster.find_topic(name) is None:
-                    self._looked.pop(name, None)
-                else:
-                    yield from self._topic(name)
-            except TxnLogError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        yield from _each(self._existing(name) for name in names)
+
+    def _existing(self, name: str) -> Iterator[int]:
+        if self._cluster.find_topic(name) is None:
+            self._looked.pop(name, None)
+        else:
+            yield from self._topic(name)
 
     def _topic(self, name: str) -> Iterator[int]:
+        """Merge, then clean; a partition that cannot be read delays itself only."""
         log = self._cluster.topic_log(name)
         looked = self._look(log)
         version = log.log.version
+        # What comes later is for the next round: beside a busy producer this one would never end.
+        ends = [log.view.last_stable_offset(partition) for partition in range(log.partitions)]
+        work: list[Iterator[int]] = []
         if looked.version != version:
-            for partition in range(log.partitions):
-                yield from self._merge(log, partition, looked)
-            looked.version = version
-        if not is_compacted(log.config):
-            return
-        for partition in range(log.partitions):
-            yield from self._clean(log, partition)
+            work += [self._merge(log, p, looked, before_offset=end) for p, end in enumerate(ends)]
+        if is_compacted(log.config):
+            work += [self._clean(log, partition) for partition in range(log.partitions)]
+        yield from _each(work)
+        looked.version = version
 
     def _look(self, log: TopicLog) -> _Looked:
         now_ms = self._clock.boot_ms()
@@ -123,7 +121,9 @@ class Compactor:
             known = self._looked[log.name] = _Looked(log.topic_id, now_ms)
         return known
 
-    def _merge(self, log: TopicLog, partition: int, looked: _Looked) -> Iterator[int]:
+    def _merge(
+        self, log: TopicLog, partition: int, looked: _Looked, *, before_offset: int
+    ) -> Iterator[int]:
         """Group after group, each planned on what the one before left."""
         while True:
             plan = plan_partition(
@@ -132,6 +132,7 @@ class Compactor:
                 partition,
                 settings_of(log.config),
                 from_offset=looked.resume_offsets.get(partition, 0),
+                before_offset=before_offset,
                 groups_max=1,
             )
             looked.resume_offsets[partition] = plan.resume_offset
@@ -166,3 +167,15 @@ class Compactor:
                 settings_of(log.config),
                 dedupe_buffer_bytes=self._dedupe_buffer_bytes,
             ).run()
+
+
+def _each(work: Iterable[Iterator[int]]) -> Iterator[int]:
+    """One after the other, whatever the ones before raised; their first error at the end."""
+    errors: list[TxnLogError] = []
+    for part in work:
+        try:
+            yield from part
+        except TxnLogError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

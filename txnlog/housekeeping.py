@@ -30,6 +30,7 @@ from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Doomed
 from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
+from txnlog.storage.objects import ObjectMeta
 from txnlog.sweeper import INTERVAL_MS, Sweeper
 
 logger = logging.getLogger("txnlog")
@@ -39,6 +40,7 @@ REMOVE_INTERVAL_MS_DEFAULT = 3_600_000
 VACUUM_INTERVAL_MS_DEFAULT = 6 * 3_600_000
 PROBE_FOLDERS = ("__cluster/_clock", "__cluster/_probe")
 PROBE_AGE_MS = 3_600_000
+DEAD_PROBE = "clock or store probe of a process that died"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class Housekeeper:
         self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
         self._groups: dict[str, Sightings] = {}
         compactor = Compactor(cluster)
+        self._retention = Retention(cluster)
         self._hygiene = Hygiene(
             cluster,
             log_retention_ms=self._settings.log_retention_ms,
@@ -105,7 +108,7 @@ class Housekeeper:
             Duty(
                 "files past their retention removed",
                 self._settings.retention_check_interval_ms,
-                Retention(cluster).enforce_all,
+                self._retention.enforce_all,
             ),
             Duty(
                 "files compacted",
@@ -151,11 +154,17 @@ class Housekeeper:
         return done
 
     def find(self) -> list[Doomed]:
-        """What the hygiene of logs and files would remove now, without the lease or any write.
+        """What would be removed now, without the lease or any commit.
 
-        What expires by retention or compaction leaves its topic first, and is found here later.
+        A batch past its retention leaves its topic first: its file goes when vacuum's age is over.
+        Not here: what compaction would merge, and ids that expire, since their ages are counted
+        from when a process that stays saw them first.
         """
-        return self._hygiene.find()
+        probes = [
+            Doomed(meta.path, DEAD_PROBE, age_ms, meta.size_bytes)
+            for meta, age_ms in [*self._dead_probes(), *self._killed_probes()]
+        ]
+        return [*self._retention.find(), *self._hygiene.find(), *probes]
 
     def step(self) -> int:
         """Do what is due; in how many ms to call again."""
@@ -268,22 +277,28 @@ class Housekeeper:
 
     def _remove_probes(self) -> int:
         """Small objects by which stores were asked for their time, and whose writers died."""
-        now_ms = self._cluster.store.now_ms()
-        old = [
-            meta.path
-            for folder in PROBE_FOLDERS
-            for meta in self._cluster.store.list(folder)
-            if now_ms - meta.last_modified_ms >= PROBE_AGE_MS
-        ]
+        old = [meta.path for meta, _ in self._dead_probes()]
         self._cluster.store.delete(old)
-        killed = [
-            meta.path
-            for folder in PROBE_FOLDERS
-            for meta in self._cluster.store.list_temporaries(folder)
-            if now_ms - meta.last_modified_ms >= PROBE_AGE_MS
-        ]
+        killed = [meta.path for meta, _ in self._killed_probes()]
         self._cluster.store.delete_temporaries(killed)
         return len(old) + len(killed)
+
+    def _dead_probes(self) -> list[tuple[ObjectMeta, int]]:
+        """Probes and their ages in ms."""
+        return self._old(self._cluster.store.list)
+
+    def _killed_probes(self) -> list[tuple[ObjectMeta, int]]:
+        """Those whose writer died before they had their name."""
+        return self._old(self._cluster.store.list_temporaries)
+
+    def _old(self, listing: Callable[[str], list[ObjectMeta]]) -> list[tuple[ObjectMeta, int]]:
+        now_ms = self._cluster.store.now_ms()
+        found = [
+            (meta, now_ms - meta.last_modified_ms)
+            for folder in PROBE_FOLDERS
+            for meta in listing(folder)
+        ]
+        return [(meta, age_ms) for meta, age_ms in found if age_ms >= PROBE_AGE_MS]
 
 
 def _exhausted(duty: Duty) -> int:

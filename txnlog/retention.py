@@ -8,18 +8,30 @@ lost reply, or a second one at the same work leaves nothing half done.
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Iterable
 
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.protocol.retention import FILES_MAX, RetentionLimits, Undated, prepare_retention
+from txnlog.protocol.retention import (
+    FILES_MAX,
+    RetentionLimits,
+    Undated,
+    newest_record_ms,
+    prepare_retention,
+)
 from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.protocol.vacuum import Doomed
 from txnlog.storage.topic_log import TopicLog
 from txnlog.topic_configs import config_value
+from txnlog.vacuum import log_left_out, topic_logs
 
 logger = logging.getLogger("txnlog")
 
 CHECK_INTERVAL_MS_DEFAULT = 300_000
 """log.retention.check.interval.ms."""
+
+EXPIRED_BATCH = "record batch past retention.ms, retention.bytes or the log start"
 
 STEPS_MAX = 1_000
 """Most steps in one topic before the others have their turn; the rest is for the next check."""
@@ -66,29 +78,60 @@ class Retention:
         log = self._cluster.topic_log(topic)
         removed = 0
         for _ in range(STEPS_MAX):
-            decision = log.transact(lambda state: self._decide(topic, state))
+            decision = log.transact(lambda state: self._decide(topic, state, self._files_max))
             if decision is None:
                 break
             if isinstance(decision, TopicCommit):
                 removed += len(decision.removes)
             else:
-                self._date(log, decision)
+                self._date(log, decision.paths)
         self._forget_removed(log)
         return removed
 
-    def _decide(self, topic: str, state: TopicState) -> TopicCommit | Undated | None:
+    def find(self) -> list[Doomed]:
+        """What would leave the topics now; commits nothing. What cannot be read is logged."""
+        found: list[Doomed] = []
+        errors: list[TxnLogError] = []
+        for log in topic_logs(self._cluster, errors):
+            try:
+                found += self._find(log)
+            except TxnLogError as error:
+                errors.append(error)
+        log_left_out(errors)
+        return found
+
+    def _find(self, log: TopicLog) -> list[Doomed]:
+        while isinstance(decision := self._decide(log.name, log.view, sys.maxsize), Undated):
+            self._date(log, decision.paths)
+        if decision is None:
+            return []
+        written_ms, now_ms = self._written_ms[log.name], self._cluster.store.now_ms()
+        found = []
+        for path in decision.removes:
+            batch = log.view.by_path[path]
+            newest_ms = newest_record_ms(batch, written_ms)
+            if newest_ms is None:
+                self._date(log, [path])
+                newest_ms = written_ms[path]
+            age_ms = now_ms - newest_ms
+            found.append(Doomed(f"{log.path}/{path}", EXPIRED_BATCH, age_ms, batch.size_bytes))
+        return found
+
+    def _decide(
+        self, topic: str, state: TopicState, files_max: int
+    ) -> TopicCommit | Undated | None:
         return prepare_retention(
             state,
             limits=_limits(state),
             # Compared with records' times and files' times; nobody's wall clock.
             now_ms=self._cluster.store.now_ms(),
             written_ms=self._written_ms.setdefault(topic, {}),
-            files_max=self._files_max,
+            files_max=files_max,
         )
 
-    def _date(self, log: TopicLog, undated: Undated) -> None:
+    def _date(self, log: TopicLog, paths: Iterable[str]) -> None:
         """Ask the store when files were written; they never change after that."""
-        for path in undated.paths:
+        for path in paths:
             found = log.store.head(f"{log.path}/{path}")
             self._written_ms[log.name][path] = found.last_modified_ms
 

@@ -73,7 +73,7 @@ def test_results_of_other_groups_stay(tmp_path: Path) -> None:
 def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
     """Who reads results.json months later must know what was measured, where and with what."""
     output = tmp_path / "results.json"
-    groups = "transactions,clients,opening,staging"
+    groups = "transactions,clients,aborted,opening,history,staging"
     arguments = ["--quick", "--only", groups, "--output", str(output)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments],
@@ -84,9 +84,26 @@ def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     entries = json.loads(output.read_text())
-    assert {entry["group"] for entry in entries} >= {"transactions", "clients", "opening"}
-    assert all(set(entry) == FIELDS for entry in entries)
+    assert {entry["group"] for entry in entries} == set(groups.split(","))
+    assert all(set(entry) - {"spread"} == FIELDS for entry in entries)
     assert all(entry["name"] in done.stdout for entry in entries)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_cluster_under_housekeeping_is_measured(tmp_path: Path) -> None:
+    """Sessions, a writer and a housekeeper, each in a process of its own."""
+    output = tmp_path / "results.json"
+    arguments = ["--quick", "--only", "flatness", "--output", str(output)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len({entry["name"] for entry in json.loads(output.read_text())}) == 8
 
 
 def test_command_refuses_a_group_that_is_not_there() -> None:

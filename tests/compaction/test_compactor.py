@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -19,15 +20,18 @@ from tests.compaction.logs import (
 )
 from txnlog import compactor
 from txnlog.cluster import Cluster
+from txnlog.compaction import rewrite
 from txnlog.compactor import FULL_LOOK_MS, Compactor
-from txnlog.errors import StorePermissionError
+from txnlog.errors import ObjectNotFoundError, StorePermissionError
 from txnlog.housekeeping import Housekeeper, HousekeepingSettings
-from txnlog.protocol.compaction import Plan
+from txnlog.protocol.compaction import CompactionGroup, Plan, Segment
 from txnlog.protocol.topics import TopicCommit
+from txnlog.storage.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
 from txnlog.topic_configs import check_configs
 
 FOREVER = {"retention.ms": "-1"}
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 def fill(cluster: Cluster, batches: int = 12, *, key: bytes = b"k") -> None:
@@ -171,6 +175,84 @@ def test_topic_that_cannot_be_written_delays_only_itself() -> None:
     assert not found.is_busy()
     assert files(shared) == 12
     assert set(found._looked) == {TOPIC, "another", "zoo"}
+
+
+def test_round_beside_a_busy_producer_ends_and_reaches_every_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More comes while a group is rewritten than a group needs: the next round's work (R22)."""
+    shared = world(partitions=3, config=FOREVER)
+    cluster = process(shared)
+    row = begin(cluster)
+    rewritten: list[int] = []
+
+    def write() -> None:
+        nonlocal row
+        for partition in range(3):
+            for number in range(12):
+                row = commit(cluster, row, [Record(b"k", b"%d" % number)], partition=partition)
+
+    def rewrite_while_more_comes(store: ObjectStore, group: CompactionGroup) -> Segment:
+        assert len(rewritten) < 10, "no end"
+        rewritten.append(group.partition)
+        write()
+        return rewrite(store, group)
+
+    write()
+    monkeypatch.setattr(compactor, "rewrite", rewrite_while_more_comes)
+    keeper = Housekeeper(process(shared))
+    done = keeper.run_once()
+    assert rewritten == [0, 1, 2]
+    assert done is not None
+    assert done["files compacted"] == 36
+    keeper.run_once()
+    assert sorted(rewritten) == [0, 0, 1, 1, 2, 2]
+    for partition in range(3):
+        assert len(records_of(process(shared).topic(TOPIC), partition)) == 12 * 7
+
+
+@pytest.mark.parametrize("config", [FOREVER, {**FOREVER, **COMPACTED}])
+def test_file_that_cannot_be_read_delays_its_partition_only(config: Mapping[str, str]) -> None:
+    """The others are merged and cleaned; the error is told, and again in the next round (R37)."""
+    shared = world(partitions=2, config=config)
+    cluster = process(shared)
+    row = begin(cluster)
+    for partition in range(2):
+        for number in range(12):
+            row = commit(cluster, row, [Record(b"k", b"%d" % number)], partition=partition)
+    lost = cluster.topic(TOPIC).view.partitions[0].batches[3].path
+    cluster.store.delete([f"{TOPIC}/{lost}"])
+    worker = Compactor(process(shared))
+    for _ in range(2):
+        with pytest.raises(ObjectNotFoundError, match=lost):
+            worker.step()
+    left = process(shared).topic(TOPIC)
+    assert [len(state.batches) for state in left.view.partitions] == [12, 1]
+    seen = records_of(left, 1)
+    assert len(seen) == (1 if COMPACTED.items() <= config.items() else 12)
+    assert seen[-1].record.value == b"11"
+
+
+def test_commit_on_disk_changes_no_data_for_other_readers() -> None:
+    """One commit per group, whose files all say dataChange=false: Delta streams pass it over."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    fill(cluster)
+    worker = process(shared)
+    version = cluster.topic(TOPIC).log.version
+    Compactor(worker).compact(TOPIC)
+    assert worker.topic(TOPIC).log.version == version + 1
+    path = f"{TOPIC}/_delta_log/{version + 1:020d}.json"
+    actions = [json.loads(line) for line in cluster.store.get(path).splitlines()]
+    changes = [
+        (name, action[name]["dataChange"])
+        for action in actions
+        for name in ("add", "remove")
+        if name in action
+    ]
+    assert changes.count(("remove", False)) == 12
+    assert changes.count(("add", False)) == 1
+    assert len(changes) == 13
 
 
 def test_topic_configurations_of_compaction_are_checked() -> None:

@@ -132,6 +132,21 @@ def test_plan_in_steps_finds_what_a_whole_plan_finds() -> None:
     assert [b.base_offset for b in state.partitions[0].batches] == [0, 10, 20, 25, 26, 30]
 
 
+def test_plan_up_to_an_offset_looks_at_nothing_beyond_it() -> None:
+    """A round whose end is fixed when it begins: what came later neither joins nor hinders."""
+    state = state_of(*small(25), *small(4))
+    found = plan_partition(state, TOPIC, 0, SETTINGS, before_offset=24)
+    assert spans(found.groups) == [(0, 9), (10, 19), (20, 23)]
+    for group in found.groups:
+        commit(state, group)
+    none = plan_partition(state, TOPIC, 0, SETTINGS, from_offset=20, before_offset=24)
+    assert (none.groups, none.resume_offset) == ((), 20)
+    # Another's segment, which begins before the end and goes beyond it.
+    (beyond,) = plan_partition(state, TOPIC, 0, SETTINGS, from_offset=24).groups
+    commit(state, beyond)
+    assert plan_partition(state, TOPIC, 0, SETTINGS, from_offset=24, before_offset=26).groups == ()
+
+
 def prepared(state: TopicState, group: CompactionGroup, size_bytes: int = 1) -> object:
     segment = Segment(f"s{group.base_offset}-{group.last_offset}", size_bytes, 1, 0, 0, 0)
     return prepare_compaction(state, group, segment, now_ms=0)

@@ -34,6 +34,7 @@ from tests.hygiene.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, StagedFileTooOldError
+from txnlog.protocol import vacuum as rules
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
@@ -333,8 +334,8 @@ def test_vacuum_age_of_less_than_an_hour_is_refused() -> None:
         Vacuum(process(world()), age_ms=HOUR_MS - 1)
 
 
-def test_vacuum_age_is_never_below_the_log_retention_and_twice_the_longest_time_out() -> None:
-    """A version that is kept stays readable; a transaction may take its whole time-out."""
+def test_vacuum_age_is_never_below_the_log_retention() -> None:
+    """A version that is kept stays readable."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     written(cluster, "orders", "orphan")
@@ -342,6 +343,23 @@ def test_vacuum_age_is_never_below_the_log_retention_and_twice_the_longest_time_
     assert Vacuum(process(shared), age_ms=HOUR_MS).run() == 0
     shared.clock.advance_ms(23 * HOUR_MS)
     assert Vacuum(process(shared), age_ms=HOUR_MS).run() == 1
+
+
+def test_transaction_may_take_all_of_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is staged for it can be committed up to half the age, which is twice the time-out."""
+    monkeypatch.setattr(rules, "VACUUM_AGE_MS_MIN", MINUTE_MS)
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    cluster.coordinator.init_producer_id("slow", Owner(run_id="r"), timeout_ms=15 * MINUTE_MS)
+    written(cluster, "orders", "orphan")
+
+    def vacuum_at_once() -> int:
+        return Vacuum(process(shared), age_ms=MINUTE_MS, log_retention_ms=MINUTE_MS).run()
+
+    shared.clock.advance_ms(30 * MINUTE_MS - 1)
+    assert vacuum_at_once() == 0
+    shared.clock.advance_ms(1)
+    assert vacuum_at_once() == 1
 
 
 def test_vacuum_that_keeps_longer_than_delta_does_tells_the_table_so() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +23,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 LATEST = "latest"
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-STEPS = (
+MERGING = (
     "compaction.rewritten",  # in an executor: its file is there, and nobody knows
     "compaction.staged",
     "compaction.committed",
-    "compaction.cleaned.before",
-    "compaction.cleaned.after",
+)
+CLEANING = (*MERGING, "compaction.cleaned.before", "compaction.cleaned.after")
+DEATHS = (
+    *((step, [LATEST]) for step in CLEANING),
+    # What the query reads, and what it writes.
+    *((step, [pipeline.SOURCE]) for step in MERGING),
+    *((step, list(pipeline.OUTPUTS)) for step in MERGING),
 )
 BATCHES, BATCH = 12, 10
 WAIT_S = 120
@@ -42,11 +47,13 @@ class Jobs:
         self._root = root
         self.started: list[DriverProcess] = []
 
-    def start(self, *, stop_at: str = "") -> DriverProcess:
-        """Start one, which stays at a fail point."""
+    def start(self, topics: Sequence[str] = (), *, stop_at: str = "") -> DriverProcess:
+        """Start one, for all topics or some, which stays at a fail point."""
         folder = self._folder / f"job-{len(self.started)}"
         folder.mkdir()
-        command = spark_submit_command(["--root", str(self._root), "--segment-bytes", "20000"])
+        chosen = [word for topic in topics for word in ("--topic", topic)]
+        arguments = ["--root", str(self._root), "--segment-bytes", "20000", *chosen]
+        command = spark_submit_command(arguments)
         command = ["jobs/compact.py" if word == "jobs/flights.py" else word for word in command]
         environment = driver_environment(
             folder,
@@ -58,9 +65,9 @@ class Jobs:
         self.started.append(DriverProcess(command, environment, folder / "log"))
         return self.started[-1]
 
-    def kill_at(self, step: str) -> None:
-        """Start one and kill all of it at a step."""
-        job = self.start(stop_at=step)
+    def kill_at(self, step: str, topics: Sequence[str]) -> None:
+        """Start one for these topics and kill all of it at a step."""
+        job = self.start(topics, stop_at=step)
         hits = job.log.with_name("hits")
         await_that(lambda: hits.exists() or job.exit_code() is not None)
         assert job.exit_code() is None, job.log_tail()
@@ -124,11 +131,13 @@ def test_job_killed_at_every_step_loses_and_doubles_nothing(
 ) -> None:
     """Each death leaves what the next run takes up; a query sees none of it (R20, R22, R23)."""
     count = 0
-    for step in STEPS:
+    for step, topics in DEATHS:
         feed(root, range(count, count + BATCHES * BATCH))
         count += BATCHES * BATCH
-        jobs.kill_at(step)
+        jobs.kill_at(step, topics)
         assert query.exception() is None
+        query.processAllAvailable()
+        pipeline.check(root, count)
     pair = [jobs.start(), jobs.start()]
     for _ in range(BATCHES):
         feed(root, range(count, count + BATCH))

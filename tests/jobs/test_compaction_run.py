@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -232,6 +233,42 @@ def test_plan_tells_what_a_run_does(root: Path) -> None:
     assert (summary.groups, summary.files_replaced) == (row.groups, row.inputs)
     assert summary.bytes_replaced == row.bytes
     assert list(CompactionRun(cluster, [TOPIC]).plan()) == []
+
+
+def test_planning_opens_no_data_file(root: Path) -> None:
+    """A driver that read what it plans would take as long as the executors."""
+    for config in (None, COMPACTED):
+        cluster = filled(root, config)
+        expected = list(CompactionRun(cluster, [TOPIC]).plan())
+        for batch in cluster.topic_log(TOPIC).view.partitions[0].batches:
+            (root / TOPIC / batch.path).unlink()
+        fresh = Cluster.open(str(root))
+        assert list(CompactionRun(fresh, [TOPIC]).plan()) == expected != []
+        shutil.rmtree(root)
+
+
+def test_each_group_is_one_commit_as_soon_as_it_is_rewritten(root: Path) -> None:
+    """A driver that is killed has lost what its executors were at, and no more."""
+    cluster = filled(root, {"segment.bytes": str(segment_of(root, 3))})
+    begun = cluster.topic(TOPIC).log.version
+    committed: list[int] = []
+
+    def look(number: int) -> None:
+        committed.append(Cluster.open(str(root)).topic(TOPIC).log.version - begun)
+
+    summary = CompactionRun(cluster, [TOPIC]).run(InProcess(root, look))
+    assert committed == list(range(summary.groups))
+    assert summary.groups >= 3
+    assert Cluster.open(str(root)).topic(TOPIC).log.version == begun + summary.groups
+    assert values(root) == EVERYTHING
+
+
+def segment_of(root: Path, batches: int) -> int:
+    """Bytes of a segment that has room for so many."""
+    cluster = filled(root)
+    size_bytes = max(batch.size_bytes for batch in cluster.topic(TOPIC).view.by_path.values())
+    shutil.rmtree(root)
+    return batches * size_bytes
 
 
 def test_file_that_is_gone_gives_its_group_up(root: Path) -> None:

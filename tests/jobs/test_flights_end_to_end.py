@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,9 @@ def test_demo_of_one_month_survives_a_half_published_transaction(tmp_path: Path)
     print(demo.stdout, demo.stderr)
     assert demo.returncode == 0
     assert "PREPARE_COMMIT, 1 of 2 topics marked" in demo.stdout
+    compacted = re.search(r"housekeeping: (\d+) small files compacted", demo.stdout)
+    assert compacted is not None
+    assert int(compacted[1]) > 0
     report = Report.from_json((data_dir / "report.json").read_text(encoding="utf-8"))
     assert report.ok
     assert report.rows_by_topic == {

@@ -28,7 +28,7 @@ from txnlog.errors import TopicAuthorizationError
 from txnlog.housekeeping import Housekeeper
 from txnlog.messages import OFFSET_END, TopicPartition
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
+from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, EXPIRED_BATCH, Retention
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
@@ -104,6 +104,30 @@ def test_retention_of_one_topic_is_not_held_up_by_another() -> None:
 
 def _of(cluster: Cluster, name: str) -> StagedBatch:
     return replace(staged(cluster), topic=name, topic_id=cluster.topic(name).topic_id)
+
+
+def test_what_retention_would_remove_is_told_before_it_does() -> None:
+    """An operator shortens retention.ms, and looks first: files, ages and bytes; no commit."""
+    shared = filled()
+    cluster = process(shared)
+    named = {batch.path: batch for batch in cluster.topic(TOPIC).view.by_path.values()}
+    version = cluster.topic(TOPIC).log.version
+    cluster.create_topic("other", partitions=1)
+    faults(cluster).plan = lambda verb, path: (
+        Fault.DENY if path.startswith("other/_delta_log") else Fault.NONE
+    )
+    found = Retention(cluster).find()
+    faults(cluster).plan = lambda verb, path: Fault.NONE
+    assert process(shared).topic(TOPIC).log.version == version
+    assert {item.reason for item in found} == {EXPIRED_BATCH}
+    assert all(OLD_MS <= item.age_ms < OLD_MS + HOUR_MS for item in found)
+    before = set(process(shared).topic(TOPIC).view.by_path)
+    assert enforce(process(shared)) == len(found)
+    gone = before - set(process(shared).topic(TOPIC).view.by_path)
+    assert {item.path: item.size_bytes for item in found} == {
+        f"{TOPIC}/{path}": named[path].size_bytes for path in gone
+    }
+    assert [item for item in Housekeeper(process(shared)).find() if item in found] == []
 
 
 # --- Beside others --------------------------------------------------------------------------------

@@ -221,6 +221,14 @@ def test_views_are_there_for_plain_sql(spark: SparkSession, topics: Topics, view
     with pytest.raises(AnalysisException, match="empty"):
         spark.table("empty")
 
+    topics.create("again")
+    views.refresh()
+    topics.cluster.delete_topic("again")
+    topics.create("AGAIN")
+    views.refresh()
+    assert "AGAIN" in views.names
+    assert spark.table("AGAIN").count() == 0
+
 
 @pytest.mark.spark
 @pytest.mark.soak

@@ -112,7 +112,8 @@ def housekeeping(
         bool,
         typer.Option(
             "--dry-run",
-            help="Only list what log clean-up, vacuum and producers' expiry would remove.",
+            help="Only list what retention, log clean-up, vacuum and expiry of producers would "
+            "remove.",
         ),
     ] = False,
 ) -> None:

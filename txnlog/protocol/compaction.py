@@ -120,17 +120,20 @@ def plan_partition(
     settings: CompactionSettings,
     *,
     from_offset: int = 0,
+    before_offset: int | None = None,
     groups_max: int | None = None,
 ) -> Plan:
-    """Groups of a partition's batches from an offset on, up to `groups_max` of them.
+    """Groups of a partition's batches from one offset to before another, up to `groups_max`.
 
-    Takes time in proportion to the batches from there to the last stable offset. `resume_offset`
-    passes over producers' last batches: once in a while, plan again from the start.
+    Takes time in proportion to the batches between them. `resume_offset` passes over producers'
+    last batches: once in a while, plan again from the start.
     """
     if state.deleted:
         return Plan((), 0)
     found = state.partitions[partition]
-    stable = found.last_stable_offset
+    end = found.last_stable_offset
+    if before_offset is not None:
+        end = min(end, before_offset)
     batches = found.batches
     at = bisect_left(batches, max(from_offset, found.log_start_offset), key=_last_offset)
     groups: list[CompactionGroup] = []
@@ -142,7 +145,7 @@ def plan_partition(
             groups.append(CompactionGroup(topic, state.topic_id, partition, inputs))
 
     for batch in batches[at:]:
-        if batch.base_offset >= stable or len(groups) == groups_max:
+        if batch.last_offset >= end or len(groups) == groups_max:
             break
         is_closed = batch.status != ABORTED and settings.is_full(batch)
         is_kept = state.may_be_repeated(batch)
@@ -152,7 +155,7 @@ def plan_partition(
             close(final=True)
         if not (is_closed or is_kept):
             run.add(batch)
-    resume_offset = run.batches[0].base_offset if run.batches else stable
+    resume_offset = run.batches[0].base_offset if run.batches else end
     if len(groups) != groups_max:
         close(final=False)
     if groups:

@@ -84,6 +84,12 @@ def prepare_retention(
     return TopicCommit(operation="DELETE EXPIRED", removes=tuple(removes), txns=txns)
 
 
+def newest_record_ms(batch: BatchHeader, written_ms: Mapping[str, int]) -> int | None:
+    """The time of a file's newest record, or when it was written; None if it must be asked for."""
+    stated_ms = batch.timestamp_max_us // 1000
+    return stated_ms if 0 <= stated_ms < _TIME_MS_MAX else written_ms.get(batch.path)
+
+
 def _bounds(
     partition: PartitionState, number: int, cut: int, gone: Sequence[BatchHeader]
 ) -> dict[str, int]:
@@ -137,9 +143,7 @@ class _Look:
         retention_ms = self._limits.retention_ms
         if retention_ms < 0 or len(self.undated) >= UNDATED_MAX:
             return False
-        stated_ms = batch.timestamp_max_us // 1000
-        is_known = 0 <= stated_ms < _TIME_MS_MAX
-        newest_ms = stated_ms if is_known else self._written_ms.get(batch.path)
+        newest_ms = newest_record_ms(batch, self._written_ms)
         if newest_ms is None:
             self.undated.append(batch.path)
             return True

@@ -1,0 +1,86 @@
+"""The benchmark beside the peers: that every group of it runs, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+GROUPS = ("sink", "source", "latency", "clients")
+PROCESSES = Path("/proc")
+WAIT_S = 120
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(
+        not Path(sys.prefix, ".peers", "stamp").exists(), reason="`make bench-peers` sets it up"
+    ),
+    pytest.mark.skipif(not PROCESSES.exists(), reason="processes are looked for in /proc"),
+]
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """All it writes lies below the folder."""
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers", "--quick", *arguments],
+            cwd=PROJECT,
+            env={**os.environ, "TMPDIR": str(scratch)},
+            stdout=log,
+            stderr=log,
+        )
+
+
+def commands(folder: Path) -> list[str]:
+    """Of the processes whose command line names the folder."""
+    found = []
+    for process in PROCESSES.glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+def await_that(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+@pytest.mark.spark
+def test_every_group_runs_and_its_broker_goes(tmp_path: Path) -> None:
+    """Its figures, its report with the plot; no process and no file of any peer stays."""
+    process = start(tmp_path, "--output", str(tmp_path / "peers.json"))
+    assert process.wait() == 0, (tmp_path / "log").read_text()
+    entries = json.loads((tmp_path / "peers.json").read_text())
+    assert {entry["group"] for entry in entries} == set(GROUPS)
+    assert all(entry["value"] > 0 for entry in entries)
+    assert (tmp_path / "RESULTS.md").read_text().count("| sink,") > 4
+    assert (tmp_path / "peers.png").stat().st_size > 1_000
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert commands(tmp_path) == []
+
+
+def test_run_that_is_stopped_takes_its_broker_with_it(tmp_path: Path) -> None:
+    """SIGTERM, as from a machine that shuts down."""
+    process = start(tmp_path, "--only", "clients")
+    try:
+        await_that(lambda: any("kafka.Kafka" in command for command in commands(tmp_path)))
+    finally:
+        process.terminate()
+    assert process.wait(WAIT_S) == 128 + 15, (tmp_path / "log").read_text()
+    await_that(lambda: commands(tmp_path) == [])
+    assert list((tmp_path / "scratch").iterdir()) == []
