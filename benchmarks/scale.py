@@ -17,6 +17,7 @@ class Scale:
     rounds: int
     peer_warm_ups: int
     peer_runs: int
+    client_rounds: int
     transactions: int
     tails: int
     client_transactions: int
@@ -42,6 +43,7 @@ FULL = Scale(
     rounds=3,
     peer_warm_ups=2,
     peer_runs=2,
+    client_rounds=5,
     transactions=10_000,
     tails=500,
     client_transactions=2_000,
@@ -62,6 +64,7 @@ QUICK = Scale(
     rounds=1,
     peer_warm_ups=1,
     peer_runs=1,
+    client_rounds=1,
     transactions=300,
     tails=10,
     client_transactions=20,

@@ -132,6 +132,7 @@ class CompactionRun:
             log = self._cluster.topic_log(name)
             passes = {found.cleaning.partition: found for found in self._due(log)}
             for partition in range(log.partitions):
+                groups: Sequence[CompactionGroup]
                 if partition in passes:
                     groups = passes[partition].groups
                 else:
