@@ -117,7 +117,8 @@ class Comparison:
         ours, theirs = self.runs[self.ours], self.runs[peer]
         value = median(ours) / median(theirs)
         by_round = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-        medians = f"{median(ours):,.0f} to {median(theirs):,.0f} {self.unit}"
+        digits = 0 if median(theirs) >= 10 else 2
+        medians = f"{median(ours):,.{digits}f} to {median(theirs):,.{digits}f} {self.unit}"
         return Figure(
             name=f"{self.name}, {self.ours} against {peer}",
             value=value,

@@ -15,17 +15,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from benchmarks.figures import Figure, at_most, reported
+from benchmarks.figures import OURS, Comparison, Figure, at_most
 from benchmarks.latency import ROWS
 from benchmarks.opening import opening
 from benchmarks.processes import own_process
 from benchmarks.scale import Scale
-from benchmarks.session import bench_session, triggers_ms
+from benchmarks.session import bench_session, take_turns, triggers_ms
 from benchmarks.transactions import PARTITIONS, small_records, stage
 from txnlog.cluster import Cluster
 from txnlog.housekeeping import Housekeeper, HousekeepingSettings
@@ -46,40 +47,57 @@ TIMEOUT_MS = SHORT_HOUR_MS // 2
 # One housekeeper merges some thousand small files a second, on a processor of its own.
 TRANSACTIONS_PER_S = 300
 LOOKS = 20
+TURNS = 4
 MEMORY = "/dev/shm"
+YOUNG = "a young cluster"
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """p50 of transactions and micro-batches early and late, opening, and numbers of files."""
+    """p50 of transactions and micro-batches beside those in a young cluster, opening, and numbers
+    of files.
+    """
     total = scale.flat_transactions
-    early = total // 100
+    few = total // 100
     # Many files that are soon gone: ext4 would remember them for minutes.
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=memory) as root:
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=memory) as folder:
+        root, young_root = f"{folder}/old", f"{folder}/young"
         writer = _Writer.begin(root)
         with own_process(housekeeping, root):
-            writer.write(2 * early, total)
-            micro_batch_early_ms = _micro_batch_ms(root, scale)
-            writer.write(total, total)
-            micro_batch_ms = _micro_batch_ms(root, scale)
+            writer.write(total, looks=LOOKS)
+            # A machine's speed changes within minutes: both take turns, as an early and a late
+            # look could not.
+            young = _Writer.begin(young_root)
+            young.write(few)
+            for _ in range(TURNS):
+                writer.write(few // TURNS)
+                young.write(few // TURNS)
+            copied_ms = _copied_ms(root, young_root, scale)
             warm_ms, process_s = opening(root, TOPIC, end_offset=writer.end_offset())
         wait_for_background()
-    times_ms = writer.times_ms
-    early_ms, late_ms = median(times_ms[early : 2 * early]), median(times_ms[-early:])
+    after = f"after {total:,} transactions, with housekeeping"
+    committed = Comparison(
+        f"a transaction {after}",
+        "ms",
+        {OURS: _p50_of_turns(writer, few), YOUNG: _p50_of_turns(young, few)},
+    )
+    copied = Comparison(f"micro-batch of {ROWS} records {after}", "ms", copied_ms)
     return [
-        reported(f"with housekeeping: transaction p50 at number {early:,}", early_ms, "ms"),
-        _ratio(f"with housekeeping: transaction p50 at number {total:,}", late_ms, early_ms),
-        reported("with housekeeping: micro-batch p50, early", micro_batch_early_ms, "ms"),
-        _ratio("with housekeeping: micro-batch p50, late", micro_batch_ms, micro_batch_early_ms),
+        *committed.each(),
+        committed.at_most(YOUNG, 1.2),
+        *copied.each(),
+        copied.at_most(YOUNG, 1.2),
         at_most(f"opening a cluster of {total:,} transactions, warm", warm_ms, "ms", 100),
         at_most(f"opening a cluster of {total:,} transactions, new process", process_s, "s", 1.2),
         *writer.file_figures(),
     ]
 
 
-def _ratio(name: str, late_ms: float, early_ms: float) -> Figure:
-    medians = f"early: {late_ms:.2f} to {early_ms:.2f} ms"
-    return at_most(name, late_ms / early_ms, "x", 1.2, medians)
+def _p50_of_turns(writer: _Writer, count: int) -> list[float]:
+    """Of each turn among the last `count` transactions."""
+    size = count // TURNS
+    last = writer.times_ms[-count:]
+    return [median(last[at : at + size]) for at in range(0, count, size)]
 
 
 @dataclass(slots=True)
@@ -109,19 +127,19 @@ class _Writer:
         row = cluster.coordinator.init_producer_id("flat", owner, timeout_ms=TIMEOUT_MS)
         return cls(cluster, topic, row)
 
-    def write(self, until: int, total: int) -> None:
-        """Transactions of PARTITIONS small files, up to number `until`."""
+    def write(self, count: int, *, looks: int = 0) -> None:
+        """So many transactions of PARTITIONS small files, and now and then a look at all files."""
         records = small_records()
         due_s = time.perf_counter()
-        while len(self.times_ms) < until:
+        for number in range(1, count + 1):
             due_s += 1 / TRANSACTIONS_PER_S
             time.sleep(max(0.0, due_s - time.perf_counter()))
             started = time.perf_counter()
             staged = stage(self.cluster, self.topic, records)
             self.row = self.cluster.coordinator.commit(self.row, staged)
             self.times_ms.append((time.perf_counter() - started) * 1000)
-            if len(self.times_ms) % max(1, total // LOOKS) == 0:
-                self._look(total)
+            if looks and number % (count // looks) == 0:
+                self._look(number, count)
 
     def end_offset(self) -> int:
         """The ends of all partitions together."""
@@ -139,7 +157,7 @@ class _Writer:
             figures.append(at_most(name, after / before, "x", 1.2, against))
         return figures
 
-    def _look(self, total: int) -> None:
+    def _look(self, number: int, count: int) -> None:
         log = data = 0
         for folder, _, names in os.walk(self.cluster.root.removeprefix("file://")):
             if folder.endswith("_delta_log"):
@@ -148,9 +166,9 @@ class _Writer:
                 data += len(names)
         self.data_files.append(data)
         self.log_files.append(log)
-        recent_ms = median(self.times_ms[-total // LOOKS :])
+        recent_ms = median(self.times_ms[-count // LOOKS :])
         print(
-            f"  {len(self.times_ms):,} of {total:,} transactions, p50 {recent_ms:.2f} ms, "
+            f"  {number:,} of {count:,} transactions, p50 {recent_ms:.2f} ms, "
             f"{data:,} data files, {log:,} log files",
             flush=True,
         )
@@ -184,13 +202,14 @@ def housekeeping(root: str) -> Iterator[Housekeeper]:
 # -- micro-batches ---------------------------------------------------------------------------------
 
 
-def _micro_batch_ms(root: str, scale: Scale) -> float:
-    """p50 of a query that copies what arrives, in a new session that is warm."""
-    with own_process(_session, root, scale) as call:
-        call("copy")
-        copied_ms: float = call("copy")
-    print(f"  micro-batch p50 {copied_ms:.1f} ms", flush=True)
-    return copied_ms
+def _copied_ms(old: str, young: str, scale: Scale) -> dict[str, list[float]]:
+    """p50 of a query that copies what arrives, in both in turns."""
+    with (
+        own_process(_session, old, scale) as copy_old,
+        own_process(_session, young, scale) as copy_young,
+    ):
+        peers = {OURS: partial(copy_old, "copy"), YOUNG: partial(copy_young, "copy")}
+        return take_turns(peers, scale.rounds, warm_ups=2)
 
 
 @contextmanager
@@ -207,7 +226,7 @@ class _Copying:
     root: str
     scale: Scale
 
-    def copy(self) -> float:
+    def copy(self) -> list[float]:
         """p50 of triggerExecution, without the warm-up."""
         cluster = Cluster.open(self.root, settings=SETTINGS)
         topic = cluster.topic(TOPIC)
@@ -236,4 +255,4 @@ class _Copying:
             finally:
                 query.stop()
         assert len(progress) == batches
-        return median(triggers_ms(progress)[self.scale.small_warm_up :])
+        return [median(triggers_ms(progress)[self.scale.small_warm_up :])]

@@ -14,7 +14,8 @@ from spark_source.settings import SourceSettings
 from txnlog.options import Options
 from txnlog.spark_workers import collect_garbage
 from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.parquet import read_records
+from txnlog.storage.record_lists import RecordLists, RecordRuns
 from txnlog.storage.records import to_messages
 
 BATCH_ROWS = 32_768
@@ -68,27 +69,60 @@ def read_ranges(
 def _read_all(
     store: ObjectStore, ranges: Iterable[PartitionRange], *, include_headers: bool
 ) -> Iterator[pa.RecordBatch]:
+    for found in ranges:
+        # Small files together: Arrow's arrays for each would take longer than reading it.
+        small = RecordRuns()
+        for file in found.files:
+            first_delta = max(0, found.start - file.base_offset)
+            for records in _read_file(store, found, file, first_delta, include_headers):
+                if isinstance(records, RecordLists):
+                    small.add(file.base_offset + first_delta, records)
+                    if small.num_rows < BATCH_ROWS and small.data_bytes < BATCH_BYTES:
+                        continue
+                if small.num_rows:
+                    yield _of_small(found, small, include_headers)
+                    small = RecordRuns()
+                if not isinstance(records, RecordLists):
+                    offsets = pc.add(records.column("offset_delta"), file.base_offset)
+                    yield to_messages(records, found.topic, found.partition, offsets)
+        if small.num_rows:
+            yield _of_small(found, small, include_headers)
+
+
+def _read_file(
+    store: ObjectStore,
+    found: PartitionRange,
+    file: FileSlice,
+    first_delta: int,
+    include_headers: bool,
+) -> Iterator[pa.RecordBatch | RecordLists]:
+    """What of a file is in the range."""
     columns = ["offset_delta", "timestamp", "key", "value"]
     if include_headers:
         columns.append("headers")
-    for found in ranges:
-        for file in found.files:
-            end_delta = min(found.end, file.last_offset + 1) - file.base_offset
-            records = read_batch_file(
-                store,
-                file.path,
-                columns=columns,
-                first_delta=max(0, found.start - file.base_offset),
-                end_delta=end_delta,
-                num_records=file.num_records,
-                size_bytes=file.size_bytes,
-                batch_rows=_batch_rows(file),
-            )
-            for batch in records:
-                offsets = pc.add(batch.column("offset_delta"), file.base_offset)
-                yield to_messages(batch, found.topic, found.partition, offsets)
-                if batch.column("offset_delta")[-1].as_py() == end_delta - 1:
-                    break  # The rest of a big file need not be decoded.
+    end_delta = min(found.end, file.last_offset + 1) - file.base_offset
+    for records in read_records(
+        store,
+        file.path,
+        columns=columns,
+        first_delta=first_delta,
+        end_delta=end_delta,
+        num_records=file.num_records,
+        size_bytes=file.size_bytes,
+        batch_rows=_batch_rows(file),
+    ):
+        yield records
+        if isinstance(records, RecordLists):
+            return
+        if records.column("offset_delta")[-1].as_py() == end_delta - 1:
+            return  # The rest of a big file need not be decoded.
+
+
+def _of_small(found: PartitionRange, small: RecordRuns, include_headers: bool) -> pa.RecordBatch:
+    offsets, records = small.to_arrow()
+    if not include_headers:
+        records = records.drop_columns(["headers"])
+    return to_messages(records, found.topic, found.partition, pa.array(offsets))
 
 
 def _batch_rows(file: FileSlice) -> int:

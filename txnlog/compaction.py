@@ -8,9 +8,9 @@ for vacuum; the files that were replaced stay until vacuum, too, so who planned 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,9 @@ from txnlog.protocol.compaction import (
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batch_writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
 from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.parquet import read_batch_file, read_records
+from txnlog.storage.record_lists import RecordLists, RecordRuns
+from txnlog.storage.records import DATA_SCHEMA
 from txnlog.topic_configs import config_value
 
 if TYPE_CHECKING:
@@ -112,31 +114,63 @@ def read_columns(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """A batch's records, some at a time; `columns` of DATA_SCHEMA."""
+    return read_batch_file(store, **_asked(topic, batch, columns))
+
+
+def _read_records(
+    store: ObjectStore, topic: str, batch: BatchHeader, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch | RecordLists]:
+    """The same, but small files stay lists."""
+    return read_records(store, first_delta=0, end_delta=None, **_asked(topic, batch, columns))
+
+
+def _asked(topic: str, batch: BatchHeader, columns: Sequence[str]) -> dict[str, Any]:
     record_bytes = max(1, batch.size_bytes // (batch.num_records or 1))
-    return read_batch_file(
-        store,
-        f"{topic}/{batch.path}",
-        columns=columns,
-        num_records=batch.num_records,
-        size_bytes=batch.size_bytes,
-        batch_rows=max(1, min(READ_ROWS, READ_BYTES // record_bytes)),
-    )
+    return {
+        "path": f"{topic}/{batch.path}",
+        "columns": columns,
+        "num_records": batch.num_records,
+        "size_bytes": batch.size_bytes,
+        "batch_rows": max(1, min(READ_ROWS, READ_BYTES // record_bytes)),
+    }
 
 
 def _records(
     store: ObjectStore, group: CompactionGroup, keep: Offsets | None
 ) -> Iterator[pa.RecordBatch]:
     """The records that stay, in offset order, `offset_delta` counted from the group's first."""
-    columns = ("offset_delta", "timestamp", "key", "value", "headers")
+    for offsets, columns in _with_offsets(store, group):
+        deltas = pa.array(offsets - group.base_offset)
+        moved = pa.RecordBatch.from_arrays([deltas, *columns], schema=DATA_SCHEMA)
+        if keep is not None:
+            moved = moved.filter(pa.array(_is_in(offsets, keep)))
+        if moved.num_rows:
+            yield moved
+
+
+def _with_offsets(
+    store: ObjectStore, group: CompactionGroup
+) -> Iterator[tuple[Offsets, list[pa.Array]]]:
+    """The group's records as columns of RECORD_SCHEMA. Small files come together: setting up
+    Arrow's arrays for each would take longer than reading it.
+    """
+    small = RecordRuns()
     for source in group.sources:
-        for batch in read_columns(store, group.topic, source, columns):
-            offsets = batch.column("offset_delta").to_numpy() + source.base_offset
-            deltas = pa.array(offsets - group.base_offset)
-            moved = batch.set_column(0, batch.schema.field(0), deltas)
-            if keep is not None:
-                moved = moved.filter(pa.array(_is_in(offsets, keep)))
-            if moved.num_rows:
-                yield moved
+        for found in _read_records(store, group.topic, source, DATA_SCHEMA.names):
+            if isinstance(found, RecordLists):
+                small.add(source.base_offset, found)
+                if small.num_rows < READ_ROWS and small.data_bytes < READ_BYTES:
+                    continue
+            if small.num_rows:
+                offsets, records = small.to_arrow()
+                yield offsets, records.columns
+                small = RecordRuns()
+            if not isinstance(found, RecordLists):
+                deltas, *columns = found.columns
+                yield deltas.to_numpy() + source.base_offset, columns
+    if small.num_rows:
+        offsets, records = small.to_arrow()
+        yield offsets, records.columns
 
 
 def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:

@@ -151,6 +151,7 @@ def test_rewrite_of_more_than_memory_holds_streams_row_groups(
 ) -> None:
     """A segment of any size takes two row groups of memory."""
     monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(compaction, "READ_ROWS", 300)
     row = begin(cluster)
     values = [b"%d" % (n * 7_919) for n in range(3_000)]
     for at in range(0, 3_000, 300):

@@ -88,7 +88,7 @@ Troubles = Sequence[Trouble]
 Places = list[tuple[str, int]]
 WAITS_MS = (0, 0, 1_000, 15_000, 70_000)
 SLEEPS_MS = (40 * MINUTE_MS, DAY_MS + HOUR_MS, 8 * DAY_MS)
-RARE = ("recreate", "kill", "kill", "land", "admin", "set a clock", "sleep long")
+RARE = ("recreate", "kill", "kill", "land", "admin", "set a clock", "sleep long", "open cold")
 
 
 class Clients(RuleBasedStateMachine):
@@ -356,6 +356,10 @@ class Clients(RuleBasedStateMachine):
                 # Somebody corrects a machine's clock (R34).
                 step_ms = (-DAY_MS, 5_000, 40 * DAY_MS)[salt % 3]
                 self.world.clocks[salt % 3].skew_ms += step_ms
+            case "open cold":
+                seen["opened cold"] += 1
+                self.world.look()
+                self.world.check_cold()
             case "sleep long":
                 self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
 

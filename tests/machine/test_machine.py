@@ -38,6 +38,7 @@ HAPPENS = (
     "files vacuumed",
     "job: commit",
     "landed late",
+    "opened cold",
     "producer: OperationTimedOutError",
     "producer: ProducerFencedError",
     "producer: abort",

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA
@@ -81,6 +82,30 @@ class RecordLists(NamedTuple):
             ],
             schema=RECORD_SCHEMA,
         )
+
+
+class RecordRuns:
+    """Lists of several files, each a run of offsets, that become one Arrow batch."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._runs: list[RecordLists] = []
+        self.num_rows = 0
+        self.data_bytes = 0
+
+    def add(self, start: int, run: RecordLists) -> None:
+        """Records whose offsets follow each other from `start` on."""
+        self._starts.append(start)
+        self._runs.append(run)
+        self.num_rows += run.num_rows
+        self.data_bytes += run.data_bytes
+
+    def to_arrow(self) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+        """The offsets, and the records with RECORD_SCHEMA."""
+        counts = [run.num_rows for run in self._runs]
+        begins = np.cumsum([0, *counts[:-1]])
+        offsets = np.repeat(np.array(self._starts) - begins, counts) + np.arange(self.num_rows)
+        return offsets, concatenate(self._runs).to_arrow()
 
 
 def from_arrow(records: pa.Table | pa.RecordBatch) -> RecordLists:
