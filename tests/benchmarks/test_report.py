@@ -28,7 +28,7 @@ def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> N
     rates = {"txnlog": [10.0, 2.0, 12.0], "Kafka": [5.0, 5.0, 4.0]}
     found = Comparison("sink", "records/ms", rates).at_least("Kafka", 2)
     assert (found.value, found.holds, found.spread) == (2.0, True, (0.4, 3.0))
-    assert found.against == "Kafka: 10 to 5 records/ms"
+    assert found.against == "Kafka: 10.00 to 5.00 records/ms"
 
 
 def test_a_peer_that_is_faster_is_named_also_where_the_goal_holds() -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from spark_source import reading
 from spark_source.planning import PartitionRange, plan_ranges
 from spark_source.reading import BATCH_BYTES, BATCH_ROWS, read_ranges
 from spark_source.schema import check_schema, spark_schema
+from tests.spark_source.conftest import Topics
+from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.storage.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
+from txnlog.storage.small_batch import ROWS_MAX
 
 
 def ranges_of(topics, topic: str, start: int, end: int) -> list[PartitionRange]:
@@ -94,6 +100,34 @@ def test_small_files_come_as_one_batch(topics) -> None:
     assert batches[0].column("offset").to_pylist() == [*range(40), *range(40)]
 
 
+@given(
+    sizes=st.lists(st.sampled_from([1, 2, 3, ROWS_MAX + 1]), min_size=1, max_size=9),
+    headed=st.sets(st.integers(0, 8)),
+    cut=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    batch_rows=st.sampled_from([2, 5, BATCH_ROWS]),
+)
+@settings(max_examples=40)
+def test_files_of_every_kind_come_in_order(
+    sizes: list[int], headed: set[int], cut: tuple[float, float], batch_rows: int
+) -> None:
+    """Small files are put together, others are read by Arrow: no record between them moves."""
+    values = [b"%d" % number for number in range(sum(sizes))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "BATCH_ROWS", batch_rows)
+        topics = Topics(Cluster.open("memory://", create=True))
+        topics.create("t")
+        at = 0
+        for number, size in enumerate(sizes):
+            headers = [[("h", b"1")]] * size if number in headed else None
+            topics.append("t", 0, values[at : at + size], headers=headers)
+            at += size
+        start, end = sorted(round(share * at) for share in cut)
+        for include_headers in (False, True):
+            table = read(topics, start, end, include_headers=include_headers)
+            assert table["offset"].to_pylist() == list(range(start, end))
+            assert table["value"].to_pylist() == values[start:end]
+
+
 def test_big_files_come_in_bounded_batches(topics) -> None:
     """A worker's memory must not depend on the size of a file or of a record."""
     topics.create("t", 2)
@@ -130,6 +164,6 @@ def test_schema_of_the_user_other_than_ours_is_refused() -> None:
     check_schema(with_headers, include_headers=True)
     text = StructType([StructField("value", StringType()), *ours.fields[1:]])
     not_null = StructType([StructField("key", BinaryType(), nullable=False), *ours.fields[1:]])
-    for given in (text, not_null, StructType(ours.fields[:2]), with_headers):
+    for schema in (text, not_null, StructType(ours.fields[:2]), with_headers):
         with pytest.raises(ConfigError, match="schema of format txnlog is fixed"):
-            check_schema(given, include_headers=False)
+            check_schema(schema, include_headers=False)

@@ -115,6 +115,29 @@ def test_damaged_checkpoint_that_young_versions_are_built_from_keeps_what_it_rep
     assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 5
 
 
+def test_clean_up_that_another_overtakes_deletes_nothing() -> None:
+    """Writers clean their logs while housekeeping does: what it was about to read is gone."""
+    shared = SharedMemory()
+    store, other = shared.open(), shared.open()
+    log = created(store, 5)
+    checkpoint(store)
+    shared.clock.advance_ms(OFF.log_retention_ms + 1)
+    log.refresh()
+    write(log, 6)
+    checkpoint(store)
+
+    def overtaken(verb: str, path: str) -> Fault:
+        if (verb, path) == ("get", checkpoint_path(TABLE, 5)):
+            store.plan = lambda verb, path: Fault.NONE
+            shared.clock.advance_ms(OFF.log_retention_ms + 1)
+            assert clean_log(other, TABLE, OFF, now_ms=other.now_ms()) > 0
+        return Fault.NONE
+
+    store.plan = overtaken
+    assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 0
+    assert log_files.list_log(store, TABLE).checkpoints == [6]
+
+
 BEFORE_MS = 8
 TIMES_MS = st.integers(0, 10)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from txnlog.storage.batch_writer import SNAPPY_BELOW_BYTES, write_batch_file
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.record_lists import Headers, RecordLists, concatenate, from_arrow
+from txnlog.storage.record_lists import Headers, RecordLists, RecordRuns, concatenate, from_arrow
 from txnlog.storage.records import RECORD_SCHEMA
 from txnlog.storage.small_batch import ROWS_MAX
 
@@ -29,6 +29,24 @@ def lists_of(rows: list[Row]) -> RecordLists:
     return RecordLists(
         times, keys, values, headers if any(h is not None for h in headers) else None
     )
+
+
+@given(runs=st.lists(st.tuples(st.integers(0, 50), ROWS), min_size=1, max_size=6))
+def test_runs_become_one_batch_with_the_offsets_of_each(
+    runs: list[tuple[int, list[Row]]],
+) -> None:
+    """Between two runs offsets may be missing: a batch that was aborted is not read (R22)."""
+    together, offsets, rows = RecordRuns(), [], []
+    for gap, run in runs:
+        start = (offsets[-1] + 1 if offsets else 0) + gap
+        together.add(start, lists_of(run))
+        offsets += range(start, start + len(run))
+        rows += run
+    assert together.num_rows == len(rows)
+    assert together.data_bytes == lists_of(rows).data_bytes
+    found, batch = together.to_arrow()
+    assert found.tolist() == offsets
+    assert batch.equals(lists_of(rows).to_arrow())
 
 
 @given(rows=ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txnlog.errors import ObjectNotFoundError
 from txnlog.storage.checkpoints import (
     create_checkpoint,
     find_anchor,
@@ -39,7 +40,11 @@ def clean_log(store: ObjectStore, table: str, settings: LogSettings, *, now_ms: 
     expired = find_expired(files, before_ms=before_ms)
     if anchor is None or not expired:
         return 0
-    read_checkpoint(store, files._replace(checkpoints=[anchor]))
+    try:
+        read_checkpoint(store, files._replace(checkpoints=[anchor]))
+    except ObjectNotFoundError:
+        # A writer's clean-up came in between, and has a newer one in its place.
+        return 0
     store.delete(item.path for item in expired)
     return len(expired)
 
