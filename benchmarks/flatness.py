@@ -44,8 +44,8 @@ SHORT_HOUR_MS = 30_000
 SETTINGS = LogSettings(log_retention_ms=SHORT_HOUR_MS, trust_ms=SHORT_HOUR_MS // 2)
 # A transaction may take its time-out, and vacuum leaves files alone for twice as long.
 TIMEOUT_MS = SHORT_HOUR_MS // 2
-# One housekeeper merges some thousand small files a second, on a processor of its own.
-TRANSACTIONS_PER_S = 300
+# What a writer and one housekeeper can do on two cores, of which checkpoints take their share.
+TRANSACTIONS_PER_S = 200
 LOOKS = 20
 TURNS = 4
 MEMORY = "/dev/shm"
@@ -186,7 +186,7 @@ def housekeeping(root: str) -> Iterator[Housekeeper]:
             cleaner_backoff_ms=1_000,
             log_retention_ms=SHORT_HOUR_MS,
             vacuum_age_ms=SHORT_HOUR_MS,
-            vacuum_interval_ms=SHORT_HOUR_MS // 3,
+            vacuum_interval_ms=SHORT_HOUR_MS,
         ),
     )
     stop = threading.Event()
