@@ -12,10 +12,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from benchmarks.latency import ROWS
 from benchmarks.opening import opening
 from benchmarks.processes import own_process
 from benchmarks.scale import Scale
-from benchmarks.session import bench_session, take_turns, triggers_ms
+from benchmarks.session import bench_session, triggers_ms
 from benchmarks.transactions import PARTITIONS, small_records, stage
 from txnlog.cluster import Cluster
 from txnlog.housekeeping import Housekeeper, HousekeepingSettings
@@ -38,6 +37,7 @@ from txnlog.storage.topic_log import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 TOPIC = "flat"
 SHORT_HOUR_MS = 30_000
@@ -203,56 +203,74 @@ def housekeeping(root: str) -> Iterator[Housekeeper]:
 
 
 def _copied_ms(old: str, young: str, scale: Scale) -> dict[str, list[float]]:
-    """p50 of a query that copies what arrives, in both in turns."""
-    with (
-        own_process(_session, old, scale) as copy_old,
-        own_process(_session, young, scale) as copy_young,
-    ):
-        peers = {OURS: partial(copy_old, "copy"), YOUNG: partial(copy_young, "copy")}
-        return take_turns(peers, scale.rounds, warm_ups=2)
+    """p50 of a query in either cluster that copies what arrives, in a session that is warm."""
+    with own_process(_session, old, young, scale) as call:
+        call("copy")
+        rounds = [call("copy") for _ in range(scale.rounds)]
+    print(f"  micro-batch p50, old and young: {rounds}", flush=True)
+    return {OURS: [ms for ms, _ in rounds], YOUNG: [ms for _, ms in rounds]}
 
 
 @contextmanager
-def _session(root: str, scale: Scale) -> Iterator[_Copying]:
+def _session(old: str, young: str, scale: Scale) -> Iterator[_Copying]:
     with bench_session() as spark:
-        yield _Copying(spark, root, scale)
+        yield _Copying(spark, (old, young), scale)
 
 
 @dataclass(slots=True)
 class _Copying:
-    """A query from the topic to another, and what it has to copy, ROWS records at a time."""
+    """A query in each cluster, from the topic to another, both at work at once.
+
+    What they have to copy, ROWS records at a time, comes in turns. So neither of them, nor its
+    workers, ever pauses with a log in hand for longer than an hour may be short here.
+    """
 
     spark: SparkSession
-    root: str
+    roots: tuple[str, ...]
     scale: Scale
 
     def copy(self) -> list[float]:
-        """p50 of triggerExecution, without the warm-up."""
-        cluster = Cluster.open(self.root, settings=SETTINGS)
+        """p50 of triggerExecution in each, without the warm-up."""
+        batches = self.scale.small_warm_up + self.scale.small_micro_batches
+        with ExitStack() as stack:
+            copies = [stack.enter_context(self._started(root)) for root in self.roots]
+            for _ in range(batches):
+                for feed, _ in copies:
+                    feed()
+            found = []
+            for _, query in copies:
+                progress = [one for one in query.recentProgress if one["numInputRows"]]
+                assert len(progress) == batches
+                found.append(median(triggers_ms(progress)[self.scale.small_warm_up :]))
+            return found
+
+    @contextmanager
+    def _started(self, root: str) -> Iterator[tuple[Callable[[], None], StreamingQuery]]:
+        """A new query, and what gives it a micro-batch and waits for that."""
+        cluster = Cluster.open(root, settings=SETTINGS)
         topic = cluster.topic(TOPIC)
         target = f"copy-{uuid.uuid4()}"
         cluster.create_topic(target, partitions=PARTITIONS, config={"retention.ms": "-1"})
         reader = self.spark.readStream.format("txnlog").option("subscribe", TOPIC)
-        frame = reader.option("startingOffsets", "latest").load(self.root)
+        frame = reader.option("startingOffsets", "latest").load(root)
         writer = (
             frame.drop("topic", "partition")
             .writeStream.format("txnlog")
             .option("topic", target)
-            .option("path", self.root)
+            .option("path", root)
             .option("transaction.timeout.ms", TIMEOUT_MS)
         )
         records = small_records(ROWS // PARTITIONS)
-        batches = self.scale.small_warm_up + self.scale.small_micro_batches
         with tempfile.TemporaryDirectory() as folder:
             query = writer.option("checkpointLocation", folder).start()
+
+            def feed() -> None:
+                staged = stage(cluster, topic, records)
+                cluster.coordinator.commit_one_off(staged, Owner(run_id="flat"))
+                query.processAllAvailable()
+
             try:
                 query.processAllAvailable()
-                for _ in range(batches):
-                    staged = stage(cluster, topic, records)
-                    cluster.coordinator.commit_one_off(staged, Owner(run_id="flat"))
-                    query.processAllAvailable()
-                progress = [found for found in query.recentProgress if found["numInputRows"]]
+                yield feed, query
             finally:
                 query.stop()
-        assert len(progress) == batches
-        return [median(triggers_ms(progress)[self.scale.small_warm_up :])]
