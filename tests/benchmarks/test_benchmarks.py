@@ -103,7 +103,7 @@ def test_cluster_under_housekeeping_is_measured(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len({entry["name"] for entry in json.loads(output.read_text())}) == 8
+    assert len({entry["name"] for entry in json.loads(output.read_text())}) == 12
 
 
 def test_command_refuses_a_group_that_is_not_there() -> None:
