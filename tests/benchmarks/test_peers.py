@@ -61,14 +61,19 @@ def await_that(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.spark
-def test_every_group_runs_and_its_broker_goes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("group", GROUPS)
+def test_group_runs_and_its_broker_goes(tmp_path: Path, group: str) -> None:
     """Its figures, its report with the plot; no process and no file of any peer stays."""
-    process = start(tmp_path, "--output", str(tmp_path / "peers.json"))
-    assert process.wait() == 0, (tmp_path / "log").read_text()
+    process = start(tmp_path, "--only", group, "--output", str(tmp_path / "peers.json"))
+    try:
+        assert process.wait() == 0, (tmp_path / "log").read_text()
+    finally:
+        process.terminate()
     entries = json.loads((tmp_path / "peers.json").read_text())
-    assert {entry["group"] for entry in entries} == set(GROUPS)
-    assert all(entry["value"] > 0 for entry in entries)
-    assert (tmp_path / "RESULTS.md").read_text().count("| sink,") > 4
+    assert {entry["group"] for entry in entries} == {group}
+    # A phase of a micro-batch may round to 0 ms.
+    assert all(entry["value"] > 0 or entry["name"].startswith("phase") for entry in entries)
+    assert "txnlog against" in (tmp_path / "RESULTS.md").read_text()
     assert (tmp_path / "peers.png").stat().st_size > 1_000
     assert list((tmp_path / "scratch").iterdir()) == []
     assert commands(tmp_path) == []
