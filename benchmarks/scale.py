@@ -11,7 +11,7 @@ class Scale:
 
     With `make bench-peers` each has a session of its own, to be warmed up by `peer_warm_ups`; and
     of `peer_runs` in each turn the last one counts, since Spark ends Python workers that were idle
-    for a minute.
+    for a minute. The Python clients, which are quick, have `client_rounds`.
     """
 
     rounds: int

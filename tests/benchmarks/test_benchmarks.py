@@ -69,19 +69,23 @@ def test_results_of_other_groups_stay(tmp_path: Path) -> None:
     assert [entry["name"] for entry in found if entry["group"] == "sink"] == ["new"]
 
 
-@pytest.mark.slow
-def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
-    """Who reads results.json months later must know what was measured, where and with what."""
-    output = tmp_path / "results.json"
-    groups = "transactions,clients,aborted,opening,history,staging"
-    arguments = ["--quick", "--only", groups, "--output", str(output)]
-    done = subprocess.run(
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments],
         cwd=PROJECT,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
+    """Who reads results.json months later must know what was measured, where and with what."""
+    output = tmp_path / "results.json"
+    groups = "transactions,clients,aborted,opening,history,staging"
+    arguments = ["--quick", "--only", groups, "--output", str(output)]
+    done = run_command(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     entries = json.loads(output.read_text())
     assert {entry["group"] for entry in entries} == set(groups.split(","))
@@ -95,26 +99,14 @@ def test_cluster_under_housekeeping_is_measured(tmp_path: Path) -> None:
     """Sessions, a writer and a housekeeper, each in a process of its own."""
     output = tmp_path / "results.json"
     arguments = ["--quick", "--only", "flatness", "--output", str(output)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({entry["name"] for entry in json.loads(output.read_text())}) == 12
 
 
 def test_command_refuses_a_group_that_is_not_there() -> None:
     """A typo must not look like a run in which every goal holds."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--only", "sinks"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command("--only", "sinks")
     assert done.returncode == 2
     assert "sinks" in done.stderr
 

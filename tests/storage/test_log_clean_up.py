@@ -94,16 +94,21 @@ def test_version_superseded_a_moment_ago_can_still_be_opened(tmp_path: Path) -> 
     assert DeltaTable(folder, version=13).transaction_version("12") == 12
 
 
-def test_damaged_checkpoint_that_young_versions_are_built_from_keeps_what_it_replaces() -> None:
-    """A younger one is whole and the table opens; the versions between would be lost (R66)."""
-    shared = SharedMemory()
-    store = shared.open()
+def checkpoint_twice(shared: SharedMemory, store: ObjectStore) -> None:
+    """At 5, which has expired, and at 6, which is young."""
     log = created(store, 5)
     checkpoint(store)
     shared.clock.advance_ms(OFF.log_retention_ms + 1)
     log.refresh()
     write(log, 6)
     checkpoint(store)
+
+
+def test_damaged_checkpoint_that_young_versions_are_built_from_keeps_what_it_replaces() -> None:
+    """A younger one is whole and the table opens; the versions between would be lost (R66)."""
+    shared = SharedMemory()
+    store = shared.open()
+    checkpoint_twice(shared, store)
     path = checkpoint_path(TABLE, 5)
     good = store.get(path)
     store.put(path, good[:-100] + bytes(100))
@@ -119,12 +124,7 @@ def test_clean_up_that_another_overtakes_deletes_nothing() -> None:
     """Writers clean their logs while housekeeping does: what it was about to read is gone."""
     shared = SharedMemory()
     store, other = shared.open(), shared.open()
-    log = created(store, 5)
-    checkpoint(store)
-    shared.clock.advance_ms(OFF.log_retention_ms + 1)
-    log.refresh()
-    write(log, 6)
-    checkpoint(store)
+    checkpoint_twice(shared, store)
 
     def overtaken(verb: str, path: str) -> Fault:
         if (verb, path) == ("get", checkpoint_path(TABLE, 5)):
