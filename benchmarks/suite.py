@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -123,7 +124,8 @@ def _in_own_process(
 ) -> list[dict[str, Any]] | None:
     """The entries of a group, None when it failed: what runs before must not warm it up.
 
-    All it writes lies in `folder`, which goes with it, however it ends.
+    All it writes lies in `folder`, and what it starts in its process group; both go with it,
+    however it ends.
     """
     print(f"-- {group}", flush=True)
     started = time.monotonic()
@@ -133,16 +135,19 @@ def _in_own_process(
         [*command, *(["--quick"] if quick else [])],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": str(PROJECT), "TMPDIR": folder},
+        start_new_session=True,
     )
     try:
         status = process.wait()
     except BaseException:
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
         raise
+    finally:
+        # A JVM that was starting as its group stopped would stay: nobody reads its address.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     print(f"   {time.monotonic() - started:.0f} s", flush=True)
     if status:
         return None

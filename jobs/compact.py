@@ -5,7 +5,8 @@
 The driver plans from the headers in the topics' logs and opens no data file; executors rewrite;
 the driver commits each group of files when it is rewritten, not when all are. The job may be killed
 at any moment and started again, and may run beside producers, consumers, queries, `txnlog
-housekeeping` and another of its kind: a group that somebody else was faster with is given up.
+housekeeping` and another of its kind: a group that somebody else was faster with is given up. A
+topic that cannot be read does not keep the others from being compacted, unless it was named.
 
 Progress goes to stderr, a summary as JSON to stdout. Exit codes: 0 done, 1 something failed, 2
 wrong usage. This file imports nothing of its folder: in cluster mode it comes alone.
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from txnlog.causes import line_of_cause
 from txnlog.cluster import Cluster
 from txnlog.compaction_run import CompactionRun, Results
 from txnlog.compaction_tasks import (
@@ -93,7 +95,7 @@ class Executors:
         try:
             rdd = self._survivors(parts, payloads)
         except Exception as error:
-            raise StorageError(_reason(error)) from error
+            raise StorageError(line_of_cause(error)) from error
 
         def work(task: list[Payload]) -> Work:
             numbers = [payload.number for payload in task]
@@ -175,14 +177,7 @@ class Executors:
 def _results(future: Future[list[Result]], count: int) -> list[Result]:
     """What a job gave; when it failed, the reason for each of its groups."""
     error = future.exception()
-    return future.result() if error is None else [_reason(error)] * count
-
-
-def _reason(error: BaseException) -> str:
-    """The line that says what went wrong: Spark's own messages have a hundred around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("txnlog.errors.")]
-    return (told or lines or [type(error).__name__])[0]
+    return future.result() if error is None else [line_of_cause(error)] * count
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,8 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     storage = StoreSettings(arguments.storage)
     try:
         cluster = Cluster.open(arguments.root, storage)
-        topics = arguments.topic or cluster.list_topics()
-        run = CompactionRun(cluster, topics, segment_bytes=arguments.segment_bytes, tell=_tell)
+        run = CompactionRun(
+            cluster, arguments.topic, segment_bytes=arguments.segment_bytes, tell=_tell
+        )
     except TxnLogError as error:
         _tell(f"error: {error.message}")
         return 1
@@ -203,8 +199,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{row.bytes:,} bytes in {row.groups:,} groups, "
                 f"offsets {row.base_offset:,} to {row.last_offset:,}"
             )
-        print(json.dumps({"plan": [row._asdict() for row in plan]}), flush=True)
-        return 0
+        failures = run.summary.failures
+        shown = {"plan": [row._asdict() for row in plan], "failures": failures}
+        print(json.dumps(shown), flush=True)
+        return 1 if failures else 0
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName("txnlog-compact").getOrCreate()

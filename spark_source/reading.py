@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
-from txnlog.options import Options
+from txnlog.compaction import store_at
 from txnlog.spark_workers import collect_garbage
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_records
-from txnlog.storage.record_lists import RecordLists, RecordRuns
+from txnlog.storage.record_lists import RecordLists, gather
 from txnlog.storage.records import to_messages
 
 BATCH_ROWS = 32_768
 BATCH_BYTES = 4 << 20
 
-_stores: dict[tuple[int, str, frozenset[tuple[str, str]]], ObjectStore] = {}
-
-
-def cached_store(options: Options) -> ObjectStore:
-    """The root's store, opened once per process; Spark's workers outlive their tasks."""
-    key = (os.getpid(), options.root, frozenset(options.storage.items()))
-    store = _stores.get(key)
-    if store is None:
-        store = _stores[key] = ObjectStore.from_url(options.root, options.storage)
-    return store
-
 
 def read_partition(settings: SourceSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of one task; none for InputPartition(None), which Spark makes of no tasks."""
+    """The records of one task; none for InputPartition(None), which Spark makes of no tasks.
+
+    Raises ConfigError for a folder that is not there: not every worker need have the disk.
+    """
     if not isinstance(partition, SourcePartition):
         return iter(())
-    store = cached_store(settings.options)
+    store = store_at(settings.options.root, settings.options.storage)
     return read_ranges(store, partition.ranges, include_headers=settings.include_headers)
 
 
@@ -69,60 +59,37 @@ def read_ranges(
 def _read_all(
     store: ObjectStore, ranges: Iterable[PartitionRange], *, include_headers: bool
 ) -> Iterator[pa.RecordBatch]:
+    columns = ["timestamp", "key", "value"]
+    if include_headers:
+        columns.append("headers")
     for found in ranges:
-        # Small files together: Arrow's arrays for each would take longer than reading it.
-        small = RecordRuns()
-        for file in found.files:
-            first_delta = max(0, found.start - file.base_offset)
-            for records in _read_file(store, found, file, first_delta, include_headers):
-                if isinstance(records, RecordLists):
-                    small.add(file.base_offset + first_delta, records)
-                    if small.num_rows < BATCH_ROWS and small.data_bytes < BATCH_BYTES:
-                        continue
-                if small.num_rows:
-                    yield _of_small(found, small, include_headers)
-                    small = RecordRuns()
-                if not isinstance(records, RecordLists):
-                    offsets = pc.add(records.column("offset_delta"), file.base_offset)
-                    yield to_messages(records, found.topic, found.partition, offsets)
-        if small.num_rows:
-            yield _of_small(found, small, include_headers)
+        read = (part for file in found.files for part in _read_file(store, found, file, columns))
+        for offsets, records in gather(read, rows_max=BATCH_ROWS, bytes_max=BATCH_BYTES):
+            wanted = records.select(columns)
+            yield to_messages(wanted, found.topic, found.partition, pa.array(offsets))
 
 
 def _read_file(
-    store: ObjectStore,
-    found: PartitionRange,
-    file: FileSlice,
-    first_delta: int,
-    include_headers: bool,
-) -> Iterator[pa.RecordBatch | RecordLists]:
-    """What of a file is in the range."""
-    columns = ["offset_delta", "timestamp", "key", "value"]
-    if include_headers:
-        columns.append("headers")
+    store: ObjectStore, found: PartitionRange, file: FileSlice, columns: list[str]
+) -> Iterator[tuple[int, int, pa.RecordBatch | RecordLists]]:
+    """What of a file is in the range, as `gather` takes it."""
+    first_delta = max(0, found.start - file.base_offset)
     end_delta = min(found.end, file.last_offset + 1) - file.base_offset
     for records in read_records(
         store,
         file.path,
-        columns=columns,
+        columns=["offset_delta", *columns],
         first_delta=first_delta,
         end_delta=end_delta,
         num_records=file.num_records,
         size_bytes=file.size_bytes,
         batch_rows=_batch_rows(file),
     ):
-        yield records
+        yield file.base_offset, first_delta, records
         if isinstance(records, RecordLists):
             return
         if records.column("offset_delta")[-1].as_py() == end_delta - 1:
             return  # The rest of a big file need not be decoded.
-
-
-def _of_small(found: PartitionRange, small: RecordRuns, include_headers: bool) -> pa.RecordBatch:
-    offsets, records = small.to_arrow()
-    if not include_headers:
-        records = records.drop_columns(["headers"])
-    return to_messages(records, found.topic, found.partition, pa.array(offsets))
 
 
 def _batch_rows(file: FileSlice) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from spark_source.state_tables import consumer_offsets, transaction_state
+from txnlog.causes import line_of_cause
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, StorageError
 from txnlog.options import StoreSettings, redacted_url
@@ -239,7 +240,9 @@ def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
                 state.last_stable_offset if state.ongoing else _NO_BOUND
                 for state in view.partitions
             )
-            yield f"base_offset < {_of_partition(ends)}"
+            # Not base_offset: where delete_records has set the log start beyond an open batch, that
+            # is the last stable offset, too, and it may lie inside a later one.
+            yield f"last_offset < {_of_partition(ends)}"
     starts = [state.log_start_offset for state in view.partitions]
     before = [
         batch
@@ -267,7 +270,7 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
         _ = frame.schema
     except Exception as error:
         # Spark's errors, those of Java below it, and those of Spark Connect have no base in common.
-        told = _told(error)
+        told = line_of_cause(error)
         if any(condition in str(error) for condition in _NO_DELTA):
             raise ConfigError(
                 f"This Spark session has no Delta, which reads topic {log.name} here. Start Spark "
@@ -282,12 +285,6 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
             topic=log.name,
         ) from error
     return frame
-
-
-def _told(error: Exception) -> str:
-    """The first line that says something; for Java's errors py4j puts one before it."""
-    lines = [line.strip(" :") for line in str(error).splitlines()]
-    return next((x for x in lines if x and not x.startswith("An error occurred while")), "")
 
 
 def _table_path(reads: _Reads, path: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 
 from spark_source.offsets import LATEST_OFFSET, Positions
 from spark_source.planning import SourcePartition, plan_ranges, plan_tasks
@@ -45,8 +44,10 @@ class SourceTopics:
             return {t: cluster.topic_log(t) for t in cluster.list_topics(subscription.matches)}
         found: dict[str, TopicLog] = {}
         for topic in subscription.partitions:
-            with suppress(UnknownTopicOrPartitionError):
-                found[topic] = cluster.topic(topic)
+            log = cluster.topic_log(topic)
+            log.refresh()
+            if log.exists:
+                found[topic] = log
         return found
 
     def check_there(self, found: Collection[str]) -> None:
@@ -61,12 +62,12 @@ class SourceTopics:
 
     def warn_if_empty(self, found: Collection[str]) -> None:
         """Say once that a pattern matches nothing yet: it may be misspelt."""
-        pattern = self._settings.subscription.pattern
-        if pattern is not None and not found:
+        subscription = self._settings.subscription
+        if subscription.pattern is not None and not found:
+            others = [n for n in self.cluster.topic_names() if not subscription.matches(n)]
             warn_once(
-                f"Option subscribePattern={pattern} matches no topic at "
-                f"{redacted_url(self.cluster.root)}; there are: "
-                f"{', '.join(self.cluster.list_topics()) or 'none'}."
+                f"Option subscribePattern={subscription.pattern} matches no topic at "
+                f"{redacted_url(self.cluster.root)}; there are: {', '.join(others) or 'none'}."
             )
 
     def snapshots(self, logs: Mapping[str, TopicLog]) -> dict[str, TopicSnapshot]:

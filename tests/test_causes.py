@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from txnlog.causes import tells_causes, with_causes
+from txnlog.causes import line_of_cause, tells_causes, with_causes
 from txnlog.errors import RecordTooLargeError, StorageError, TopicAuthorizationError
 
 
@@ -89,3 +89,51 @@ def test_whole_traceback_is_in_the_debug_log(caplog: pytest.LogCaptureFixture) -
         tells_causes(too_large)()
     assert e.value.row == 3
     assert "in too_large" in caplog.text
+
+
+# --- What Spark says ------------------------------------------------------------------------------
+
+JAVA_FRAMES = """
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.read(PythonRunner.scala:120)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2898)
+"""
+PYTHON_FRAMES = """Traceback (most recent call last):
+  File "/spark/python/lib/pyspark.zip/pyspark/worker.py", line 3467, in main
+    func, profiler, deserializer, serializer = read_command(pickleSer, infile)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+"""
+STAGE = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times"
+BY_PY4J = f"An error occurred while calling z:org.apache.spark.Api.collect.\n: {STAGE}: "
+BY_PYSPARK = "An exception was thrown from the Python worker:\n"
+PYTHON = BY_PY4J + "org.apache.spark.api.python.PythonException: " + PYTHON_FRAMES
+MISSING = "ModuleNotFoundError: No module named 'txnlog'"
+LOST = f"{STAGE}: ExecutorLostFailure"
+DAMAGED = "txnlog.errors.CorruptLogError: Data file a.parquet is damaged"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"{PYTHON}{MISSING}\n{JAVA_FRAMES}", MISSING),
+        (f"{PYTHON}{DAMAGED}\nof two lines\n{JAVA_FRAMES}", DAMAGED),
+        (f"{PYTHON}{MISSING}\n\nDuring handling ...:\n\n{PYTHON_FRAMES}{DAMAGED}\n", DAMAGED),
+        (f"{PYTHON}x.PickleError: Caused by {PYTHON_FRAMES}{MISSING}\n{JAVA_FRAMES}", MISSING),
+        (
+            f"{PYTHON}{MISSING}{JAVA_FRAMES}Caused by: {PYTHON_FRAMES}{MISSING}{JAVA_FRAMES}",
+            MISSING,
+        ),
+        (f"{BY_PYSPARK}{PYTHON_FRAMES}{MISSING}", MISSING),
+        # With SPARK_HIDE_TRACEBACK.
+        (f"{BY_PYSPARK}{MISSING}", MISSING),
+        (f"{PYTHON}KeyboardInterrupt\n{JAVA_FRAMES}", "KeyboardInterrupt"),
+        (f"{BY_PY4J}ExecutorLostFailure{JAVA_FRAMES}", LOST),
+        ("\n[DELTA_TABLE_NOT_FOUND] no such table\nhint", "[DELTA_TABLE_NOT_FOUND] no such table"),
+        ("", "Exception"),
+    ],
+)
+def test_line_of_cause_is_the_one_of_a_hundred_that_says_something(text: str, line: str) -> None:
+    """The first line is py4j's, and the same whatever went wrong."""
+    assert line_of_cause(Exception(text)) == line

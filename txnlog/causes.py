@@ -1,7 +1,8 @@
 """Errors that hold their causes in their own message, for callers that show nothing else.
 
 Spark shows the last error of a Python worker under a shortened traceback, and drops what it was
-raised from: of "no permission to write topic orders" the reason would be gone.
+raised from: of "no permission to write topic orders" the reason would be gone. And around what it
+shows are a hundred lines of its own, of which `line_of_cause` finds the one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 CAUSES_MAX = 5
+
+_TRACEBACK = "Traceback (most recent call last):"
+_PREAMBLES = ("An error occurred while calling", "An exception was thrown from the Python worker")
 
 logger = logging.getLogger("txnlog")
 
@@ -59,6 +63,23 @@ def with_causes(error: TxnLogError) -> TxnLogError:
         if text not in message:
             message += f"\nCaused by {type(cause).__name__}: {text}"
     return type(error)(message, **error.context)
+
+
+def line_of_cause(error: BaseException) -> str:
+    """The line that says what went wrong, of all that Spark and py4j say.
+
+    The error that a Python worker's last traceback ends with; without one, the first line that is
+    not py4j's own.
+    """
+    lines = str(error).splitlines()
+    starts = [at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)]
+    after = lines[starts[-1] + 1 :] if starts else []
+    # Frames are indented.
+    found = next((line for line in after if line[:1].strip()), None)
+    if found is None:
+        told = (line.strip(" :") for line in lines if not line.startswith(_PREAMBLES))
+        found = next(filter(None, told), type(error).__name__)
+    return found.strip()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -12,6 +12,7 @@ from txnlog.errors import (
     ConfigError,
     ForeignTableError,
     NotCoordinatorError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.groups import GroupCoordinator
@@ -110,17 +111,25 @@ class Cluster:
     def topic(self, name: str, *, internal: bool = False) -> TopicLog:
         """The topic's log, tailed to its head.
 
-        Raises InvalidTopicError, UnknownTopicOrPartitionError naming the topics there are.
+        Raises InvalidTopicError, UnknownTopicOrPartitionError naming the others (see topic_names).
         """
         log = self.topic_log(name, internal=internal)
         log.refresh()
         if not log.exists:
             raise UnknownTopicOrPartitionError(
-                f"There is no topic {name!r} at {self.root}; there are: "
-                f"{', '.join(self.list_topics()) or 'none'}. Create it first, or correct the name.",
+                f"There is no topic {name!r} at {self.root}{self._others(name)}. Create it first, "
+                "or correct the name.",
                 topic=name,
             )
         return log
+
+    def _others(self, missing: str) -> str:
+        try:
+            names = [name for name in self.topic_names() if name != missing]
+        except StorageError:
+            # Whoever may read some topics need not be allowed to list the root.
+            return ""
+        return f"; there are: {', '.join(names) or 'none'}"
 
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
         """Handle of a topic that may not exist, as it was last tailed."""
@@ -140,7 +149,7 @@ class Cluster:
         return [name for name in names if self.find_topic(name) is not None]
 
     def topic_names(self) -> list[str]:
-        """Names of the folders that may be topics, sorted; none is looked into."""
+        """Names of folders that may be topics, or have been, sorted; none is looked into."""
         return [
             name
             for name in sorted(self.store.list_folders())

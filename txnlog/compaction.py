@@ -31,7 +31,7 @@ from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batch_writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file, read_records
-from txnlog.storage.record_lists import RecordLists, RecordRuns
+from txnlog.storage.record_lists import RecordLists, gather
 from txnlog.storage.records import DATA_SCHEMA
 from txnlog.topic_configs import config_value
 
@@ -139,38 +139,18 @@ def _records(
     store: ObjectStore, group: CompactionGroup, keep: Offsets | None
 ) -> Iterator[pa.RecordBatch]:
     """The records that stay, in offset order, `offset_delta` counted from the group's first."""
-    for offsets, columns in _with_offsets(store, group):
+    read = (
+        (source.base_offset, 0, found)
+        for source in group.sources
+        for found in _read_records(store, group.topic, source, DATA_SCHEMA.names)
+    )
+    for offsets, records in gather(read, rows_max=READ_ROWS, bytes_max=READ_BYTES):
         deltas = pa.array(offsets - group.base_offset)
-        moved = pa.RecordBatch.from_arrays([deltas, *columns], schema=DATA_SCHEMA)
+        moved = pa.RecordBatch.from_arrays([deltas, *records.columns], schema=DATA_SCHEMA)
         if keep is not None:
             moved = moved.filter(pa.array(_is_in(offsets, keep)))
         if moved.num_rows:
             yield moved
-
-
-def _with_offsets(
-    store: ObjectStore, group: CompactionGroup
-) -> Iterator[tuple[Offsets, list[pa.Array]]]:
-    """The group's records as columns of RECORD_SCHEMA. Small files come together: setting up
-    Arrow's arrays for each would take longer than reading it.
-    """
-    small = RecordRuns()
-    for source in group.sources:
-        for found in _read_records(store, group.topic, source, DATA_SCHEMA.names):
-            if isinstance(found, RecordLists):
-                small.add(source.base_offset, found)
-                if small.num_rows < READ_ROWS and small.data_bytes < READ_BYTES:
-                    continue
-            if small.num_rows:
-                offsets, records = small.to_arrow()
-                yield offsets, records.columns
-                small = RecordRuns()
-            if not isinstance(found, RecordLists):
-                deltas, *columns = found.columns
-                yield deltas.to_numpy() + source.base_offset, columns
-    if small.num_rows:
-        offsets, records = small.to_arrow()
-        yield offsets, records.columns
 
 
 def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:

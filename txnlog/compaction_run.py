@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
@@ -102,19 +103,20 @@ class Pass(NamedTuple):
 
 
 class CompactionRun:
-    """One run over some topics of a cluster, as they are when it begins."""
+    """One run over the topics of a cluster, as they are when it begins."""
 
     def __init__(
         self,
         cluster: Cluster,
-        topics: Iterable[str],
+        topics: Iterable[str] | None = None,
         *,
         segment_bytes: int | None = None,
         tell: Callable[[str], None] = logger.info,
     ) -> None:
         """`segment_bytes` in place of the topics' own; `tell` hears of each thing that is done.
 
-        Raises InvalidTopicError, UnknownTopicOrPartitionError naming the topics there are.
+        Without `topics` it is over all there are, and one that cannot be read fails alone (R37).
+        Raises StorageError; for one of `topics` what Cluster.topic raises.
         """
         self._cluster = cluster
         self._tell = tell
@@ -122,24 +124,28 @@ class CompactionRun:
         self.summary = Summary()
         # What comes later is the next run's: beside a busy producer this one would never end.
         self._ends: dict[str, list[int]] = {}
-        for name in dict.fromkeys(topics):
-            log = cluster.topic(name)
-            self._ends[name] = [log.view.last_stable_offset(p) for p in range(log.partitions)]
+        if topics is None:
+            logs = self._refreshed(cluster.topic_names())
+        else:
+            logs = map(cluster.topic, dict.fromkeys(topics))
+        for log in logs:
+            self._ends[log.name] = [log.view.last_stable_offset(p) for p in range(log.partitions)]
 
     def plan(self) -> Iterator[Planned]:
-        """What there is to do in each partition, first of all: what is cleaned is merged after."""
-        for name in self._ends:
-            log = self._cluster.topic_log(name)
+        """What there is to do in each partition, first of all: what is cleaned is merged after.
+
+        What cannot be planned, and why, is in the summary.
+        """
+        for log in self._refreshed(self._ends):
             passes = {found.cleaning.partition: found for found in self._due(log)}
             for partition in range(log.partitions):
-                groups: Sequence[CompactionGroup]
                 if partition in passes:
                     groups = passes[partition].groups
                 else:
-                    groups = self._mergeable(log, partition)
+                    groups = list(self._mergeable(log, partition))
                 if groups:
                     yield Planned(
-                        topic=name,
+                        topic=log.name,
                         partition=partition,
                         action="clean" if partition in passes else "merge",
                         groups=len(groups),
@@ -188,10 +194,13 @@ class CompactionRun:
             for partition in range(log.partitions):
                 yield from self._mergeable(log, partition)
 
-    def _mergeable(self, log: TopicLog, partition: int) -> Sequence[CompactionGroup]:
-        end = dict(enumerate(self._ends[log.name])).get(partition, 0)
-        settings = self._settings(log)
-        return plan_partition(log.view, log.name, partition, settings, before_offset=end).groups
+    def _mergeable(self, log: TopicLog, partition: int) -> Iterator[CompactionGroup]:
+        ends = self._ends[log.name]
+        end = ends[partition] if partition < len(ends) else 0
+        with self._failing_alone(log.name):
+            yield from plan_partition(
+                log.view, log.name, partition, self._settings(log), before_offset=end
+            ).groups
 
     def _live(self, groups: Sequence[CompactionGroup]) -> list[CompactionGroup]:
         """Those nobody has touched since they were planned: a rewrite costs more than a look."""
@@ -214,14 +223,17 @@ class CompactionRun:
                     yield found
 
     def _due(self, log: TopicLog) -> Iterator[Pass]:
-        if not is_compacted(log.config):
-            return
-        settings, now_ms = self._settings(log), self._cluster.store.now_ms()
-        limits = cleaning_settings_of(log.config)
-        for partition in range(log.partitions):
-            cleaning = plan_cleaning(log.view, log.name, partition, limits, now_ms=now_ms)
-            if cleaning is not None:
-                yield Pass(cleaning, settings, cleaning_groups(log.view, cleaning, settings))
+        with self._failing_alone(log.name):
+            if not is_compacted(log.config):
+                return
+            settings, now_ms = self._settings(log), self._cluster.store.now_ms()
+            limits = cleaning_settings_of(log.config)
+            for partition in range(log.partitions):
+                with self._failing_alone(f"{log.name}-{partition}"):
+                    cleaning = plan_cleaning(log.view, log.name, partition, limits, now_ms=now_ms)
+                    if cleaning is not None:
+                        groups = cleaning_groups(log.view, cleaning, settings)
+                        yield Pass(cleaning, settings, groups)
 
     def _clean(self, rewriters: Rewriters, passes: Sequence[Pass]) -> set[Place]:
         """Do some passes together; where others came in between, and it is worth another try."""
@@ -302,14 +314,18 @@ class CompactionRun:
     def _refreshed(self, topics: Iterable[str]) -> Iterator[TopicLog]:
         """The logs of those that exist still; a topic that cannot be read fails alone."""
         for name in topics:
-            log = self._cluster.topic_log(name)
-            try:
-                log.refresh()
-            except TxnLogError as error:
-                self._fail(name, error.message)
-                continue
-            if log.exists:
-                yield log
+            with self._failing_alone(name):
+                log = self._cluster.find_topic(name)
+                if log is not None:
+                    yield log
+
+    @contextmanager
+    def _failing_alone(self, what: str) -> Iterator[None]:
+        """What cannot be read or understood must not keep the others from being compacted (R37)."""
+        try:
+            yield
+        except TxnLogError as error:
+            self._fail(what, error.message)
 
     def _settings(self, log: TopicLog) -> CompactionSettings:
         settings = settings_of(log.config)

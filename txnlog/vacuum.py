@@ -29,10 +29,10 @@ from txnlog.protocol.vacuum import (
     Doomed,
     StoredFile,
     check_vacuum_age,
-    file_retention_ms,
     find_doomed,
     find_old,
     format_retention,
+    keeps_for,
     vacuum_age_ms,
 )
 from txnlog.storage.actions import Action, Txn
@@ -282,8 +282,9 @@ class Vacuum:
             smallest_ms = min(age_ms, handle.view.txns.vacuum_age_ms)
             actions: list[Action] = [Txn(VACUUM_AGE, smallest_ms, self._store.now_ms())]
             metadata = log.metadata
-            if metadata is not None and file_retention_ms(metadata.configuration) < age_ms:
-                # Else checkpoints would lose tombstones that the next look needs.
+            if metadata is not None and not keeps_for(metadata.configuration, age_ms):
+                # Else checkpoints would lose tombstones that the next look needs, or keep those
+                # that none does.
                 kept = {**metadata.configuration, RETENTION_PROPERTY: format_retention(age_ms)}
                 actions.append(replace(metadata, configuration=kept))
             return actions

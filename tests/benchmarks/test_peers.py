@@ -79,11 +79,16 @@ def test_group_runs_and_its_broker_goes(tmp_path: Path, group: str) -> None:
     assert commands(tmp_path) == []
 
 
-def test_run_that_is_stopped_takes_its_broker_with_it(tmp_path: Path) -> None:
-    """SIGTERM, as from a machine that shuts down."""
-    process = start(tmp_path, "--only", "clients")
+@pytest.mark.parametrize(
+    ("group", "program"), [("clients", "kafka.Kafka"), ("latency", "deploy.SparkSubmit")]
+)
+def test_run_that_is_stopped_takes_what_it_started_with_it(
+    tmp_path: Path, group: str, program: str
+) -> None:
+    """SIGTERM, as from a machine that shuts down, as soon as the JVM is there."""
+    process = start(tmp_path, "--only", group)
     try:
-        await_that(lambda: any("kafka.Kafka" in command for command in commands(tmp_path)))
+        await_that(lambda: any(program in command for command in commands(tmp_path)))
     finally:
         process.terminate()
     assert process.wait(WAIT_S) == 128 + 15, (tmp_path / "log").read_text()

@@ -189,3 +189,13 @@ class Told:
 
     def callbacks(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("on_assign", "on_revoke", "on_lost")}
+
+
+def reader_of(cluster: Cluster, partitions: int = 1, **config: object) -> Consumer:
+    made = consumer(cluster, **config)
+    made.assign([TopicPartition("t", number) for number in range(partitions)])
+    return made
+
+
+def at(reader: Consumer, partition: int = 0) -> int:
+    return reader.position([TopicPartition("t", partition)])[0].offset

@@ -17,11 +17,13 @@ from tests.consumer.records import (
     turn,
     world,
 )
+from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     InconsistentGroupProtocolError,
 )
 from txnlog.messages import OFFSET_END, OFFSET_INVALID, TopicPartition
+from txnlog.testing.faults import Fault
 from txnlog.testing.invariants import check_cluster
 
 # --- Commits --------------------------------------------------------------------------------------
@@ -176,6 +178,22 @@ def test_new_topics_and_partitions_reach_the_members() -> None:
     process(shared).delete_topic("orders-us")
     turn(shared, reader, rounds=8)
     assert [p.topic for p in reader.assignment()] == ["later", "orders-eu"]
+
+
+def test_patterns_look_only_into_what_they_match() -> None:
+    """A client with rights on its own topics only can use patterns, as in Kafka (R48)."""
+    shared = world(1, topic="orders-eu")
+    put(process(shared), b"0", topic="orders-eu")
+    process(shared).create_topic("salaries", partitions=1)
+
+    def without_salaries(verb: str, path: str) -> Fault:
+        return Fault.DENY if path.startswith("salaries") else Fault.NONE
+
+    reader = consumer(Cluster.open(shared.open(plan=without_salaries)), group_id="g")
+    reader.subscribe(["^orders-.*", "^nothing"])
+    assert read(reader) == [b"0"]
+    turn(shared, reader)
+    assert [p.topic for p in reader.assignment()] == ["orders-eu"]
 
 
 def test_subscription_can_change() -> None:

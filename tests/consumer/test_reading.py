@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from tests.consumer.records import (
     TIME_MS,
     Writer,
+    at,
     consumer,
     messages,
     process,
     put,
     read,
+    reader_of,
     staged,
     world,
 )
@@ -23,7 +25,6 @@ from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     CorruptLogError,
-    OffsetOutOfRangeError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -36,19 +37,9 @@ from txnlog.messages import (
 )
 from txnlog.protocol.batches import encode_stats
 from txnlog.protocol.metadata import Owner
-from txnlog.protocol.topics import START_PREFIX, TopicCommit
+from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.records import MESSAGE_SCHEMA
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
-
-
-def reader_of(cluster: Cluster, partitions: int = 1, **config: object) -> Consumer:
-    made = consumer(cluster, **config)
-    made.assign([TopicPartition("t", number) for number in range(partitions)])
-    return made
-
-
-def at(reader: Consumer, partition: int = 0) -> int:
-    return reader.position([TopicPartition("t", partition)])[0].offset
 
 
 def test_read_committed_gives_what_is_decided_and_passes_over_the_rest() -> None:
@@ -229,76 +220,6 @@ def test_no_partition_waits_for_the_backlog_of_another() -> None:
     shared.clock.advance_ms(1_000)
     put(process(shared), b"rare", partition=1)
     assert b"rare" in [m.value() for m in reader.consume(9, 0)]
-
-
-@pytest.mark.parametrize(("reset", "expected"), [("earliest", [b"0", b"1"]), ("latest", [])])
-def test_reset_says_where_to_start_without_an_offset(reset: str, expected: list[bytes]) -> None:
-    """The two defaults that users mean (R14)."""
-    shared = world(1)
-    put(process(shared), b"0", b"1")
-    reader = reader_of(process(shared), auto_offset_reset=reset)
-    assert read(reader) == expected
-    put(process(shared), b"2")
-    assert read(reader) == [b"2"]
-
-
-def delete_records(cluster: Cluster, before: int) -> None:
-    """What an admin's delete_records leaves: a new log start, and the files below it gone."""
-    log = cluster.topic("t")
-    gone = tuple(b.path for b in log.view.partitions[0].batches if b.last_offset < before)
-    log.transact(
-        lambda state: (
-            TopicCommit(operation="DELETE RECORDS", removes=gone, txns={f"{START_PREFIX}0": before})
-            if state.log_start_offset(0) < before
-            else None
-        )
-    )
-
-
-@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
-def test_position_below_the_log_start_follows_the_reset(reset: str) -> None:
-    """Retention took what the consumer had not read yet (R14)."""
-    shared = world(1)
-    for number in range(4):
-        put(process(shared), b"%d" % number)
-    reader = reader_of(process(shared), auto_offset_reset=reset)
-    reader.assign([TopicPartition("t", 0, 0)])
-    assert [m.value() for m in reader.consume(1, 0)] == [b"0"]
-    delete_records(process(shared), 3)
-    fresh = reader_of(process(shared), auto_offset_reset=reset)
-    fresh.assign([TopicPartition("t", 0, 1)])
-    if reset == "none":
-        with pytest.raises(OffsetOutOfRangeError, match="Offset 1 of 't' partition 0 .* 3 to 4"):
-            read(fresh)
-        fresh.seek(TopicPartition("t", 0, 3))
-        assert read(fresh) == [b"3"]
-        return
-    assert read(fresh) == ([b"3"] if reset == "earliest" else [])
-    assert at(fresh) == 4
-
-
-def test_position_above_the_end_follows_the_reset() -> None:
-    """An offset of another cluster, or a typing error, would wait for ever (R14)."""
-    shared = world(1)
-    put(process(shared), b"0")
-    reader = reader_of(process(shared))
-    reader.seek(TopicPartition("t", 0, 17))
-    assert read(reader) == [b"0"]
-
-
-def test_topic_created_again_is_read_from_its_own_start() -> None:
-    """Old positions must never point into the middle of the new topic's data (R71)."""
-    shared = world(1)
-    put(process(shared), b"old0", b"old1", b"old2")
-    reader = reader_of(process(shared))
-    assert len(reader.consume(2, 0)) == 2
-    reader.seek(TopicPartition("t", 0, 1))
-    process(shared).delete_topic("t")
-    assert read(reader) == []
-    process(shared).create_topic("t", partitions=1)
-    put(process(shared), b"new0", b"new1")
-    assert read(reader) == [b"new0", b"new1"]
-    assert at(reader) == 5
 
 
 def test_file_replaced_by_compaction_while_it_is_read() -> None:

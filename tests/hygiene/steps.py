@@ -9,12 +9,14 @@ from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.transitions import Transition, prepare_expire
 from txnlog.storage.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
+from txnlog.vacuum import Vacuum
 
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 FOREVER = {"retention.ms": "-1"}
 LOGGED = LogSettings(checkpoint_interval=20, checkpoint_mode="inline")
+SHORT = LogSettings(checkpoint_interval=6, checkpoint_mode="inline", log_retention_ms=2 * HOUR_MS)
 
 
 def written(cluster: Cluster, topic: str, name: str) -> StagedBatch:
@@ -83,3 +85,8 @@ def expire_row(cluster: Cluster, transactional_id: str) -> None:
 
     shard = cluster.shard(cluster.shard_of(transactional_id))
     assert shard.transition(transactional_id, decide) is None
+
+
+def vacuum(shared: SharedMemory, *, age_ms: int = WEEK_MS) -> int:
+    """How many files a vacuum by a process of its own deletes."""
+    return Vacuum(process(shared, settings=SHORT), age_ms=age_ms).run()

@@ -25,38 +25,28 @@ from tests.hygiene.steps import (
     DAY_MS,
     FOREVER,
     HOUR_MS,
+    SHORT,
     WEEK_MS,
     check_files,
     hygiene,
     names,
+    vacuum,
     written,
     written_both,
 )
 from txnlog.cluster import Cluster
-from txnlog.errors import ConfigError, StagedFileTooOldError
-from txnlog.protocol import vacuum as rules
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
     NEVER_COMMITTED,
     REMOVED,
     StoredFile,
-    file_retention_ms,
     find_old,
-    format_retention,
 )
-from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.tombstones import read_tombstones
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster
 from txnlog.vacuum import Vacuum
-
-SHORT = LogSettings(checkpoint_interval=6, checkpoint_mode="inline", log_retention_ms=2 * HOUR_MS)
-
-
-def vacuum(shared: SharedMemory, *, age_ms: int = WEEK_MS) -> int:
-    return Vacuum(process(shared, settings=SHORT), age_ms=age_ms).run()
-
 
 # --- What goes and what stays ---------------------------------------------------------------------
 
@@ -118,10 +108,7 @@ def test_vacuum_leaves_what_manifests_name_however_old() -> None:
 
 
 def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None:
-    """A file of last year that was removed an hour ago is young (R20); so says a checkpoint, too.
-
-    delta-rs, which writes it, goes by this machine's clock: years ahead of the store's here.
-    """
+    """A file of last year that was removed an hour ago is young (R20): checkpoints say so, too."""
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
     cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "x"))
@@ -296,96 +283,6 @@ def test_two_vacuums_at_once_take_the_same() -> None:
         after = process(shared)
         check_files(after)
         assert len(names(after, "orders")) == 1
-
-
-# --- How old --------------------------------------------------------------------------------------
-
-
-def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
-    """A process that knows of seven days only must not name what an hour was enough to take."""
-    shared = world(config=FOREVER)
-    writer = process(shared)
-    row = owned(writer, "a")
-    batches = written_both(writer, "x")
-    written_both(writer, "orphan")
-    shared.clock.advance_ms(40 * MINUTE_MS)
-    writer.coordinator.check_batches(batches)
-    shared.clock.advance_ms(80 * MINUTE_MS)
-    short = LogSettings(checkpoint_mode="off", log_retention_ms=HOUR_MS)
-    young = written_both(writer, "young")
-    assert Vacuum(process(shared, settings=short), age_ms=HOUR_MS).run() == 4
-    with pytest.raises(StagedFileTooOldError):
-        writer.coordinator.commit(row, batches)
-    shared.clock.advance_ms(20 * MINUTE_MS)
-    writer.coordinator.commit(row, young)
-    cold = process(shared)
-    other, more = owned(cold, "b", tid="other"), written_both(cold, "more")
-    shared.clock.advance_ms(31 * MINUTE_MS)
-    with pytest.raises(StagedFileTooOldError):
-        cold.coordinator.commit(other, more)
-    with pytest.raises(StagedFileTooOldError):
-        cold.coordinator.append_idempotent(99, more[:1], {more[0].partition: 0})
-    check_files(process(shared))
-
-
-def test_vacuum_age_of_less_than_an_hour_is_refused() -> None:
-    """Transactions and readers under way would lose their files."""
-    with pytest.raises(ConfigError, match="deletedFileRetentionDuration"):
-        Vacuum(process(world()), age_ms=HOUR_MS - 1)
-
-
-def test_vacuum_age_is_never_below_the_log_retention() -> None:
-    """A version that is kept stays readable."""
-    shared = world(config=FOREVER)
-    cluster = process(shared)
-    written(cluster, "orders", "orphan")
-    shared.clock.advance_ms(HOUR_MS)
-    assert Vacuum(process(shared), age_ms=HOUR_MS).run() == 0
-    shared.clock.advance_ms(23 * HOUR_MS)
-    assert Vacuum(process(shared), age_ms=HOUR_MS).run() == 1
-
-
-def test_transaction_may_take_all_of_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is staged for it can be committed up to half the age, which is twice the time-out."""
-    monkeypatch.setattr(rules, "VACUUM_AGE_MS_MIN", MINUTE_MS)
-    shared = world(config=FOREVER)
-    cluster = process(shared)
-    cluster.coordinator.init_producer_id("slow", Owner(run_id="r"), timeout_ms=15 * MINUTE_MS)
-    written(cluster, "orders", "orphan")
-    for later_ms, deleted in ((30 * MINUTE_MS - 1, 0), (1, 1)):
-        shared.clock.advance_ms(later_ms)
-        vacuum = Vacuum(process(shared), age_ms=MINUTE_MS, log_retention_ms=MINUTE_MS)
-        assert vacuum.run() == deleted
-
-
-def test_vacuum_that_keeps_longer_than_delta_does_tells_the_table_so() -> None:
-    """Else the next checkpoint loses tombstones that the next look needs."""
-    shared = world(config=FOREVER)
-    cluster = process(shared)
-    written(cluster, "orders", "orphan")
-    shared.clock.advance_ms(5 * WEEK_MS)
-    assert vacuum(shared, age_ms=4 * WEEK_MS) == 1
-    log = cluster.topic("orders").log
-    assert log.metadata is not None
-    assert file_retention_ms(log.metadata.configuration) == 4 * WEEK_MS
-    assert cluster.topic("orders").config["retention.ms"] == "-1"
-
-
-@pytest.mark.parametrize(
-    ("value", "retention_ms"),
-    [
-        ("interval 1 week", WEEK_MS),
-        ("interval 2 days", 2 * DAY_MS),
-        ("interval 36 hours", 36 * HOUR_MS),
-        ("INTERVAL 90 minutes", 90 * MINUTE_MS),
-        ("30 seconds", 30_000),
-        (format_retention(1_500), 2_000),
-        ("soon", WEEK_MS),
-    ],
-)
-def test_file_retention_is_read_as_delta_writes_it(value: str, retention_ms: int) -> None:
-    """What is not understood is Delta's default."""
-    assert file_retention_ms({"delta.deletedFileRetentionDuration": value}) == retention_ms
 
 
 def test_only_our_names_are_ever_old() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ from tests.compaction.logs import (
     Seen,
     append,
     begin,
+    bounds,
     commit,
     live,
     records_of,
@@ -86,7 +89,7 @@ def run(spark: SparkSession, root: Path, **options: int) -> Summary:
     """The job in this session."""
     cluster = Cluster.open(str(root))
     executors = Executors(spark, str(root), StoreSettings())
-    return CompactionRun(cluster, cluster.list_topics(), **options).run(executors)
+    return CompactionRun(cluster, **options).run(executors)
 
 
 def rows(frame: DataFrame) -> pa.Table:
@@ -124,6 +127,54 @@ def test_key_compaction_keeps_the_newest_committed_record(
     assert (summary.passes, summary.failures, summary.given_up) == (2, [], 0)
     assert seen(Cluster.open(str(root))) == [newest(part) for part in before]
     assert there_is_nothing_to_do(root)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "clean"])
+def test_topic_of_aborted_transactions_only_is_compacted_to_nothing(
+    spark: SparkSession, tmp_path: Path, config: dict[str, str] | None
+) -> None:
+    """There is no file to read then, and no key to shuffle; offsets go on where they were (R22)."""
+    root = tmp_path / "root"
+    cluster = Cluster.open(str(root), create=True)
+    cluster.create_topic(TOPIC, partitions=1, config=config)
+    eager = begin(cluster)
+    for number in range(12):
+        eager = end(cluster, append(cluster, eager, some(number, b"aborted")), is_commit=False)
+    ends = bounds(cluster.topic(TOPIC).view)
+    summary = run(spark, root)
+    assert (summary.failures, summary.given_up) == ([], 0)
+    assert (summary.groups, summary.files_replaced) == (1, 12)
+    assert summary.passes == (0 if config is None else 1)
+    after = Cluster.open(str(root))
+    assert bounds(after.topic(TOPIC).view) == ends
+    assert by_source(spark, root).num_rows == 0
+    assert there_is_nothing_to_do(root)
+    commit(after, begin(after, "after"), [Record(b"k", b"after it")])
+    assert run(spark, root).failures == []
+    assert seen(Cluster.open(str(root))) == [[Seen(ends[0][2], Record(b"k", b"after it"))]]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "clean"])
+def test_module_that_executors_lack_is_what_the_failure_says(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, str] | None,
+) -> None:
+    """As txnlog, where it was installed on the driver only: the first line is py4j's own."""
+    module = types.ModuleType("only_on_the_driver")
+    exec("def run(*arguments): ...", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for name in ("rewrite_group", "read_positions"):
+        monkeypatch.setattr(f"jobs.compact.{name}", module.run)
+    root = tmp_path / "root"
+    fill(root, config, rounds=24)
+    failures = run(spark, root).failures
+    assert failures
+    missing = "ModuleNotFoundError: No module named 'only_on_the_driver'"
+    assert {failure.partition(": ")[2] for failure in failures} == {missing}
 
 
 @pytest.mark.soak

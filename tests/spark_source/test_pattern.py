@@ -11,6 +11,7 @@ from spark_source.schema import spark_schema
 from tests.spark_source.stream_steps import next_end, positions, reader_of, values
 from txnlog import options as options_module
 from txnlog.errors import ConfigError, DataLossError
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 
 
@@ -70,15 +71,21 @@ def test_pattern_changed_on_a_checkpoint_says_that_it_does_not_name_the_topic(to
 
 
 def test_pattern_without_a_topic_yet_waits_and_says_what_there_is(topics, caplog) -> None:
-    """Kafka's waits, too; a misspelt pattern must show somewhere (R60)."""
-    topics.create("invoices")
+    """Kafka's waits, too; a misspelt pattern must show somewhere (R60).
+
+    The others are named, not read: one that is damaged must not end the query.
+    """
+    for topic in ("broken", "invoices", "orders.old"):
+        topics.create(topic)
+    topics.cluster.delete_topic("orders.old")
+    topics.cluster.store.put(commit_path("broken", 1), b'{"add": {"pa')
     options_module._warned.clear()
     reader = pattern_of(topics)
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         end = next_end(reader, {})
         assert next_end(reader, end) == end
     assert caplog.text.count("matches no topic") == 1
-    assert "there are: invoices" in caplog.text
+    assert "there are: broken, invoices." in caplog.text
     assert positions(end) == {}
     topics.create("orders.eu")
     topics.append("orders.eu", 0, [b"first"])

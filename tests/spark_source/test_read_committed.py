@@ -114,10 +114,32 @@ def test_conditions_of_a_quiet_topic_are_on_the_status_alone(world: Topics) -> N
     end = 2**63 - 1
     assert everything == [
         "txn_status IN ('none', 'committed')",
-        f"base_offset < get(array({end}L, 1L, {end}L, {end}L), partition)",
+        f"last_offset < get(array({end}L, 1L, {end}L, {end}L), partition)",
         "last_offset >= get(array(0L, 0L, 4L, 0L), partition)",
         "base_offset + offset_delta >= get(array(0L, 0L, 4L, 0L), partition)",
     ]
+
+
+@pytest.mark.spark
+def test_read_committed_beside_an_open_transaction_below_the_log_start(
+    spark: SparkSession, topics: Topics
+) -> None:
+    """The last stable offset is the log start then, inside a batch that must wait (R14, R15)."""
+    topics.create("t")
+    undecided = topics.append("t", 0, [b"open"] * 4, status=ONGOING)
+    topics.append("t", 0, [b"%d" % number for number in range(4, 10)], status=COMMITTED)
+    topics.delete_records("t", 0, 6)
+    views = create_views(spark, topics.root, topics=["t"], prefix="beside ")
+    assert values(by_source(spark, topics.root, "t")) == []
+    assert values(read_committed(spark, topics.root, "t")) == []
+    assert values(spark.table("`beside t`")) == []
+    rest = [b"6", b"7", b"8", b"9"]
+    assert values(read_uncommitted(spark, topics.root, "t")) == rest
+    topics.settle("t", undecided, ABORTED)
+    views.refresh()
+    assert values(read_committed(spark, topics.root, "t")) == rest
+    assert values(spark.table("`beside t`")) == rest
+    views.drop()
 
 
 # --- One snapshot --------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from spark_source.planning import PartitionRange, plan_ranges
 from spark_source.reading import BATCH_BYTES, BATCH_ROWS, read_ranges
 from spark_source.schema import check_schema, spark_schema
 from tests.spark_source.conftest import Topics
+from tests.spark_source.stream_steps import next_end, reader_of
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.storage.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
@@ -153,8 +156,21 @@ def test_truncated_and_missing_files_name_the_file(topics) -> None:
     with pytest.raises(CorruptLogError, match=header.path):
         read(topics, 0, 10)
     topics.cluster.store.delete([f"t/{header.path}"])
-    with pytest.raises(ObjectNotFoundError, match=header.path):
+    with pytest.raises(ObjectNotFoundError, match=f"{header.path} .*start the query again"):
         read(topics, 0, 10)
+
+
+def test_task_without_the_root_says_so_and_makes_none(topics) -> None:
+    """A disk that a worker has not mounted: an empty folder there would hide what is wrong."""
+    topics.create("t")
+    topics.append("t", 0, [b"a"])
+    reader = reader_of(topics, startingOffsets="earliest")
+    task = reader.partitions({}, next_end(reader, {}))[0]
+    root = Path(topics.root)
+    root.rename(root.with_name("elsewhere"))
+    with pytest.raises(ConfigError, match=f"There is no folder {root}. Check the path"):
+        list(reader.read(task))
+    assert not root.exists()
 
 
 def test_schema_of_the_user_other_than_ours_is_refused() -> None:

@@ -19,6 +19,8 @@ from txnlog.errors import (
     IllegalGenerationError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.storage.log_files import commit_path
+from txnlog.storage.objects import ObjectStore
 
 
 def test_reader_made_does_no_io(topics) -> None:
@@ -189,6 +191,29 @@ def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:
     assert values(lenient, end, second) == [b"c"]
     assert next_end(lenient, second) == second
     with pytest.raises(UnknownTopicOrPartitionError, match="'t'.*there are: u"):
+        reader_of(topics, subscribe="t,u").latestOffset(second, ALL)
+
+
+def test_deleted_topic_is_no_reason_to_look_at_others(topics, monkeypatch) -> None:
+    """failOnDataLoss=false would die of a topic the query does not read, and read all (R60)."""
+    for topic in ("t", "u", "broken"):
+        topics.create(topic)
+    end = next_end(reader_of(topics, subscribe="t,u"), {})
+    topics.cluster.delete_topic("t")
+    topics.cluster.store.put(commit_path("broken", 1), b'{"add": {"pa')
+    lenient = reader_of(topics, subscribe="t,u", failOnDataLoss="false")
+    listed: list[str] = []
+    list_folders = ObjectStore.list_folders
+    monkeypatch.setattr(
+        ObjectStore,
+        "list_folders",
+        lambda store, prefix="": listed.append(prefix) or list_folders(store, prefix),
+    )
+    second = next_end(lenient, end)
+    assert next_end(lenient, second) == second
+    assert positions(second) == {"u": {"0": 0}}
+    assert listed == []
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t'.*there are: broken, u"):
         reader_of(topics, subscribe="t,u").latestOffset(second, ALL)
 
 

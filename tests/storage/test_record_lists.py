@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 from txnlog.storage.batch_writer import SNAPPY_BELOW_BYTES, write_batch_file
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.record_lists import Headers, RecordLists, RecordRuns, concatenate, from_arrow
-from txnlog.storage.records import RECORD_SCHEMA
+from txnlog.storage.record_lists import (
+    Headers,
+    RecordLists,
+    RecordRuns,
+    concatenate,
+    from_arrow,
+    gather,
+)
+from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA
 from txnlog.storage.small_batch import ROWS_MAX
 
 HEADERS = st.none() | st.lists(
@@ -47,6 +54,38 @@ def test_runs_become_one_batch_with_the_offsets_of_each(
     found, batch = together.to_arrow()
     assert found.tolist() == offsets
     assert batch.equals(lists_of(rows).to_arrow())
+
+
+@given(
+    parts=st.lists(
+        st.tuples(st.integers(0, 50), st.integers(0, 3), ROWS, st.booleans()), min_size=1
+    ),
+    rows_max=st.integers(1, 60),
+)
+def test_parts_of_files_come_in_order_and_small_ones_together(
+    parts: list[tuple[int, int, list[Row], bool]], rows_max: int
+) -> None:
+    """A record that moved, or a task that holds all small files at once (R22)."""
+    read: list[tuple[int, int, pa.RecordBatch | RecordLists]] = []
+    offsets: list[int] = []
+    rows: list[Row] = []
+    for gap, first_delta, part, is_big in parts:
+        base_offset = (offsets[-1] + 1 if offsets else 0) + gap
+        deltas = range(first_delta, first_delta + len(part))
+        lists = lists_of(part)
+        columns = [pa.array(deltas, pa.int64()), *lists.to_arrow().columns]
+        big = pa.RecordBatch.from_arrays(columns, schema=DATA_SCHEMA)
+        read.append((base_offset, first_delta, big if is_big else lists))
+        offsets += [base_offset + delta for delta in deltas]
+        rows += part
+    found = list(gather(read, rows_max=rows_max, bytes_max=1 << 20))
+    assert [offset for some, _ in found for offset in some.tolist()] == offsets
+    assert all(len(some) == batch.num_rows < rows_max + 30 for some, batch in found)
+    batches = [batch for _, batch in found]
+    expected = pa.Table.from_batches([lists_of(rows).to_arrow()])
+    assert pa.Table.from_batches(batches).equals(expected)
+    if not any(is_big for *_, is_big in parts) and len(rows) < rows_max:
+        assert len(found) == 1
 
 
 @given(rows=ROWS)

@@ -214,11 +214,13 @@ class PartitionReader:
             self._end = self._next
             if not isinstance(error, ObjectNotFoundError):
                 raise
-            # Compaction wrote these offsets to another file, and vacuum took this one (R20).
+            # Vacuum took it. Compaction wrote these offsets to another file (R20), or they expired,
+            # which is for auto.offset.reset (R14).
             self.log.refresh()
             if header.path in self.log.view.by_path:
                 raise
-            self.plan()
+            if self.log.exists and self.is_in_range():
+                self.plan()
             return None
         if found is None:
             self._next = max(self._next, min(header.last_offset + 1, self._end))

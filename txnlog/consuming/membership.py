@@ -42,7 +42,7 @@ from txnlog.protocol.membership import (
     standing,
     uncovered,
 )
-from txnlog.protocol.topics import INTERNAL_PREFIX, check_topic_name
+from txnlog.protocol.topics import check_topic_name
 
 logger = logging.getLogger("txnlog")
 
@@ -290,8 +290,7 @@ def resolve(cluster: Cluster, subscription: Iterable[str]) -> tuple[str, ...]:
         else:
             names.add(entry)
     if patterns:
-        topics = [name for name in cluster.list_topics() if not name.startswith(INTERNAL_PREFIX)]
-        names.update(name for name in topics if any(p.match(name) for p in patterns))
+        names.update(cluster.list_topics(lambda name: any(p.match(name) for p in patterns)))
     return tuple(sorted(names))
 
 

@@ -125,8 +125,9 @@ def plan_partition(
 ) -> Plan:
     """Groups of a partition's batches from one offset to before another, up to `groups_max`.
 
-    Takes time in proportion to the batches between them. `resume_offset` passes over producers'
-    last batches: once in a while, plan again from the start.
+    Takes time in proportion to the batches between them. What comes after the last batch that
+    nothing can join is to be looked at again: a producer's last batches may be merged later, and
+    so may what lies between them. It is little: merging keeps it so.
     """
     if state.deleted:
         return Plan((), 0)
@@ -138,6 +139,7 @@ def plan_partition(
     at = bisect_left(batches, max(from_offset, found.log_start_offset), key=_last_offset)
     groups: list[CompactionGroup] = []
     run = _Run(settings)
+    resume_offset: int | None = None
 
     def close(*, final: bool) -> None:
         inputs = run.take(final=final)
@@ -149,18 +151,21 @@ def plan_partition(
             break
         is_closed = batch.status != ABORTED and settings.is_full(batch)
         is_kept = state.may_be_repeated(batch)
-        if is_closed or is_kept or not run.is_followed_by(batch):
-            close(final=is_closed)
-        elif run.is_too_much(batch):
-            close(final=True)
-        if not (is_closed or is_kept):
+        is_apart = not run.is_followed_by(batch)
+        is_over = run.is_too_much(batch)
+        if is_closed or is_kept or is_apart or is_over:
+            close(final=is_closed or (is_over and not is_kept and not is_apart))
+            if not groups and (is_closed or not is_kept):
+                resume_offset = None
+        if is_closed:
+            continue
+        if resume_offset is None:
+            resume_offset = batch.base_offset
+        if not is_kept:
             run.add(batch)
-    resume_offset = run.batches[0].base_offset if run.batches else end
     if len(groups) != groups_max:
         close(final=False)
-    if groups:
-        resume_offset = groups[0].base_offset
-    return Plan(tuple(groups), resume_offset)
+    return Plan(tuple(groups), end if resume_offset is None else resume_offset)
 
 
 class _Run:

@@ -113,6 +113,11 @@ def file_retention_ms(configuration: Mapping[str, str]) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
+def keeps_for(configuration: Mapping[str, str], age_ms: int) -> bool:
+    """Whether checkpoints keep tombstones for so long and no longer, as format_retention rounds."""
+    return 0 <= file_retention_ms(configuration) - age_ms < 1_000
+
+
 def format_retention(retention_ms: int) -> str:
     """The property's value for so long, or up to a second longer."""
     return f"interval {-(-retention_ms // 1000)} seconds"

@@ -1,4 +1,4 @@
-"""Computing a checkpoint: delta-rs does, on a log that was made small for it.
+"""Computing a checkpoint: delta-rs does what is live, on a log that was made small for it.
 
 The checkpoint before and what the commits after it leave, put together as one commit, are a log in
 a scratch folder, opened there anew; only the finished file goes back. So the same code serves
@@ -8,12 +8,13 @@ every store, and delta-rs never sees credentials nor keeps a handle.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from zlib import crc32
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from txnlog.protocol.txn_memory import (
@@ -22,6 +23,7 @@ from txnlog.protocol.txn_memory import (
     is_expired,
     is_horizon,
 )
+from txnlog.protocol.vacuum import file_retention_ms
 from txnlog.storage import checkpoint_edits
 from txnlog.storage.actions import (
     Action,
@@ -38,7 +40,8 @@ from txnlog.storage.actions import (
 from txnlog.storage.scratch import scratch_folder
 from txnlog.storage.seals import Span, make_seal, split_footer
 
-_WRONG_CLOCK_MS = 60_000
+_LONG_AGO = -(1 << 62)
+"""A time of removal that is older than any retention, by any clock."""
 
 
 def compute_checkpoint(
@@ -51,23 +54,45 @@ def compute_checkpoint(
     where there are any.
     """
     actions, horizons = _reconciled(commits)
-    if before is not None and horizons:
-        before = checkpoint_edits.without_expired(
-            before,
-            transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
-            producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
-        )
-    removed = any(isinstance(action, Remove) for action in actions)
-    if removed or (before is not None and checkpoint_edits.has_removed(before)):
-        # delta-rs goes by this machine's clock: where that is wrong it is shown times that are.
-        error_ms = time.time_ns() // 1_000_000 - store_now_ms()
-        if abs(error_ms) > _WRONG_CLOCK_MS:
-            parquet, hint = _computed(
-                before and checkpoint_edits.moved_by(before, error_ms), _moved(actions, error_ms)
+    tombstones = checkpoint_edits.TOMBSTONES.empty_table()
+    if before is not None:
+        tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(before))
+        before = checkpoint_edits.without_tombstones(before)
+        if horizons:
+            before = checkpoint_edits.without_expired(
+                before,
+                transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
+                producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
             )
-            return _seal(checkpoint_edits.moved_by(parquet, -error_ms)), hint
-    parquet, hint = _computed(before, actions)
-    return _seal(parquet), hint
+    parquet, hint = _computed(before, [_long_gone(action) for action in actions])
+    if len(tombstones) or any(isinstance(action, Remove) for action in actions):
+        now_ms = store_now_ms()
+        retention_ms = file_retention_ms(checkpoint_edits.configuration(parquet))
+        tombstones = _with_removed(tombstones, actions, now_ms)
+        young = pc.greater(tombstones.column("deletionTimestamp"), now_ms - retention_ms)
+        tombstones = tombstones.filter(young)
+        parquet = checkpoint_edits.with_tombstones(parquet, tombstones)
+    sealed = _seal(parquet)
+    counts = {"size": hint["size"] + len(tombstones), "sizeInBytes": len(sealed)}
+    return sealed, hint | counts
+
+
+def _long_gone(action: Action) -> Action:
+    """delta-rs takes the file out of the table, and leaves no tombstone."""
+    return replace(action, deletion_timestamp=_LONG_AGO) if isinstance(action, Remove) else action
+
+
+def _with_removed(before: pa.Table, actions: Sequence[Action], now_ms: int) -> pa.Table:
+    """Tombstones with those of later actions; one without a time is taken for one of now."""
+    removed = [action for action in actions if isinstance(action, Remove)]
+    paths = [action.path for action in actions if isinstance(action, Add | Remove)]
+    times = [action.deletion_timestamp for action in removed]
+    after = pa.table([[action.path for action in removed], times], checkpoint_edits.TOMBSTONES)
+    changed = pc.is_in(before.column("path"), pa.array(paths, pa.string()))
+    found = pa.concat_tables([before.filter(pc.invert(changed)), after])
+    return found.set_column(
+        1, checkpoint_edits.TOMBSTONES.field(1), found.column(1).fill_null(now_ms)
+    )
 
 
 def _computed(before: bytes | None, actions: Sequence[Action]) -> tuple[bytes, dict[str, Any]]:
@@ -95,15 +120,6 @@ def _computed(before: bytes | None, actions: Sequence[Action]) -> tuple[bytes, d
         with open(os.path.join(log, "_last_checkpoint"), "rb") as made:
             hint = msgspec.json.decode(made.read(), type=dict[str, Any])
     return parquet, hint
-
-
-def _moved(actions: Sequence[Action], by_ms: int) -> list[Action]:
-    return [
-        replace(action, deletion_timestamp=action.deletion_timestamp + by_ms)
-        if isinstance(action, Remove) and action.deletion_timestamp is not None
-        else action
-        for action in actions
-    ]
 
 
 def _reconciled(commits: Sequence[Commit]) -> tuple[list[Action], dict[str, int]]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, TxnLogError
 from txnlog.protocol.txn_memory import is_horizon
+from txnlog.storage import checkpoint_edits
 from txnlog.storage.actions import (
     Action,
     Adds,
@@ -68,8 +68,9 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
     data = store.get(path)
     try:
         check_seal(data)
-        file = pq.ParquetFile(pa.BufferReader(data))
-        table = file.read(_WANTED, use_threads=False)
+        file = checkpoint_edits.open_checkpoint(data)
+        groups = checkpoint_edits.live_groups(file.metadata)
+        table = file.read_row_groups(groups, _WANTED, use_threads=False)
         actions = _actions(table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise CorruptLogError(
@@ -334,8 +335,11 @@ def _checkpoint(
     parquet, hint = compute_checkpoint(before, commits, store.now_ms)
     if store.clock.boot_ms() - since_ms > trust_ms:
         raise CorruptLogError(
-            f"{store.url}/{table}: making a checkpoint took so long that what it read may be "
-            "stale; it is thrown away.",
+            f"{store.url}/{table}: a checkpoint is thrown away, as what it is made of was read "
+            f"more than {trust_ms // 60_000} min before and may be stale. The next one begins "
+            "anew. If that is thrown away, too, though this machine was never suspended, the log "
+            "is too long for its store: run `txnlog housekeeping` near the store, with a shorter "
+            "--delta.deletedFileRetentionDuration.ms, so that fewer removed files are named.",
             file=table,
         )
     store.put(checkpoint_path(table, version), parquet)

@@ -158,8 +158,10 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, ObjectNotFoundError) as error:
         raise ObjectNotFoundError(
-            f"Data file {path} is not in {store.url}. If its topic is read at an old position, "
-            "retention or vacuum may have removed it.",
+            f"Data file {path} is not in {store.url}. Retention or vacuum may have removed it "
+            "since this read was planned: start the query again, or make the DataFrame anew (a "
+            "consumer goes on by itself). If it is asked for again, restore it from a backup or "
+            "another copy.",
             file=path,
         ) from error
     except TxnLogError:

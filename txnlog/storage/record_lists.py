@@ -6,7 +6,7 @@ what is read from one is taken out so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA
 
 Headers = Sequence[tuple[str, bytes | None]]
+Offsets = npt.NDArray[np.int64]
 
 
 class RecordLists(NamedTuple):
@@ -100,12 +101,37 @@ class RecordRuns:
         self.num_rows += run.num_rows
         self.data_bytes += run.data_bytes
 
-    def to_arrow(self) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+    def to_arrow(self) -> tuple[Offsets, pa.RecordBatch]:
         """The offsets, and the records with RECORD_SCHEMA."""
         counts = [run.num_rows for run in self._runs]
         begins = np.cumsum([0, *counts[:-1]])
         offsets = np.repeat(np.array(self._starts) - begins, counts) + np.arange(self.num_rows)
         return offsets, concatenate(self._runs).to_arrow()
+
+
+def gather(
+    read: Iterable[tuple[int, int, pa.RecordBatch | RecordLists]], *, rows_max: int, bytes_max: int
+) -> Iterator[tuple[Offsets, pa.RecordBatch]]:
+    """The offsets, and the records with what was read of RECORD_SCHEMA; small files together.
+
+    `read` are parts of files as `read_records` gives them, in order, each with the base offset of
+    its file and the delta of its first record. Lists are put together until they have `rows_max`
+    rows or `bytes_max` bytes: setting up Arrow's arrays for each would take longer than reading it.
+    """
+    small = RecordRuns()
+    for base_offset, first_delta, records in read:
+        if isinstance(records, RecordLists):
+            small.add(base_offset + first_delta, records)
+            if small.num_rows < rows_max and small.data_bytes < bytes_max:
+                continue
+        if small.num_rows:
+            yield small.to_arrow()
+            small = RecordRuns()
+        if not isinstance(records, RecordLists):
+            offsets = records.column("offset_delta").to_numpy() + base_offset
+            yield offsets, records.drop_columns(["offset_delta"])
+    if small.num_rows:
+        yield small.to_arrow()
 
 
 def from_arrow(records: pa.Table | pa.RecordBatch) -> RecordLists:

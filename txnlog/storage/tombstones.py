@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
-from txnlog.storage import checkpoints, log_files
+from txnlog.storage import checkpoint_edits, checkpoints, log_files
 from txnlog.storage.actions import Remove, decode_commit
 from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
@@ -53,10 +52,8 @@ def _of_checkpoint(store: ObjectStore, path: str) -> dict[str, int]:
     data = store.get(path)
     try:
         checkpoints.check_seal(data)
-        table = pq.ParquetFile(pa.BufferReader(data)).read(["remove"], use_threads=False)
-        removes = table.column("remove").combine_chunks().drop_null()
-        paths = removes.field("path").to_pylist()
-        times = removes.field("deletionTimestamp").to_pylist()
+        tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(data))
+        paths, times = (column.to_pylist() for column in tombstones.columns)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise CorruptLogError(
             f"{store.url}/{path}: this checkpoint is truncated or garbled ({error}). Delete it if "

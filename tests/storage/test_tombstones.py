@@ -1,0 +1,192 @@
+"""Removed files: checkpoints name them while vacuum may ask, and readers do not pay for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.storage.number_log import OFF, TABLE, created
+from txnlog.protocol.vacuum import FILE_RETENTION_MS_DEFAULT, RETENTION_PROPERTY, format_retention
+from txnlog.storage import checkpoint_edits
+from txnlog.storage.actions import Action, Add, Commit, CommitInfo, Remove, Txn
+from txnlog.storage.checkpoint_computation import compute_checkpoint
+from txnlog.storage.checkpoints import create_checkpoint
+from txnlog.storage.delta_log import PROTOCOL, Committed, DeltaLog
+from txnlog.storage.log_files import checkpoint_path, commit_path
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.tables import metadata_action
+from txnlog.storage.tombstones import read_tombstones
+
+NOW_MS = 1_700_000_000_000
+
+
+def checkpoint(store: ObjectStore) -> int:
+    return create_checkpoint(store, TABLE, trust_ms=OFF.trust_ms)
+
+
+def commit(log: DeltaLog, *actions: Action) -> None:
+    assert isinstance(log.commit(list(actions), operation="WRITE"), Committed)
+
+
+def added(path: str) -> Add:
+    return Add(path, {}, 10, 1, True)
+
+
+def removed(path: str, at_ms: int | None) -> Remove:
+    return Remove(path, at_ms, False)
+
+
+def chained(
+    before: bytes | None, version: int, actions: list[Action], *, now_ms: int = NOW_MS
+) -> bytes:
+    """The next checkpoint; its hint is right."""
+    commits = [Commit(version, CommitInfo(), tuple(actions))]
+    parquet, hint = compute_checkpoint(before, commits, lambda: now_ms)
+    found = pq.ParquetFile(pa.BufferReader(parquet))
+    assert hint["size"] == found.metadata.num_rows
+    assert hint["sizeInBytes"] == len(parquet)
+    return parquet
+
+
+def table(*, retention_ms: int | None = None) -> list[Action]:
+    metadata = metadata_action("id", {"value": "long"}, {}, {}, 0)
+    if retention_ms is not None:
+        properties = {RETENTION_PROPERTY: format_retention(retention_ms)}
+        metadata = replace(metadata, configuration=properties)
+    return [PROTOCOL, metadata]
+
+
+def tombstones(parquet: bytes) -> dict[str, int]:
+    found = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(parquet))
+    assert found.schema == checkpoint_edits.TOMBSTONES
+    return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def live(parquet: bytes) -> set[str]:
+    rows = checkpoint_edits.open_checkpoint(parquet).read(["add.path"])
+    return {row["path"] for row in rows.column("add").to_pylist() if row is not None}
+
+
+# --- What a checkpoint says of them ---------------------------------------------------------------
+
+Change = tuple[str, int, int | None]
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "remove", "checkpoint", "retention"]),
+        st.integers(0, 7),
+        st.one_of(st.none(), st.integers(0, 100)),
+    ),
+    max_size=40,
+)
+
+
+@settings(deadline=None)
+@given(changes)
+def test_checkpoints_one_after_the_other_keep_what_delta_says(steps: list[Change]) -> None:
+    """Live files and young tombstones, a file in one of the two (R11, R72)."""
+    retention_ms = 50_000
+    actions = table(retention_ms=retention_ms)
+    before: bytes | None = None
+    expected: dict[str, int | None] = {}
+    files: set[str] = set()
+    now_ms = NOW_MS
+    for version, (what, number, seconds) in enumerate([*steps, ("checkpoint", 0, None)]):
+        path = f"part-{number}.parquet"
+        at_ms = None if seconds is None else now_ms - 1_000 * seconds
+        if what == "add":
+            actions.append(added(path))
+            files.add(path)
+            expected.pop(path, None)
+        elif what == "remove":
+            actions.append(removed(path, at_ms))
+            files.discard(path)
+            expected[path] = at_ms
+        elif what == "retention":
+            retention_ms = 1_000 * number
+            actions += table(retention_ms=retention_ms)
+        else:
+            now_ms += 1_000 * (seconds or 0)
+            before = chained(before, version, actions, now_ms=now_ms)
+            actions = []
+            known = {name: now_ms if ms is None else ms for name, ms in expected.items()}
+            expected = {n: ms for n, ms in known.items() if now_ms - ms < retention_ms}
+            assert tombstones(before) == expected
+            assert live(before) == files
+
+
+def test_tombstones_go_by_the_stores_clock() -> None:
+    """A machine whose clock runs ahead would forget what vacuum is to keep (R34)."""
+    for years in (-20, 20):
+        now_ms = NOW_MS + years * 365 * 86_400_000
+        young, old = now_ms - 1_000, now_ms - FILE_RETENTION_MS_DEFAULT
+        first = chained(None, 0, [*table(), removed("a", young), removed("b", old)], now_ms=now_ms)
+        assert tombstones(first) == {"a": young}
+        assert tombstones(chained(first, 1, [removed("c", young)], now_ms=now_ms)) == {
+            "a": young,
+            "c": young,
+        }
+
+
+def test_many_tombstones_lie_apart_from_what_is_live() -> None:
+    """Opening a table decodes none of them; removing files is not what makes it slow."""
+    gone = [removed(f"part-{number}.parquet", NOW_MS) for number in range(150_000)]
+    first = chained(None, 0, [*table(), added("live"), Txn("app", 7), *gone])
+    second = chained(first, 1, [added("more")])
+    for parquet in (first, second):
+        metadata = checkpoint_edits.open_checkpoint(parquet).metadata
+        groups = checkpoint_edits.live_groups(metadata)
+        assert sum(metadata.row_group(group).num_rows for group in groups) < 10
+        assert len(tombstones(parquet)) == 150_000
+    assert live(second) == {"live", "more"}
+
+
+def test_time_is_asked_for_only_where_files_were_removed() -> None:
+    """It is a write to the store."""
+
+    def now_ms() -> int:
+        raise AssertionError("there is no tombstone")
+
+    commits = [Commit(0, CommitInfo(), (*table(), added("live")))]
+    parquet, _ = compute_checkpoint(None, commits, now_ms)
+    compute_checkpoint(parquet, [Commit(1, CommitInfo(), (added("more"),))], now_ms)
+
+
+# --- Other tools ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "root")
+
+
+def test_delta_rs_reads_our_tombstones_and_we_read_its(root: str) -> None:
+    """Its vacuum, too, must leave alone what was removed a moment ago."""
+    from deltalake import DeltaTable
+
+    store = ObjectStore.from_url(root)
+    log = created(store)
+    now_ms = store.now_ms()
+    for name in ("live", "gone", "back"):
+        store.put(f"{TABLE}/{name}", b"data")
+        commit(log, added(name))
+    commit(log, removed("gone", now_ms), removed("back", now_ms))
+    checkpoint(store)
+    commit(log, added("back"))
+    foreign = DeltaTable(f"{root}/{TABLE}")
+    assert sorted(foreign.get_add_actions().column("path").to_pylist()) == ["back", "live"]
+    assert foreign.vacuum(retention_hours=168) == []
+    foreign.create_checkpoint()
+    assert read_tombstones(store, TABLE, version=log.version) == {"gone": now_ms}
+    commit(log, removed("back", now_ms + 1))
+    version = checkpoint(store)
+    store.delete([commit_path(TABLE, number) for number in range(version + 1)])
+    found = store.get(checkpoint_path(TABLE, version))
+    assert tombstones(found) == {"gone": now_ms, "back": now_ms + 1}
+    assert live(found) == {"live"}
+    assert DeltaTable(f"{root}/{TABLE}").file_uris() == [f"{root}/{TABLE}/live"]

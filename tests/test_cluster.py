@@ -1,0 +1,53 @@
+"""The topics of a cluster, as those see them who may not see everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from txnlog.cluster import Cluster
+from txnlog.errors import TopicAuthorizationError, UnknownTopicOrPartitionError
+from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.log_files import commit_path
+from txnlog.testing.faults import Fault, FaultyStore, Plan, SharedMemory
+
+PLAIN = LogSettings(checkpoint_mode="off")
+
+
+def process_seeing(plan: Plan) -> tuple[Cluster, FaultyStore]:
+    """A new process on a root with topics orders and stock, whose calls follow a plan."""
+    shared = SharedMemory()
+    first = Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
+    for name in ("orders", "stock"):
+        first.create_topic(name, partitions=1)
+    store = shared.open(plan=plan)
+    return Cluster.open(store, settings=PLAIN), store
+
+
+def without_orders(verb: str, path: str) -> Fault:
+    return Fault.DENY if path.startswith("orders") else Fault.NONE
+
+
+def without_listing(verb: str, path: str) -> Fault:
+    return Fault.DENY if (verb, path) == ("list", "") else Fault.NONE
+
+
+def test_missing_topic_is_told_whatever_is_wrong_with_the_others() -> None:
+    """A message that looks into every topic fails with the errors of one nobody asked for."""
+    cluster, store = process_seeing(without_orders)
+    store.put(commit_path("stock", 1), b'{"add": {"pa')
+    store.calls.clear()
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match=r"'nope'.*; there are: orders, stock\. Create"
+    ):
+        cluster.topic("nope")
+    assert not [path for _, path in store.calls if path.startswith(("orders", "stock"))]
+    with pytest.raises(TopicAuthorizationError):
+        cluster.list_topics()
+
+
+def test_missing_topic_is_told_where_the_root_may_not_be_listed() -> None:
+    """A client with rights on its own topics only can still misspell one."""
+    cluster, _ = process_seeing(without_listing)
+    assert cluster.topic("orders").exists
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"'nope' at memory://\. Create it fir"):
+        cluster.topic("nope")
