@@ -31,7 +31,7 @@ BACKOFF_MS_DEFAULT = 15_000
 
 STEP_MS = 2_000
 FULL_LOOK_MS = 3_600_000
-"""How often to look again at what producers' last batches kept from being merged."""
+"""How often to look again at all of it, also at what lies before the last full file."""
 
 
 @dataclass(slots=True)
