@@ -1,7 +1,7 @@
 """What delta-rs cannot leave out of a checkpoint, or would take long to put in.
 
-Tombstones are many where small files are merged all day, and delta-rs takes 10 microseconds for
-each; here they go from one checkpoint into the next by the column. Row groups of nothing else hold
+Tombstones are many where small files are merged all day, and delta-rs takes microseconds for each;
+here they go from one checkpoint into the next by the column. Row groups of nothing else hold
 them, so that a reader of the table need not decode them.
 """
 
