@@ -36,13 +36,7 @@ from tests.hygiene.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner
-from txnlog.protocol.vacuum import (
-    BATCH_FILE,
-    NEVER_COMMITTED,
-    REMOVED,
-    StoredFile,
-    find_old,
-)
+from txnlog.protocol.vacuum import BATCH_FILE, NEVER_COMMITTED, REMOVED, StoredFile, find_old
 from txnlog.storage.tombstones import read_tombstones
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import (
-    MINUTE_MS,
-    owned,
-    process,
-    world,
-)
+from tests.coordinator.processes import MINUTE_MS, owned, process, world
 from tests.hygiene.steps import (
     DAY_MS,
     FOREVER,
@@ -25,10 +20,7 @@ from txnlog.errors import ConfigError, StagedFileTooOldError
 from txnlog.protocol import vacuum as rules
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import TopicCommit
-from txnlog.protocol.vacuum import (
-    file_retention_ms,
-    format_retention,
-)
+from txnlog.protocol.vacuum import file_retention_ms, format_retention
 from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.tombstones import read_tombstones
