@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnlog.errors import TxnLogError
 from txnlog.failpoint import reach
+from txnlog.failures import Failures
 from txnlog.phases import Phases
 from txnlog.protocol.appends import Settled, prepare_marker
 from txnlog.protocol.groups import Group, OffsetsCommit, prepare_offsets_marker
@@ -66,13 +66,13 @@ def _write_markers(
     cluster: Cluster, row: TransactionMetadata, result: TransactionResult, read_ms: int | None
 ) -> int | None:
     """Step 2 in every topic; the boot time before the row's newest read, see `_while_decided`."""
-    errors: list[TxnLogError] = []
+    failures = Failures(f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}")
     topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
     topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
     if read_ms is None and not topics:
         return _still_decided(cluster, row)
     for topic, topic_id in sorted(topics):
-        try:
+        with failures.of(f"topic {topic!r}"):
             read_ms = _while_decided(
                 cluster,
                 row,
@@ -81,11 +81,8 @@ def _write_markers(
             )
             if read_ms is None:
                 return None
-        except TxnLogError as error:
-            errors.append(error)
         reach("marker.after")
-    if errors:
-        raise errors[0]
+    failures.check()
     return read_ms
 
 

@@ -11,10 +11,12 @@ import logging
 import os
 import socket
 from collections.abc import Hashable
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from txnlog.cluster import Cluster
 from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
+from txnlog.failures import Failures
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -60,13 +62,11 @@ class Sweeper:
         """
         seen: dict[Hashable, int] = {}
         settled = 0
-        errors: list[TxnLogError] = []
+        failures = Failures("Sweeping")
         rows = self._rows()
         for row in rows.values():
-            try:
+            with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
-            except TxnLogError as error:
-                errors.append(error)
         for group_id, entry in self._entries():
             holder = rows.get(entry.transactional_id)
             timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
@@ -75,17 +75,12 @@ class Sweeper:
                 < timeout_ms
             ):
                 continue
-            try:
+            # A transaction that its client has prepared: only the client ends it.
+            with failures.of(f"group {group_id!r}"), suppress(UnstableOffsetCommitError):
                 self._cluster.groups.settle(group_id, entry, by=self._name)
                 settled += 1
-            except UnstableOffsetCommitError:
-                # A transaction that its client has prepared: only the client ends it.
-                continue
-            except TxnLogError as error:
-                errors.append(error)
         self._first_seen_ms = seen
-        if errors:
-            raise errors[0]
+        failures.check()
         return settled
 
     def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedProtocolError,
 )
+from txnlog.failures import Failures
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
@@ -52,11 +53,11 @@ logger = logging.getLogger("txnlog")
 DELETED_AT_ONCE = 1_000
 
 
-def topic_logs(cluster: Cluster, errors: list[TxnLogError]) -> list[TopicLog]:
+def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
     """Every topic there is or was: a deleted one has a log, and files for a while.
 
     Other folders below the root are left alone: other tables, and damaged ones, which are logged.
-    What the store refused is added to `errors`.
+    What the store refused is added to `failures`.
     """
     found = []
     for name in cluster.topic_names():
@@ -69,17 +70,11 @@ def topic_logs(cluster: Cluster, errors: list[TxnLogError]) -> list[TopicLog]:
             logger.warning("Housekeeping leaves %s alone: %s", name, error)
             continue
         except TxnLogError as error:
-            errors.append(error)
+            failures.add(log.path, error)
             continue
         if log.log.exists and "partitions" in log.config:
             found.append(log)
     return found
-
-
-def log_left_out(errors: Iterable[TxnLogError]) -> None:
-    """Tell what a dry run could not look at: its list has no end to raise it at."""
-    for error in errors:
-        logger.warning("A dry run goes on without what could not be read: %s", error)
 
 
 @dataclass(slots=True)
@@ -134,13 +129,11 @@ class Vacuum:
         age_ms = self._age_ms()
         named = self._named()
         found: list[Doomed] = []
-        errors: list[TxnLogError] = []
-        for table in self._tables(now_ms, age_ms, errors):
-            try:
+        # A dry run's list has no end to raise them at; each is logged.
+        failures = Failures("Dry run")
+        for table in self._tables(now_ms, age_ms, failures):
+            with failures.of(table.name):
                 found += self._doomed(table, named, now_ms, age_ms)
-            except TxnLogError as error:
-                errors.append(error)
-        log_left_out(errors)
         return found
 
     def run(self) -> int:
@@ -151,37 +144,30 @@ class Vacuum:
         """
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
-        errors: list[TxnLogError] = []
-        tables = self._tables(now_ms, age_ms, errors)
+        failures = Failures("Vacuum")
+        tables = self._tables(now_ms, age_ms, failures)
         topics = [table for table in tables if isinstance(table.handle, TopicLog)]
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
         deleted = 0
         for table in rows:
             # A row's file is named by its own table only.
-            try:
+            with failures.of(table.name):
                 self._write_barrier(table.handle, age_ms)
                 deleted += self._delete(table, self._doomed(table, frozenset(), now_ms, age_ms))
-            except TxnLogError as error:
-                errors.append(error)
-        try:
-            deleted += self._run_topics(topics, now_ms, age_ms, errors)
-        except TxnLogError as error:
-            errors.append(error)
-        if errors:
-            raise errors[0]
+        with failures.of("manifests"):
+            deleted += self._run_topics(topics, now_ms, age_ms, failures)
+        failures.check()
         return deleted
 
     def _run_topics(
-        self, topics: Sequence[_Table], now_ms: int, age_ms: int, errors: list[TxnLogError]
+        self, topics: Sequence[_Table], now_ms: int, age_ms: int, failures: Failures
     ) -> int:
         """After the listing: barriers in all logs, the manifests, then table by table."""
         behind_barrier = []
         for table in topics:
-            try:
+            with failures.of(table.name):
                 self._write_barrier(table.handle, age_ms)
                 behind_barrier.append(table)
-            except TxnLogError as error:
-                errors.append(error)
         if not behind_barrier:
             return 0
         for number in range(self._cluster.shards):
@@ -190,10 +176,8 @@ class Vacuum:
         named = self._named()
         deleted = 0
         for table in behind_barrier:
-            try:
+            with failures.of(table.name):
                 deleted += self._delete(table, self._doomed(table, named, now_ms, age_ms))
-            except TxnLogError as error:
-                errors.append(error)
         return deleted
 
     # -- looks -----------------------------------------------------------------------------------
@@ -208,23 +192,20 @@ class Vacuum:
             self._wanted_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
         )
 
-    def _tables(self, now_ms: int, age_ms: int, errors: list[TxnLogError]) -> list[_Table]:
+    def _tables(self, now_ms: int, age_ms: int, failures: Failures) -> list[_Table]:
         """Tables with files that are worth the barriers."""
         cluster = self._cluster
         handles: list[Handle] = [
-            *topic_logs(cluster, errors),
+            *topic_logs(cluster, failures),
             *(cluster.shard(number) for number in range(cluster.shards)),
             cluster.offsets_log(),
         ]
         found = []
         for handle in handles:
-            try:
+            with failures.of(handle.path):
                 table = self._table(handle, now_ms, age_ms)
-            except TxnLogError as error:
-                errors.append(error)
-                continue
-            if table.old:
-                found.append(table)
+                if table.old:
+                    found.append(table)
         return found
 
     def _table(self, handle: Handle, now_ms: int, age_ms: int) -> _Table:

@@ -170,7 +170,8 @@ class RowLog(Generic[Row]):
 
     def _denied(self, what: str, error: StorePermissionError) -> TxnLogError:
         return self._refused(
-            f"No permission to {what} {self.path}: {error.message}", table=self.path
+            f"No permission to {what} {self.path}: {error.message}",
+            **{**error.context, "table": self.path},
         )
 
     def _encode(self, commit: RowCommit[Row]) -> list[Action]:

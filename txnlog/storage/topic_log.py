@@ -263,7 +263,8 @@ class TopicLog:
 
     def _denied(self, what: str, error: StorePermissionError) -> TopicAuthorizationError:
         return TopicAuthorizationError(
-            f"No permission to {what} topic {self.name!r}: {error.message}", topic=self.name
+            f"No permission to {what} topic {self.name!r}: {error.message}",
+            **{**error.context, "topic": self.name},
         )
 
 
