@@ -94,9 +94,13 @@ class AdminClient:
             new, lambda name: topics.create_topic(cluster, new[name], validate_only=validate_only)
         )
 
-    def delete_topics(self, names: Iterable[str]) -> Futures[str, None]:
-        """Delete topics. One that is created again goes on at the old offsets (R71)."""
-        return _each(names, self.cluster.delete_topic)
+    def delete_topics(self, names: Iterable[str], *, force: bool = False) -> Futures[str, None]:
+        """Delete topics. One that is created again goes on at the old offsets (R71).
+
+        `force` also deletes those whose log is damaged; see Cluster.delete_topic.
+        Errors: UnknownTopicOrPartitionError, CorruptLogError.
+        """
+        return _each(names, lambda name: self.cluster.delete_topic(name, force=force))
 
     def create_partitions(self, new_partitions: Sequence[NewPartitions]) -> Futures[str, None]:
         """Add partitions to topics. Errors: InvalidPartitionsError."""

@@ -225,8 +225,11 @@ class ObjectStore:
 
     def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
         """The objects directly in a folder, unordered."""
+        disk = self._disk
 
         def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_folder(prefix)[1]]
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [_meta(item) for item in found["objects"]]
 
@@ -251,8 +254,11 @@ class ObjectStore:
 
     def list_folders(self, prefix: str = "") -> builtins.list[str]:
         """Names of the folders directly below a folder."""
+        disk = self._disk
 
         def fetch() -> builtins.list[str]:
+            if disk is not None:
+                return disk.list_folder(prefix)[0]
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from txnlog.errors import (
+    CorruptLogError,
     InvalidPartitionsError,
     StorePermissionError,
     TopicAlreadyExistsError,
@@ -137,6 +138,10 @@ class TopicLog:
             self.log.refresh()
         except StorePermissionError as error:
             raise self._denied("read", error) from error
+        except CorruptLogError:
+            # Once it is mended, or hidden by a newer checkpoint, the log must be opened again.
+            self.log.invalidate()
+            raise
 
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
         """Commit what `decide` gives, see txnlog.storage.transact; anything else is returned.
