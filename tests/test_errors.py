@@ -82,6 +82,7 @@ TABLE: dict[str, tuple[int | None, str]] = {
     "GroupIdNotFoundError": (69, N),
     "IllegalGenerationError": (22, A),
     "InconsistentGroupProtocolError": (23, F),
+    "InvalidCommitError": (None, A),
     "InvalidPartitionsError": (37, N),
     "InvalidProducerEpochError": (47, A),
     "InvalidProducerIdMappingError": (49, A),

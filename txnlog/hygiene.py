@@ -93,21 +93,21 @@ class Hygiene:
     def find(self) -> list[Doomed]:
         """What all of these would remove now; writes nothing. What cannot be read is logged."""
         now_ms = self._store.now_ms()
-        living = self._living()
         # A dry run's list has no end to raise them at; each is logged.
         failures = Failures("Dry run")
         topics = topic_logs(self._cluster, failures)
+        producers: dict[str, TopicLog | OffsetsLog] = {}
+        living: set[int] = set()
+        with failures.of("producers"):
+            living = self._living()
+            producers = self._producer_tables(topics)
         found = [
             *_each(
                 {name: name for name in self._tables(topics)},
                 lambda table: self._cleanable(table, now_ms),
                 failures,
             ),
-            *_each(
-                self._producer_tables(topics),
-                lambda log: self._expired(log, living, now_ms),
-                failures,
-            ),
+            *_each(producers, lambda log: self._expired(log, living, now_ms), failures),
         ]
         return [doomed for some in found for doomed in some] + self._vacuum.find()
 
@@ -135,12 +135,20 @@ class Hygiene:
     # -- producers -------------------------------------------------------------------------------
 
     def _living(self) -> set[int]:
-        """Producer ids that have a row; every shard must be read for that."""
+        """Producer ids that have a row; every shard must be read for that.
+
+        Raises CorruptLogError for a row whose producer id cannot be read: it may be anybody's.
+        """
         living: set[int] = set()
         for number in range(self._cluster.shards):
             shard = self._cluster.shard(number)
             shard.refresh()
             living.update(row.producer_id for row in shard.view.rows.values())
+            for row in shard.view.rows.unreadable.values():
+                said = row.values.get("producer_id", "")
+                if not said.isdigit():
+                    raise row.error
+                living.add(int(said))
         return living
 
     def _expire(self, handle: TopicLog | OffsetsLog, living: set[int]) -> int:

@@ -36,6 +36,7 @@ class Sweeper:
         self._first_seen_ms: dict[Hashable, int] = {}
         self._swept_ms: int | None = None
         self._refused = False
+        self._told: set[str] = set()
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
@@ -67,7 +68,10 @@ class Sweeper:
         for row in rows.values():
             with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
+        self._tell_unreadable(failures)
         for group_id, entry in self._entries():
+            if self._is_unreadable(entry.transactional_id):
+                continue
             holder = rows.get(entry.transactional_id)
             timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
             if (
@@ -95,6 +99,19 @@ class Sweeper:
             self._cluster.coordinator.time_out(row, by=self._name)
             return 1
         return 0
+
+    def _tell_unreadable(self, failures: Failures) -> None:
+        """Rows and groups that cannot be read: each fails one sweep of this process."""
+        logs = [*map(self._cluster.shard, range(self._cluster.shards)), self._cluster.offsets_log()]
+        for log in logs:
+            for key, row in log.view.rows.unreadable.items():
+                if f"{log.path}/{key}" not in self._told:
+                    self._told.add(f"{log.path}/{key}")
+                    failures.add(f"{log.path}, {key!r}", row.error)
+
+    def _is_unreadable(self, transactional_id: str) -> bool:
+        shard = self._cluster.shard(self._cluster.shard_of(transactional_id))
+        return transactional_id in shard.view.rows.unreadable
 
     def _rows(self) -> dict[str, TransactionMetadata]:
         found: dict[str, TransactionMetadata] = {}

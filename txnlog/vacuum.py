@@ -25,6 +25,7 @@ from txnlog.failures import Failures
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
+    NEVER_COMMITTED,
     RETENTION_PROPERTY,
     ROW_FILE,
     Doomed,
@@ -128,12 +129,14 @@ class Vacuum:
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
         named = self._named()
+        is_whole = self._knows_manifests()
         found: list[Doomed] = []
         # A dry run's list has no end to raise them at; each is logged.
         failures = Failures("Dry run")
         for table in self._tables(now_ms, age_ms, failures):
             with failures.of(table.name):
-                found += self._doomed(table, named, now_ms, age_ms)
+                doomed = self._doomed(table, named, now_ms, age_ms)
+                found += doomed if is_whole else _certain(table, doomed)
         return found
 
     def run(self) -> int:
@@ -174,10 +177,12 @@ class Vacuum:
             shard = self._cluster.shard(number)
             self._write_barrier(shard, age_ms)
         named = self._named()
+        is_whole = self._knows_manifests()
         deleted = 0
         for table in behind_barrier:
             with failures.of(table.name):
-                deleted += self._delete(table, self._doomed(table, named, now_ms, age_ms))
+                doomed = self._doomed(table, named, now_ms, age_ms)
+                deleted += self._delete(table, doomed if is_whole else _certain(table, doomed))
         return deleted
 
     # -- looks -----------------------------------------------------------------------------------
@@ -233,6 +238,18 @@ class Vacuum:
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
         return named
 
+    def _knows_manifests(self) -> bool:
+        """Whether every state row can be read: one that cannot may name staged files."""
+        shards = map(self._cluster.shard, range(self._cluster.shards))
+        unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
+        if unreadable:
+            logger.warning(
+                "Vacuum keeps files of topics that no commit names: the state rows of %s cannot be "
+                "read, and may name them. See `txnlog transactions list`.",
+                ", ".join(map(repr, sorted(unreadable))),
+            )
+        return not unreadable
+
     def _doomed(
         self, table: _Table, named: Collection[tuple[str, str]], now_ms: int, age_ms: int
     ) -> list[Doomed]:
@@ -283,3 +300,9 @@ class Vacuum:
                 done = start + len(some)
                 logger.info("Vacuum of %s: %d of %d files deleted", table.name, done, len(doomed))
         return len(doomed)
+
+
+def _certain(table: _Table, doomed: Sequence[Doomed]) -> list[Doomed]:
+    """Without those of a topic that a manifest may name: what was removed had its commit."""
+    is_topic = isinstance(table.handle, TopicLog)
+    return [item for item in doomed if not is_topic or item.reason != NEVER_COMMITTED]

@@ -235,6 +235,16 @@ class AdminClient:
             ),
         )
 
+    def delete_transactions(self, transactional_ids: Iterable[str]) -> Futures[str, None]:
+        """Give up state rows that cannot be read, with what they have undecided or unpublished.
+
+        See transactions.delete_transaction. Errors: TransactionalIdNotFoundError,
+        InvalidTxnStateError for a row that can be read.
+        """
+        return _each(
+            transactional_ids, lambda name: transactions.delete_transaction(self.cluster, name)
+        )
+
     def find_hanging(
         self,
         partitions: Collection[TopicPartition] | None = None,
@@ -258,9 +268,12 @@ class AdminClient:
     def list_consumer_groups(
         self, *, states: Collection[ConsumerGroupState] = ()
     ) -> Future[ListConsumerGroupsResult]:
-        """Groups that have offsets or members."""
+        """Groups that have offsets or members; `errors` are those of rows that are unreadable."""
         return _one(
-            lambda: ListConsumerGroupsResult(groups.list_groups(self.cluster, states=states))
+            lambda: ListConsumerGroupsResult(
+                groups.list_groups(self.cluster, states=states),
+                groups.unreadable_groups(self.cluster),
+            )
         )
 
     def describe_consumer_groups(
@@ -301,7 +314,10 @@ class AdminClient:
         )
 
     def delete_consumer_groups(self, group_ids: Iterable[str]) -> Futures[str, None]:
-        """Forget groups without members. Errors: GroupIdNotFoundError, NonEmptyGroupError."""
+        """Forget groups without members, and those whose rows cannot be read.
+
+        Errors: GroupIdNotFoundError, NonEmptyGroupError.
+        """
         return _each(group_ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
 
 

@@ -23,6 +23,7 @@ from txnlog.admin import AdminClient
 from txnlog.options import STORAGE_PREFIX, StoreSettings
 
 CLIENT_ID = "txnlog-cli"
+UNREADABLE = "Unreadable"
 PIPE_WIDTH = 100_000
 
 
