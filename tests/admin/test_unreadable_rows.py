@@ -44,7 +44,10 @@ from txnlog.vacuum import Vacuum
 
 Changes = Mapping[str, str | None]
 
-# What older, newer or mistaken writers leave in a column; None: there is no such column.
+# What older, newer or mistaken writers leave in a column; None: there is no such column. Delta's
+# own code makes no checkpoint of a table with a number that is none.
+NO_NUMBER = ({"producer_epoch": "3.0"}, {"timeout_ms": "many"})
+NULL = "(null)"
 ROW_DAMAGES: list[Changes] = [
     {"state": "PREPARE_MAYBE"},
     {"producer_epoch": "3.0"},
@@ -52,6 +55,7 @@ ROW_DAMAGES: list[Changes] = [
     {"owner": "[" * 100_000},
     {"updated_ms": None},
     {"timeout_ms": "many"},
+    {"state": NULL},
 ]
 GROUP_DAMAGES: list[Changes] = [
     {"offsets": '{"orders": {"0": {"offset": 3.5}}}'},
@@ -74,6 +78,9 @@ def spoil(shared: SharedMemory, name: str, changes: Changes) -> str:
     row = log.view.rows[name]
     values = {k: v for k, v in {**row.to_values(), **changes}.items() if v is not None}
     add = row_add(row.path, values, size_bytes=1, now_ms=cluster.store.now_ms())
+    for column, value in values.items():
+        if value == NULL:
+            add.partition_values[column] = None
     assert isinstance(log.log.commit([add], operation="MISTAKE"), Committed)
     return row.path
 
@@ -104,6 +111,8 @@ def test_unreadable_state_row_costs_its_own_id(changes: Changes, checkpointed: b
     assert warm.coordinator.describe("tx") is not None
     path = spoil(shared, "tx", changes)
     table = log_of(warm, "tx").path
+    if checkpointed and changes in NO_NUMBER:
+        pytest.skip("no checkpoint")
     if checkpointed:
         store = shared.open()
         create_checkpoint(store, table, trust_ms=10**9)
@@ -162,11 +171,12 @@ def test_listings_show_unreadable_rows_with_their_errors() -> None:
     assert [error.key for error in groups.errors] == [GROUP]  # type: ignore[attr-defined]
 
 
-def test_row_without_a_readable_id_goes_by_its_file() -> None:
+@pytest.mark.parametrize("missing", [None, NULL, ""])
+def test_row_without_a_readable_id_goes_by_its_file(missing: str | None) -> None:
     """There is no id to ask for; it must be seen, and be removable, all the same."""
     shared = two()
-    path = spoil(shared, "tx", {"transactional_id": None})
-    group_path = spoil(shared, GROUP, {"group_id": None})
+    path = spoil(shared, "tx", {"transactional_id": missing})
+    group_path = spoil(shared, GROUP, {"group_id": missing})
     cluster = process(shared)
     client = admin(cluster)
     assert [t.transactional_id for t in client.list_transactions().result()] == ["other", path]
@@ -333,8 +343,10 @@ def test_housekeeping_does_its_other_duties_and_fails_at_the_end() -> None:
     """The exit code of `txnlog housekeeping --once` says that somebody must look."""
     shared = two()
     spoil(shared, "tx", {"state": "?"})
+    keeper = Housekeeper(process(shared))
     with pytest.raises(CorruptLogError) as told:
-        Housekeeper(process(shared)).run_once()
+        keeper.run_once()
+    keeper.close()
     assert "'tx'" in told.value.message
     admin(process(shared)).delete_transactions(["tx"])["tx"].result()
     assert Housekeeper(process(shared)).run_once() is not None

@@ -102,7 +102,8 @@ def write_batch_file(
         small_codec = "snappy" if table.nbytes < SNAPPY_BELOW_BYTES else None
         codec = compression or small_codec or _codec_for(table)
         pages, footer, low, high = _encode(table, codec)
-    seal = make_seal([Span(len(pages), crc32(pages))], footer)
+    name = path.rpartition("/")[2]
+    seal = make_seal([Span(len(pages), crc32(pages))], footer, name=name)
     whole = b"".join((pages, seal, footer))
     store.put_new(path, whole)
     return BatchFile(
@@ -314,7 +315,7 @@ class _Sink(io.RawIOBase):
                 retriable=False,
                 fatal=True,
             )
-        self._pass_on(make_seal(self._spans, footer))
+        self._pass_on(make_seal(self._spans, footer, name=self._path.rpartition("/")[2]))
         self._pass_on(footer)
 
     def send_to(self, target: BinaryIO) -> None:

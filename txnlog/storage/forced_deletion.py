@@ -30,7 +30,6 @@ from txnlog.errors import ForeignTableError, StorageError, TxnLogError
 from txnlog.protocol.batches import HEADER_COLUMNS
 from txnlog.protocol.topics import END_PREFIX, end_app_id
 from txnlog.protocol.txn_memory import VACUUM_AGE
-from txnlog.storage import checkpoints
 from txnlog.storage.actions import (
     ENGINE,
     Action,
@@ -42,9 +41,11 @@ from txnlog.storage.actions import (
     Remove,
     Txn,
     decode_commit,
+    digest_of,
     encode_commit,
 )
 from txnlog.storage.checkpoint_computation import compute_checkpoint
+from txnlog.storage.checkpoint_reader import read_checkpoint
 from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions
@@ -112,9 +113,14 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
         files = list_whole_log(store, topic)
         actions = _actions(store, topic, _salvage(store, topic, files))
         version = max([*files.commits, *files.checkpoints], default=-1) + 1
-        if _commit(store, topic, version, actions):
+        digest = _commit(store, topic, version, actions)
+        if digest is not None:
             parquet, hint = compute_checkpoint(
-                None, [Commit(version, CommitInfo(), tuple(actions))], store.now_ms
+                None,
+                [Commit(version, CommitInfo(), tuple(actions))],
+                store.now_ms,
+                name=checkpoint_path(topic, version).rpartition("/")[2],
+                note=digest.encode(),
             )
             store.put(checkpoint_path(topic, version), parquet)
             hint_json = msgspec.json.encode({**hint, "version": version})
@@ -127,17 +133,18 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     )
 
 
-def _commit(store: ObjectStore, topic: str, version: int, actions: list[Action]) -> bool:
-    """Whether the slot is ours."""
+def _commit(store: ObjectStore, topic: str, version: int, actions: list[Action]) -> str | None:
+    """The digest of our commit; None: another process has the slot.
+
+    It names no commit before it: that one may be the damaged one.
+    """
     path = commit_path(topic, version)
-    info = CommitInfo(store.clock.now_ms(), _OPERATION, ENGINE, {}, os.urandom(16).hex())
-    if store.put_if_absent(path, encode_commit(info, actions)):
-        return True
+    write_id = os.urandom(16).hex()
+    info = CommitInfo(store.clock.now_ms(), _OPERATION, ENGINE, write_id=write_id)
+    data = encode_commit(info, actions)
     # "Exists" may be said of our own put.
-    with _skipping_damage():
-        found = decode_commit(store.get(path), version=version, source=path)
-        return found.info.write_id == info.write_id
-    return False
+    is_ours = store.put_if_absent(path, data) or store.get(path) == data
+    return digest_of(data) if is_ours else None
 
 
 def _salvage(store: ObjectStore, topic: str, files: LogFiles) -> _Salvage:
@@ -145,9 +152,8 @@ def _salvage(store: ObjectStore, topic: str, files: LogFiles) -> _Salvage:
     found = _Salvage()
     for version in sorted({*files.commits, *files.checkpoints}):
         if version in files.checkpoints:
-            only = LogFiles(topic, [], [version], [])
             with _skipping_damage():
-                found.take(checkpoints.read_checkpoint(store, only))
+                found.take(read_checkpoint(store, topic, version))
         if version in files.commits:
             path = commit_path(topic, version)
             with _skipping_damage():

@@ -161,10 +161,13 @@ class RowView(Generic[Row]):
         source = commit_path(self._table, version)
         try:
             row = self._kind.from_values(add.partition_values, path=add.path, source=source)
+            row_id = getattr(row, self._id_column)
+            if not isinstance(row_id, str) or not row_id:
+                raise CorruptLogError(f"{source}: a row has no {self._id_column}.")
+            return row_id, row, add
         except (CorruptLogError, RecursionError, AttributeError) as error:
             unreadable = self._unreadable(add, source, error)
             return unreadable.key, unreadable, add
-        return getattr(row, self._id_column), row, add
 
     def _unreadable(self, add: Add, source: str, error: Exception) -> UnreadableRow:
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
