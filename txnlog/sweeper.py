@@ -20,6 +20,7 @@ from txnlog.failures import Failures
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
+from txnlog.storage.row_log import OffsetsLog, TransactionLog
 
 logger = logging.getLogger("txnlog")
 
@@ -102,7 +103,8 @@ class Sweeper:
 
     def _tell_unreadable(self, failures: Failures) -> None:
         """Rows and groups that cannot be read: each fails one sweep of this process."""
-        logs = [*map(self._cluster.shard, range(self._cluster.shards)), self._cluster.offsets_log()]
+        logs: list[TransactionLog | OffsetsLog] = [self._cluster.offsets_log()]
+        logs += [self._cluster.shard(number) for number in range(self._cluster.shards)]
         for log in logs:
             for key, row in log.view.rows.unreadable.items():
                 if f"{log.path}/{key}" not in self._told:

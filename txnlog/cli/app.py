@@ -68,7 +68,7 @@ def fail(error: TxnLogError, *, is_json: bool) -> None:
 
 
 def _described(error: TxnLogError) -> dict[str, Any]:
-    told = {"error": type(error).__name__, "code": error.code}
+    told: dict[str, Any] = {"error": type(error).__name__, "code": error.code}
     store_code = error.context.get("store_code")
     if store_code is not None:
         told["store_code"] = store_code

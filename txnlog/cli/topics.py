@@ -85,7 +85,7 @@ def describe(
     admin = session.admin()
     names = [topic] if topic is not None else sorted(admin.list_topics().topics)
     rows = []
-    errors: dict[str, Exception | None] = {}
+    errors: dict[str, BaseException | None] = {}
     for name, future in admin.describe_topics(names).items():
         errors[name] = future.exception()
         if errors[name] is not None and topic is None:

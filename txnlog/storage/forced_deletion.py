@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from txnlog.errors import ForeignTableError, StorageError, TxnLogError
 from txnlog.protocol.batches import HEADER_COLUMNS
-from txnlog.protocol.topics import END_PREFIX, end_app_id
+from txnlog.protocol.topics import END_PREFIX, PARTITIONS_MAX, end_app_id
 from txnlog.protocol.txn_memory import VACUUM_AGE
 from txnlog.storage.actions import (
     ENGINE,
@@ -49,7 +49,7 @@ from txnlog.storage.checkpoint_reader import read_checkpoint
 from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions
-from txnlog.storage.topic_log import DATA_COLUMNS, PARTITIONS_MAX
+from txnlog.storage.topic_log import DATA_COLUMNS
 
 UNKNOWN_RECORDS = 10**12
 """Offsets that ends are raised by, for records that stand in damaged files of the log."""
@@ -82,7 +82,8 @@ class _Salvage:
             self._take_txn(action)
         elif isinstance(action, Add):
             values = action.partition_values
-            self._see_end(int(values["partition"]), int(values["last_offset"]) + 1)
+            partition, last_offset = values["partition"] or "", values["last_offset"] or ""
+            self._see_end(int(partition), int(last_offset) + 1)
         elif isinstance(action, Adds):
             partitions = action.values["partition"].cast(pa.int64()).to_numpy()
             last_offsets = action.values["last_offset"].cast(pa.int64()).to_numpy()

@@ -62,7 +62,8 @@ class Rows(dict[str, Row]):
         """The row of an id, None if there is none. Raises CorruptLogError."""
         if self.unreadable and key in self.unreadable:
             raise self.unreadable[key].error.replace()
-        return super().get(key, default)
+        found: Row | None = dict.get(self, key, default)
+        return found
 
     def __missing__(self, key: str) -> Row:
         if key in self.unreadable:
