@@ -26,11 +26,10 @@ from txnlog.errors import (
     ForkedProcessError,
     ObjectNotFoundError,
     StorageError,
-    StorePermissionError,
     UnsupportedStoreError,
 )
 from txnlog.storage.local_disk import LocalDisk
-from txnlog.storage.store_errors import PLACE_MISSING, describe_store_error, failed, store_code
+from txnlog.storage.store_errors import PLACE_MISSING, failed, store_code
 
 T = TypeVar("T")
 
@@ -377,25 +376,7 @@ class ObjectStore:
             raise ObjectNotFoundError(f"{self.url}/{path}: no such object.", path=path) from error
         except obstore_exceptions.AlreadyExistsError as error:
             raise _ExistsError(path) from error
-        except (
-            PermissionError,
-            obstore_exceptions.PermissionDeniedError,
-            obstore_exceptions.UnauthenticatedError,
-        ) as error:
-            raise StorePermissionError(
-                f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give this "
-                "process permission for the path.",
-                path=path,
-                **describe_store_error(error),
-            ) from error
         except (obstore_exceptions.BaseError, OSError, ValueError) as error:
-            if "Permission denied" in str(error):
-                raise StorePermissionError(
-                    f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give "
-                    "this process permission for the path.",
-                    path=path,
-                    **describe_store_error(error),
-                ) from error
             raise failed(f"{self.url}/{path}", verb, error, path=path) from error
 
 

@@ -9,8 +9,15 @@ from __future__ import annotations
 import errno
 import re
 
-from txnlog.errors import StorageError
+from obstore import exceptions as obstore_exceptions
 
+from txnlog.errors import StorageError, StorePermissionError
+
+_REFUSALS = (
+    PermissionError,
+    obstore_exceptions.PermissionDeniedError,
+    obstore_exceptions.UnauthenticatedError,
+)
 _XML_CODE = re.compile(r"<Code>\s*([A-Za-z][\w.]*)\s*</Code>")
 _JSON_CODE = re.compile(r'"(?:code|error_code|reason)"\s*:\s*"([A-Za-z][\w.]*)"')
 _HTTP_STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b", re.IGNORECASE)
@@ -27,10 +34,20 @@ def describe_store_error(error: BaseException) -> dict[str, str | None]:
 
 
 def failed(where: str, verb: str, error: BaseException, **context: object) -> StorageError:
-    """The StorageError for what a store raised, with the store's code and reason."""
+    """The StorageError for what a store raised, with the store's code and reason.
+
+    A StorePermissionError where the store refused for lack of permission.
+    """
     told = describe_store_error(error)
     code = told["store_code"]
     reason = (str(error).strip() or type(error).__name__).split("\n", 1)[0]
+    if isinstance(error, _REFUSALS) or "Permission denied" in str(error):
+        return StorePermissionError(
+            f"{where}: the store refuses to {verb} ({reason}). Give this process permission for "
+            "the path.",
+            **context,
+            **told,
+        )
     if code is not None and code not in reason:
         reason = f"{code}: {reason}"
     return StorageError(
