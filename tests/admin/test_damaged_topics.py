@@ -356,3 +356,30 @@ def test_files_of_a_topic_deleted_with_force_stay_for_vacuums_age(damage: Damage
     assert Vacuum(cluster).run() == 0
     shared.clock.advance_ms(8 * DAY_MS)
     assert Vacuum(Cluster.open(shared.open(), settings=PLAIN)).run() == 6
+
+
+def test_writer_that_takes_the_slot_of_the_deletion_has_its_data_deleted() -> None:
+    """It does not know of the damage, which lies before what it has in memory."""
+    shared = SharedMemory()
+    warm = Cluster.open(shared.open(), create=True, shards=1, settings=PLAIN)
+    warm.create_topic("bad", partitions=2)
+    fill(warm, "bad", 3)
+    first(shared.open())
+    deleting = Cluster.open(shared.open(), settings=PLAIN)
+    assert isinstance(deleting.store, FaultyStore)
+    raced: list[str] = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path == commit_path("bad", 4):
+            raced.append(path)
+            fill(warm, "bad", 1)
+        return Fault.NONE
+
+    deleting.store.plan = plan
+    deleting.delete_topic("bad", force=True)
+    assert raced == [commit_path("bad", 4)]
+    again = Cluster.open(shared.open(), settings=PLAIN)
+    assert again.survey_topics() == {}
+    assert warm.find_topic("bad") is None
+    again.create_topic("bad", partitions=2)
+    assert ends(again, "bad") == ends(warm, "bad") == [4 + UNKNOWN_RECORDS] * 2

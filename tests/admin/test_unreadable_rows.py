@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from spark_source.state_tables import consumer_offsets, transaction_state
 from tests.coordinator.processes import (
     GROUP,
     PLAIN,
@@ -407,3 +408,18 @@ def test_row_that_is_written_whole_again_is_usable(changes: Changes) -> None:
     for cluster in (warm, process(shared), Cluster.open(shared.open(), settings=PLAIN)):
         assert cluster.coordinator.describe("tx") == before
         assert not log_of(cluster, "tx").view.rows.unreadable
+
+
+def test_sql_tables_show_the_id_and_leave_out_the_group() -> None:
+    """A view of the state is asked when something is wrong."""
+    shared = two()
+    spoil(shared, "tx", {"state": "?"})
+    cluster = process(shared)
+    found = transaction_state(cluster, now_ms=0).to_pylist()
+    assert [(row["TransactionalId"], row["TransactionState"]) for row in found] == [
+        ("other", "CompleteCommit"),
+        ("tx", "Unreadable"),
+    ]
+    assert len(consumer_offsets(cluster)) == 1
+    spoil(shared, GROUP, {"offsets": "?"})
+    assert len(consumer_offsets(process(shared))) == 0
