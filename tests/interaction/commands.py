@@ -35,6 +35,7 @@ from txnlog.sweeper import Sweeper
 
 GROUP = "readers"
 TIMEOUT_MS = 60_000
+SWEEP_MS = 31_000
 STATES = ("PREPARE_", "COMPLETE_")
 
 
@@ -92,7 +93,7 @@ class Interpreter:
                 case "finish", [name]:
                     coordinator.finish(_row(cluster, name), read_ms=cluster.store.clock.boot_ms())
                 case "sweep", []:
-                    sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster))
+                    sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster, interval_ms=SWEEP_MS))
                     return f"settles {sweeper.sweep()}"
                 case "fetch", [group]:
                     return f"finds {cluster.groups.fetch(group) or 'nothing'}"

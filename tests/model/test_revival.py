@@ -1,4 +1,4 @@
-"""A transactional.id that expires under a producer, its successor, and a commit that is repeated."""
+"""A transactional.id that expires under a producer, its successor, and a repeated commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_expired_id_is_taken_again_at_a_begin_only_and_nothing_is_published_twic
 
 
 def test_search_finds_the_zombie_that_commits_under_a_new_producer_id() -> None:
-    """Fenced, and its successor's row expired: its old transaction is the successor's work (R44)."""
+    """Fenced, its successor's row expired: its old transaction is the successor's work (R44)."""
     found = assert_breaks(Revival("ABE", broken=frozenset({REVIVES_OPEN})), "published twice")
     assert any(label.startswith("B") for label in found.trace)
 

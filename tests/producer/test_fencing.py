@@ -68,7 +68,7 @@ def test_eager_transaction_that_timed_out_says_so_and_can_be_aborted() -> None:
     made.begin_transaction()
     made.produce("orders", "late")
     made.flush()
-    sweeper = Sweeper(process(shared))
+    sweeper = Sweeper(process(shared), interval_ms=61_000)
     sweeper.sweep()
     shared.clock.advance_ms(61_000)
     sweeper.sweep()

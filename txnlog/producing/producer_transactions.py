@@ -25,6 +25,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -32,9 +33,6 @@ from txnlog.protocol.states import TransactionResult, TransactionState
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
-
-SEEN_MS_MAX = 60_000
-"""A session that has not seen its row for so long looks at it before it begins a transaction."""
 
 
 @dataclass(slots=True)
@@ -98,7 +96,7 @@ class ProducerTransactions:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the id may have expired, or changed hands: `renew` comes before the next begin."""
+        """Whether the id may have expired or changed hands: `renew` before the next begin."""
         return self._is_unsure or self._clock.boot_ms() - self._seen_ms >= SEEN_MS_MAX
 
     def renew(self) -> None:

@@ -161,7 +161,9 @@ class Revival:
             return f"has committed unit {unit}", after, ("ready", producer_id, epoch)
         return f"decides unit {unit}", after, met
 
-    def _prepare(self, stored: Stored, actor: str, producer_id: int, epoch: int, unit: int) -> Wrote:
+    def _prepare(
+        self, stored: Stored, actor: str, producer_id: int, epoch: int, unit: int
+    ) -> Wrote:
         file = staged(TOPIC, unit, f"{actor}{epoch}")
         return self.world.transition(
             stored,
