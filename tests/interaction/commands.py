@@ -93,7 +93,9 @@ class Interpreter:
                 case "finish", [name]:
                     coordinator.finish(_row(cluster, name), read_ms=cluster.store.clock.boot_ms())
                 case "sweep", []:
-                    sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster, interval_ms=SWEEP_MS))
+                    sweeper = self._sweepers.setdefault(
+                        cluster, Sweeper(cluster, interval_ms=SWEEP_MS)
+                    )
                     return f"settles {sweeper.sweep()}"
                 case "fetch", [group]:
                     return f"finds {cluster.groups.fetch(group) or 'nothing'}"
