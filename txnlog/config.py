@@ -23,6 +23,7 @@ from txnlog.option_values import (
     text,
 )
 from txnlog.options import ROOT_NAMES, STORAGE_PREFIX, StoreSettings, redacted_url, warn_once
+from txnlog.protocol.expiry import DELIVERY_TIMEOUT_MS_DEFAULT
 
 Client = Literal["consumer", "producer", "admin"]
 Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | None
@@ -282,7 +283,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         name="delivery.timeout.ms",
         parse=positive,
-        default=120_000,
+        default=DELIVERY_TIMEOUT_MS_DEFAULT,
         clients=PRODUCER,
         aliases=("message.timeout.ms",),
         doc="How long a record is tried before its delivery has failed.",

@@ -53,6 +53,9 @@ _ABORTED_BY_CLOSE = frozenset(
 )
 
 
+_OUTSIDE = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
+"""Calls after whose errors no transaction is open that could be aborted."""
+
 _PURGEABLE = frozenset(
     {ProducerState.IDLE, ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR}
 )
@@ -81,8 +84,15 @@ class Producer(RecordProducer):
             self._move(ProducerState.PREPARED if is_kept else ProducerState.READY)
 
     def begin_transaction(self) -> None:
-        """Begin; nothing is written (R29)."""
-        transactions = self._enter(ProducerCall.BEGIN, move=False)
+        """Begin; nothing is written (R29), unless the id expired while this producer was idle:
+        then it takes a new producer id. Raises ProducerFencedError if another one owns the id.
+        """
+        call = ProducerCall.BEGIN
+        transactions = self._enter(call, move=False)
+        if transactions.is_stale:
+            deadline = self._deadline(call.value, None)
+            with self._failing(call), self._sender.exclusive(deadline):
+                deadline.retry(transactions.renew)
         transactions.begin()
         self._sender.publication = (
             Eager(self._outlet, open_partitions=transactions.open)
@@ -315,7 +325,7 @@ class Producer(RecordProducer):
         to = failed_state(error, self._state)
         if call is ProducerCall.COMMIT and self._is_decided():
             return
-        if to is ProducerState.ABORTABLE_ERROR and call in (ProducerCall.INIT, ProducerCall.ABORT):
+        if to is ProducerState.ABORTABLE_ERROR and call in _OUTSIDE:
             return
         self._error = error
         self._move(to)

@@ -1,8 +1,8 @@
 """Finishing what processes that are gone for good left behind (R73).
 
-Every long-lived process with write access looks at the shards and groups now and then. Ages count
-from when this sweeper itself first saw a thing unchanged, so nobody's wrong clock ends a healthy
-transaction (R34).
+Every long-lived process with write access looks at the shards and groups now and then. Ages are the
+time this sweeper has watched a thing unchanged, so neither another machine's wrong clock nor a
+suspend of this one ends a healthy transaction (R34).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommi
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
+from txnlog.protocol.watching import Watch
 
 logger = logging.getLogger("txnlog")
 
@@ -31,7 +32,8 @@ class Sweeper:
     def __init__(self, cluster: Cluster, *, interval_ms: int = INTERVAL_MS) -> None:
         self._cluster = cluster
         self._interval_ms = interval_ms
-        self._first_seen_ms: dict[Hashable, int] = {}
+        self._first_seen: dict[Hashable, Watch] = {}
+        self._watch: Watch | None = None
         self._swept_ms: int | None = None
         self._refused = False
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
@@ -58,7 +60,10 @@ class Sweeper:
         A decided transaction is finished when it was there at an earlier look, an Ongoing one is
         aborted after its time-out, a pending group entry is settled after its holder's.
         """
-        seen: dict[Hashable, int] = {}
+        now_ms = self._cluster.store.clock.boot_ms()
+        before = self._watch or Watch(now_ms)
+        self._watch = before.look(now_ms=now_ms, interval_ms=self._interval_ms)
+        seen: dict[Hashable, Watch] = {}
         settled = 0
         errors: list[TxnLogError] = []
         rows = self._rows()
@@ -70,10 +75,8 @@ class Sweeper:
         for group_id, entry in self._entries():
             holder = rows.get(entry.transactional_id)
             timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
-            if (
-                self._age_ms(("group", group_id, entry.producer_id, entry.version), seen)
-                < timeout_ms
-            ):
+            key = ("group", group_id, entry.producer_id, entry.version)
+            if self._watched_ms(key, seen) < timeout_ms:
                 continue
             try:
                 self._cluster.groups.settle(group_id, entry, by=self._name)
@@ -83,20 +86,22 @@ class Sweeper:
                 continue
             except TxnLogError as error:
                 errors.append(error)
-        self._first_seen_ms = seen
+        self._first_seen = seen
         if errors:
             raise errors[0]
         return settled
 
-    def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, int]) -> int:
+    def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, Watch]) -> int:
         is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
         if not row.state.is_prepared and not is_open:
             return 0
-        age_ms = self._age_ms(_key(row), seen)
+        watched_ms = self._watched_ms(_key(row), seen)
+        # Finishing early takes nothing from anyone, so any time that has passed counts.
+        age_ms = self._cluster.store.clock.boot_ms() - seen[_key(row)].looked_ms
         if row.state.is_prepared and age_ms >= self._interval_ms:
             self._cluster.coordinator.finish(row)
             return 1
-        if is_open and age_ms >= row.timeout_ms:
+        if is_open and watched_ms >= row.timeout_ms:
             self._cluster.coordinator.time_out(row, by=self._name)
             return 1
         return 0
@@ -118,10 +123,11 @@ class Sweeper:
             for entry in group.pending
         ]
 
-    def _age_ms(self, key: Hashable, seen: dict[Hashable, int]) -> int:
-        now_ms = self._cluster.store.clock.boot_ms()
-        seen[key] = self._first_seen_ms.get(key, now_ms)
-        return now_ms - seen[key]
+    def _watched_ms(self, key: Hashable, seen: dict[Hashable, Watch]) -> int:
+        """How long this sweeper has watched a thing; `seen` keeps the look that met it first."""
+        assert self._watch is not None
+        first = seen[key] = self._first_seen.get(key, self._watch)
+        return self._watch.watched_ms - first.watched_ms
 
 
 def _key(row: TransactionMetadata) -> Hashable:

@@ -73,8 +73,10 @@ class Fenced(msgspec.Struct, frozen=True, kw_only=True):
 class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
-    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch.
-    `since_ms` is when it became the owner, by its wall clock (-1: not known).
+    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch, the
+    query that committed last at the end, and `forgotten` is what is left of older ones: see
+    txnlog.protocol.query_batches. `since_ms` is when it became the owner, by its wall clock (-1:
+    not known).
     """
 
     run_id: str = ""
@@ -84,6 +86,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     one_off: bool = False
     former_runs: tuple[str, ...] = ()
     batches: dict[str, LastBatch] = {}
+    forgotten: str = ""
     fenced: Fenced | None = None
     since_ms: int = -1
 
