@@ -283,6 +283,7 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
             "with storage_options. Where it names the folder differently, as s3a:// for s3://, "
             "give spark_root.",
             topic=log.name,
+            retriable=False,
         ) from error
     return frame
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -10,9 +11,11 @@ from typing import TypeVar
 from txnlog.coordinator import TransactionCoordinator
 from txnlog.errors import (
     ConfigError,
+    CorruptLogError,
     ForeignTableError,
     NotCoordinatorError,
     StorageError,
+    TxnLogError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.groups import GroupCoordinator
@@ -21,11 +24,14 @@ from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.forced_deletion import delete_unreadable
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.topic_log import TopicLog
 
 R = TypeVar("R")
+
+logger = logging.getLogger("txnlog")
 
 NUM_PARTITIONS_DEFAULT = 4
 
@@ -141,12 +147,40 @@ class Cluster:
         return log
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
-        """Names of the live topics, sorted; only those that match are looked into.
+        """Names of the live topics, sorted; only those that match are read.
 
-        Delta tables of others may lie among them; they are no topics.
+        Topics that cannot be read are left out, and logged: see `survey_topics`.
+        Raises StorageError where the store may answer when it is asked again.
         """
-        names = [name for name in self.topic_names() if matches(name)]
-        return [name for name in names if self.find_topic(name) is not None]
+        found = []
+        for name, log in self.survey_topics(matches).items():
+            if isinstance(log, TopicLog):
+                found.append(name)
+            elif log.retriable:
+                raise log
+            else:
+                logger.warning("Topic %r cannot be read and is left out: %s", name, log)
+        return found
+
+    def survey_topics(
+        self, matches: Callable[[str], bool] = bool
+    ) -> dict[str, TopicLog | TxnLogError]:
+        """Every topic that matches, by name: its log, tailed to its head, or why it is unreadable.
+
+        Other Delta tables and folders may lie among them; they are no topics.
+        """
+        found: dict[str, TopicLog | TxnLogError] = {}
+        for name in self.topic_names():
+            if not matches(name):
+                continue
+            try:
+                log = self.find_topic(name)
+            except TxnLogError as error:
+                found[name] = error
+            else:
+                if log is not None:
+                    found[name] = log
+        return found
 
     def topic_names(self) -> list[str]:
         """Names of folders that may be topics, or have been, sorted; none is looked into."""
@@ -179,9 +213,28 @@ class Cluster:
         log.create(partitions=count, config=config or {}, exist_ok=exist_ok)
         return log
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic; created again it is another one, whose offsets go on (R71)."""
-        self.topic_log(check_topic_name(name)).delete()
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic; created again it is another one, whose offsets go on (R71).
+
+        `force` also deletes one whose log is damaged, with all that could still be restored once
+        vacuum's age is over. Its offsets go on far above the old ones, since the old end may stand
+        in the damaged part. Raises CorruptLogError for such a topic without `force`.
+        """
+        log = self.topic_log(check_topic_name(name))
+        try:
+            log.delete()
+        except ForeignTableError:
+            raise
+        except CorruptLogError as error:
+            if not force:
+                raise type(error)(
+                    f"{error.message} Or give the topic up, with the records that are left: "
+                    "delete it with force (delete_topics(..., force=True), `txnlog topics delete "
+                    "--force`).",
+                    **error.context,
+                ) from error
+            delete_unreadable(self.store, name)
+            log.log.invalidate()
 
     # -- coordinator state -----------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from txnlog.cluster import Cluster
 from txnlog.compactor import BACKOFF_MS_DEFAULT, Compactor
 from txnlog.errors import StorePermissionError, TxnLogError
+from txnlog.failures import Failures
 from txnlog.hygiene import Hygiene
 from txnlog.lease import LEASE_MS_DEFAULT, LeaseHolder
 from txnlog.protocol.expiry import (
@@ -152,14 +153,11 @@ class Housekeeper:
         if not self._lease.is_held:
             return None
         done: dict[str, int] = {}
-        errors: list[TxnLogError] = []
+        failures = Failures("Housekeeping")
         for duty in self._duties:
-            try:
+            with failures.of(duty.name):
                 done[duty.name] = _exhausted(duty)
-            except TxnLogError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        failures.check()
         return done
 
     def find(self) -> list[Doomed]:

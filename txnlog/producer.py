@@ -35,6 +35,7 @@ from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.producer_states import (
     ProducerCall,
     ProducerState,
+    failed_call,
     failed_state,
     failed_transaction,
 )
@@ -312,10 +313,10 @@ class Producer(RecordProducer):
             raise
         except TxnLogError as error:
             self._fail(call, error)
-            if error.fatal and self._state is ProducerState.ABORTABLE_ERROR:
-                # Fatal for one topic or group; the producer can go on without it.
-                raise failed_transaction(error) from error
-            raise
+            told = failed_call(error, self._state)
+            if told is error:
+                raise
+            raise told from error
 
     def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
         transactions = self._own()

@@ -11,14 +11,17 @@ import logging
 import os
 import socket
 from collections.abc import Hashable
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from txnlog.cluster import Cluster
 from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
+from txnlog.failures import Failures
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.watching import Watch
+from txnlog.storage.row_log import OffsetsLog, TransactionLog
 
 logger = logging.getLogger("txnlog")
 
@@ -36,6 +39,7 @@ class Sweeper:
         self._watch: Watch | None = None
         self._swept_ms: int | None = None
         self._refused = False
+        self._told: set[str] = set()
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
@@ -65,30 +69,26 @@ class Sweeper:
         self._watch = before.look(now_ms=now_ms, interval_ms=self._interval_ms)
         seen: dict[Hashable, Watch] = {}
         settled = 0
-        errors: list[TxnLogError] = []
+        failures = Failures("Sweeping")
         rows = self._rows()
         for row in rows.values():
-            try:
+            with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
-            except TxnLogError as error:
-                errors.append(error)
+        self._tell_unreadable(failures)
         for group_id, entry in self._entries():
+            if self._is_unreadable(entry.transactional_id):
+                continue
             holder = rows.get(entry.transactional_id)
             timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
             key = ("group", group_id, entry.producer_id, entry.version)
             if self._watched_ms(key, seen) < timeout_ms:
                 continue
-            try:
+            # A transaction that its client has prepared: only the client ends it.
+            with failures.of(f"group {group_id!r}"), suppress(UnstableOffsetCommitError):
                 self._cluster.groups.settle(group_id, entry, by=self._name)
                 settled += 1
-            except UnstableOffsetCommitError:
-                # A transaction that its client has prepared: only the client ends it.
-                continue
-            except TxnLogError as error:
-                errors.append(error)
         self._first_seen = seen
-        if errors:
-            raise errors[0]
+        failures.check()
         return settled
 
     def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, Watch]) -> int:
@@ -105,6 +105,20 @@ class Sweeper:
             self._cluster.coordinator.time_out(row, by=self._name)
             return 1
         return 0
+
+    def _tell_unreadable(self, failures: Failures) -> None:
+        """Rows and groups that cannot be read: each fails one sweep of this process."""
+        logs: list[TransactionLog | OffsetsLog] = [self._cluster.offsets_log()]
+        logs += [self._cluster.shard(number) for number in range(self._cluster.shards)]
+        for log in logs:
+            for key, row in log.view.rows.unreadable.items():
+                if f"{log.path}/{key}" not in self._told:
+                    self._told.add(f"{log.path}/{key}")
+                    failures.add(f"{log.path}, {key!r}", row.error)
+
+    def _is_unreadable(self, transactional_id: str) -> bool:
+        shard = self._cluster.shard(self._cluster.shard_of(transactional_id))
+        return transactional_id in shard.view.rows.unreadable
 
     def _rows(self) -> dict[str, TransactionMetadata]:
         found: dict[str, TransactionMetadata] = {}

@@ -94,9 +94,13 @@ class AdminClient:
             new, lambda name: topics.create_topic(cluster, new[name], validate_only=validate_only)
         )
 
-    def delete_topics(self, names: Iterable[str]) -> Futures[str, None]:
-        """Delete topics. One that is created again goes on at the old offsets (R71)."""
-        return _each(names, self.cluster.delete_topic)
+    def delete_topics(self, names: Iterable[str], *, force: bool = False) -> Futures[str, None]:
+        """Delete topics. One that is created again goes on at the old offsets (R71).
+
+        `force` also deletes those whose log is damaged; see Cluster.delete_topic.
+        Errors: UnknownTopicOrPartitionError, CorruptLogError.
+        """
+        return _each(names, lambda name: self.cluster.delete_topic(name, force=force))
 
     def create_partitions(self, new_partitions: Sequence[NewPartitions]) -> Futures[str, None]:
         """Add partitions to topics. Errors: InvalidPartitionsError."""
@@ -231,6 +235,16 @@ class AdminClient:
             ),
         )
 
+    def delete_transactions(self, transactional_ids: Iterable[str]) -> Futures[str, None]:
+        """Give up state rows that cannot be read, with what they have undecided or unpublished.
+
+        See transactions.delete_transaction. Errors: TransactionalIdNotFoundError,
+        InvalidTxnStateError for a row that can be read.
+        """
+        return _each(
+            transactional_ids, lambda name: transactions.delete_transaction(self.cluster, name)
+        )
+
     def find_hanging(
         self,
         partitions: Collection[TopicPartition] | None = None,
@@ -254,9 +268,12 @@ class AdminClient:
     def list_consumer_groups(
         self, *, states: Collection[ConsumerGroupState] = ()
     ) -> Future[ListConsumerGroupsResult]:
-        """Groups that have offsets or members."""
+        """Groups that have offsets or members; `errors` are those of rows that are unreadable."""
         return _one(
-            lambda: ListConsumerGroupsResult(groups.list_groups(self.cluster, states=states))
+            lambda: ListConsumerGroupsResult(
+                groups.list_groups(self.cluster, states=states),
+                groups.unreadable_groups(self.cluster),
+            )
         )
 
     def describe_consumer_groups(
@@ -297,7 +314,10 @@ class AdminClient:
         )
 
     def delete_consumer_groups(self, group_ids: Iterable[str]) -> Futures[str, None]:
-        """Forget groups without members. Errors: GroupIdNotFoundError, NonEmptyGroupError."""
+        """Forget groups without members, and those whose rows cannot be read.
+
+        Errors: GroupIdNotFoundError, NonEmptyGroupError.
+        """
         return _each(group_ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
 
 

@@ -23,6 +23,7 @@ from txnlog.admin import AdminClient
 from txnlog.options import STORAGE_PREFIX, StoreSettings
 
 CLIENT_ID = "txnlog-cli"
+UNREADABLE = "Unreadable"
 PIPE_WIDTH = 100_000
 
 
@@ -81,6 +82,14 @@ class Session:
     def show_json(self, value: object) -> None:
         """One JSON document on a line."""
         typer.echo(json.dumps(value, ensure_ascii=False))
+
+    def finish(self, errors: Mapping[str, BaseException | None]) -> None:
+        """After a listing: a line on stderr for each entry with an error, and exit code 1."""
+        found = {name: error for name, error in errors.items() if error is not None}
+        for name, error in sorted(found.items()):
+            typer.echo(f"txnlog: {name}: {' '.join(str(error).split())}", err=True)
+        if found:
+            raise typer.Exit(1)
 
     def say(self, line: str) -> None:
         """A line about what was done; nothing in JSON."""

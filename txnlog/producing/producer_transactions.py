@@ -11,6 +11,9 @@ abort     always ends in a write where something of the transaction may be under
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -33,6 +36,12 @@ from txnlog.protocol.states import TransactionResult, TransactionState
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
+
+
+def new_owner(client_id: str) -> Owner:
+    """A producer's session as an owner of its transactional.id."""
+    run_id = f"{client_id}-{uuid.uuid4()}"
+    return Owner(run_id=run_id, host=socket.gethostname(), pid=os.getpid())
 
 
 @dataclass(slots=True)

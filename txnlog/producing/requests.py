@@ -17,7 +17,6 @@ from txnlog.errors import (
     InvalidProducerEpochError,
     OperationTimedOutError,
     OutOfOrderSequenceError,
-    TopicAuthorizationError,
     TxnLogError,
     UnknownTopicIdError,
 )
@@ -136,6 +135,8 @@ class RequestPublication:
             f"{'; they may have been written all the same' if request.is_doubtful else ''}. The "
             f"last error: {error.message}",
             topic=request.topic,
+            # Producing the records again might write them twice.
+            retriable=False,
         )
         failed.__cause__ = error
         self._give_up(request, failed)
@@ -232,7 +233,7 @@ class Idempotent(RequestPublication):
         self._reset()
         if isinstance(error, UnknownTopicIdError):
             self._on_lost(request.topic)
-        elif error.fatal and not isinstance(error, TopicAuthorizationError):
+        elif error.fatal:
             self.error = error
 
 

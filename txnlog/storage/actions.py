@@ -70,7 +70,9 @@ class Adds(msgspec.Struct, frozen=True):
         columns = (self.paths, self.sizes, self.modification_times, self.stats)
         files = zip(*(column.to_pylist() for column in columns), strict=True)
         for (path, size, at, stats), row in zip(files, rows, strict=True):
-            yield Add(path, dict(zip(names, row, strict=True)), size, at, False, stats)
+            found = zip(names, row, strict=True)
+            values = {name: value for name, value in found if value is not None}
+            yield Add(path, values, size, at, False, stats)
 
 
 class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -195,7 +195,7 @@ def _actions(table: pa.Table) -> list[Action]:
 
 
 def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
-    """Partition column -> its value per row, by flattening the map column."""
+    """Partition column -> its value per row, null where a row has none."""
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     encoded = maps.keys.slice(first, last - first).dictionary_encode()
     items = maps.items.slice(first, last - first)
@@ -204,7 +204,10 @@ def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
     for number, name in enumerate(encoded.dictionary.to_pylist()):
         places = np.flatnonzero(names == number)
         if len(places) != len(maps):
-            raise ValueError(f"partition column {name!r} is missing in some rows")
+            ends = maps.offsets.to_numpy()[1:] - first
+            at = np.full(len(maps), -1)
+            at[np.searchsorted(ends, places, side="right")] = places
+            places = pa.array(at, mask=at < 0)
         found[name] = items.take(pa.array(places))
     return found
 

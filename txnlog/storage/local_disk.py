@@ -134,6 +134,28 @@ class LocalDisk:
                             found.append((path, status.st_size, changed_ms))
         return found
 
+    def list_folder(self, folder: str) -> tuple[list[str], list[tuple[str, int, int]]]:
+        """Names of the folders in a folder, and its files as `list_files` gives them.
+
+        Whatever names there are: those that are no UTF-8 have surrogates. A link that leads nowhere
+        is neither.
+        """
+        folders: list[str] = []
+        files: list[tuple[str, int, int]] = []
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(self.path(folder)) as entries,
+        ):
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.is_dir():
+                        folders.append(entry.name)
+                    elif not _IS_TEMPORARY.search(entry.name):
+                        status = entry.stat()
+                        path = f"{folder}/{entry.name}" if folder else entry.name
+                        files.append((path, status.st_size, status.st_mtime_ns // 1_000_000))
+        return folders, files
+
     def list_temporaries(self, folder: str) -> list[tuple[str, int, int]]:
         """(path, size in bytes, time of its last change in ms) of files under way in a folder."""
         found = []

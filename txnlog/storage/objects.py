@@ -30,6 +30,7 @@ from txnlog.errors import (
     UnsupportedStoreError,
 )
 from txnlog.storage.local_disk import LocalDisk
+from txnlog.storage.store_errors import PLACE_MISSING, describe_store_error, failed, store_code
 
 T = TypeVar("T")
 
@@ -162,7 +163,12 @@ class ObjectStore:
         if len(paths) < 8 or self._disk is not None:
             return [self.get(path) for path in paths]
         with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
-            return list(pool.map(self.get, paths))
+            try:
+                found = pool.map(self.get, paths)
+            except RuntimeError:
+                # The interpreter is shutting down, or has no thread left.
+                return [self.get(path) for path in paths]
+            return list(found)
 
     def put(self, path: str, data: Any) -> None:
         """Write or overwrite, atomically. `data`: bytes or any buffer."""
@@ -235,8 +241,11 @@ class ObjectStore:
 
     def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
         """The objects directly in a folder, unordered."""
+        disk = self._disk
 
         def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_folder(prefix)[1]]
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [_meta(item) for item in found["objects"]]
 
@@ -261,8 +270,11 @@ class ObjectStore:
 
     def list_folders(self, prefix: str = "") -> builtins.list[str]:
         """Names of the folders directly below a folder."""
+        disk = self._disk
 
         def fetch() -> builtins.list[str]:
+            if disk is not None:
+                return disk.list_folder(prefix)[0]
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
 
@@ -360,6 +372,8 @@ class ObjectStore:
         try:
             return call()
         except FileNotFoundError as error:
+            if self._disk is None and store_code(error) in PLACE_MISSING:
+                raise failed(f"{self.url}/{path}", verb, error, path=path) from error
             raise ObjectNotFoundError(f"{self.url}/{path}: no such object.", path=path) from error
         except obstore_exceptions.AlreadyExistsError as error:
             raise _ExistsError(path) from error
@@ -372,6 +386,7 @@ class ObjectStore:
                 f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give this "
                 "process permission for the path.",
                 path=path,
+                **describe_store_error(error),
             ) from error
         except (obstore_exceptions.BaseError, OSError, ValueError) as error:
             if "Permission denied" in str(error):
@@ -379,12 +394,9 @@ class ObjectStore:
                     f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give "
                     "this process permission for the path.",
                     path=path,
+                    **describe_store_error(error),
                 ) from error
-            raise StorageError(
-                f"{self.url}/{path}: {verb} failed ({_first_line(error)}). Check the store, then "
-                "try again.",
-                path=path,
-            ) from error
+            raise failed(f"{self.url}/{path}", verb, error, path=path) from error
 
 
 class _ExistsError(Exception):

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from txnlog.errors import (
+    CorruptLogError,
     InvalidPartitionsError,
     StorePermissionError,
     TopicAlreadyExistsError,
@@ -165,6 +166,10 @@ class TopicLog:
             self.log.refresh()
         except StorePermissionError as error:
             raise self._denied("read", error) from error
+        except CorruptLogError:
+            # Once it is mended, or hidden by a newer checkpoint, the log must be opened again.
+            self.log.invalidate()
+            raise
 
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
         """Commit what `decide` gives, see txnlog.storage.transact; anything else is returned.
@@ -291,7 +296,8 @@ class TopicLog:
 
     def _denied(self, what: str, error: StorePermissionError) -> TopicAuthorizationError:
         return TopicAuthorizationError(
-            f"No permission to {what} topic {self.name!r}: {error.message}", topic=self.name
+            f"No permission to {what} topic {self.name!r}: {error.message}",
+            **{**error.context, "topic": self.name},
         )
 
 
