@@ -12,17 +12,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from txnlog.arguments import shown
+from txnlog.cluster import SHARDS_MAX
 from txnlog.errors import ConfigError
 from txnlog.option_values import (
     CODECS,
     COMPRESSION_DOC,
     boolean,
     choice,
+    identifier,
     not_negative,
+    not_negative_int,
     positive,
-    text,
+    positive_int,
+    setting_text,
+    whole,
 )
-from txnlog.options import ROOT_NAMES, STORAGE_PREFIX, StoreSettings, redacted_url, warn_once
+from txnlog.options import (
+    ROOT_NAMES,
+    STORAGE_PREFIX,
+    StoreSettings,
+    redacted_url,
+    root_of,
+    warn_once,
+)
+from txnlog.storage.topic_log import PARTITIONS_MAX
 
 Client = Literal["consumer", "producer", "admin"]
 Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | None
@@ -56,7 +70,7 @@ BROKER_PREFIXES: Final = (
 def callback(name: str, value: object) -> Callable[..., Any]:
     """A function. Raises ConfigError."""
     if not callable(value):
-        raise ConfigError(f"Setting {name} is {value!r}: it takes a function.", option=name)
+        raise ConfigError(f"Setting {name} is {shown(value)}: it takes a function.", option=name)
     return value
 
 
@@ -66,7 +80,8 @@ def assignors(name: str, value: str) -> tuple[str, ...]:
     wrong = [part for part in found if part not in ("range", "sticky")]
     if wrong or not found:
         raise ConfigError(
-            f"Setting {name} is {value!r}: it takes range, sticky or both, separated by a comma.",
+            f"Setting {name} is {shown(value)}: it takes range, sticky or both, separated by a "
+            "comma.",
             option=name,
         )
     return found
@@ -98,20 +113,20 @@ class Setting:
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         name="client.id",
-        parse=text,
+        parse=identifier,
         default="txnlog",
         clients=EVERY,
         doc="A name for logs and for whoever looks at groups and transactions.",
     ),
     Setting(
         name="group.id",
-        parse=text,
+        parse=identifier,
         clients=CONSUMER,
         doc="The consumer group. Needed to subscribe and to commit.",
     ),
     Setting(
         name="group.instance.id",
-        parse=text,
+        parse=identifier,
         clients=CONSUMER,
         doc="A name of this consumer alone: when it restarts within session.timeout.ms it takes "
         "its old place, and the group does not rebalance.",
@@ -142,14 +157,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="auto.commit.interval.ms",
-        parse=not_negative,
+        parse=not_negative_int,
         default=5_000,
         clients=CONSUMER,
         doc="Time between two such commits.",
     ),
     Setting(
         name="max.poll.records",
-        parse=positive,
+        parse=positive_int,
         default=500,
         clients=CONSUMER,
         doc="Most records of one `consume()` without a number; where it is set, of one "
@@ -157,28 +172,28 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="max.poll.interval.ms",
-        parse=positive,
+        parse=positive_int,
         default=300_000,
         clients=CONSUMER,
         doc="A consumer that polls less often leaves its group; a rebalance waits for it so long.",
     ),
     Setting(
         name="session.timeout.ms",
-        parse=positive,
+        parse=positive_int,
         default=45_000,
         clients=CONSUMER,
         doc="A member without a heartbeat for so long is expelled.",
     ),
     Setting(
         name="heartbeat.interval.ms",
-        parse=positive,
+        parse=positive_int,
         default=3_000,
         clients=CONSUMER,
         doc="Time between two heartbeats: one small write each, unless the member has committed.",
     ),
     Setting(
         name="fetch.max.bytes",
-        parse=positive,
+        parse=positive_int,
         default=52_428_800,
         clients=CONSUMER,
         doc="Most bytes of one `consume_batch()`; a record that is larger comes alone.",
@@ -200,6 +215,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "topics have changed.",
     ),
     Setting(
+        name="offset.metadata.max.bytes",
+        parse=not_negative_int,
+        default=4_096,
+        clients=CONSUMER,
+        doc="Most bytes of the metadata that is committed with an offset. (In Kafka a broker "
+        "setting.)",
+    ),
+    Setting(
         name="on_commit",
         parse=callback,
         clients=CONSUMER,
@@ -207,14 +230,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="transactional.id",
-        parse=text,
+        parse=identifier,
         clients=PRODUCER,
         doc="The name of a transactional producer; a newer producer of that name fences "
         "the older one.",
     ),
     Setting(
         name="transaction.timeout.ms",
-        parse=positive,
+        parse=positive_int,
         default=60_000,
         clients=PRODUCER,
         doc="An eager transaction that is open for longer is aborted by whoever sees it; "
@@ -247,7 +270,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="batch.size",
-        parse=positive,
+        parse=positive_int,
         default=16_384,
         clients=PRODUCER,
         doc="Bytes: records that fill a batch for every partition of their topic wait no "
@@ -265,7 +288,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="max.request.size",
-        parse=positive,
+        parse=positive_int,
         default=1_048_576,
         clients=PRODUCER,
         aliases=("message.max.bytes",),
@@ -281,7 +304,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="delivery.timeout.ms",
-        parse=positive,
+        parse=positive_int,
         default=120_000,
         clients=PRODUCER,
         aliases=("message.timeout.ms",),
@@ -310,14 +333,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     ),
     Setting(
         name="num.partitions",
-        parse=positive,
+        parse=whole(1, PARTITIONS_MAX),
         default=4,
         clients=PRODUCER,
         doc="Partitions of a topic that is created so.",
     ),
     Setting(
         name="transaction.state.log.num.partitions",
-        parse=positive,
+        parse=whole(1, SHARDS_MAX),
         default=8,
         clients=PRODUCER | frozenset({"admin"}),
         doc="Shards of the transaction log of a cluster that this client creates; it never "
@@ -361,30 +384,40 @@ class Config:
 
 
 def parse_config(raw: Mapping[str, object], client: Client) -> Config:
-    """Read the settings a client was made with. Does no I/O.
+    """Read the settings a client was made with. Does no I/O. None stands for "not set".
 
     Raises ConfigError that names the setting: unknown (with the nearest name), malformed, missing.
     """
-    roots = {str(raw[name]) for name in ROOT_NAMES if raw.get(name)}
-    if len(roots) != 1:
-        raise ConfigError(
-            "Give the cluster's root folder or url once, as txnlog.root (or path): "
-            f"{'two differ' if roots else 'there is none'}.",
-            option="txnlog.root",
-        )
     values: dict[str, Value] = {}
     storage = StoreSettings()
-    for name, value in raw.items():
+    roots = []
+    for name, value in _items(raw):
         lowered = name.lower()
         if lowered in ROOT_NAMES:
-            continue
-        if lowered.startswith(STORAGE_PREFIX):
-            storage[lowered[len(STORAGE_PREFIX) :]] = str(value)
-            continue
-        setting = _find(name, client)
-        if setting is not None:
-            values[setting.name] = setting.parse(name, _as_given(setting, value))
-    return Config(client=client, root=roots.pop(), storage=storage, values=values)
+            roots += [] if value is None else [value]
+        elif lowered.startswith(STORAGE_PREFIX):
+            if value is not None:
+                storage[lowered[len(STORAGE_PREFIX) :]] = setting_text(name, value, is_secret=True)
+        else:
+            setting = _find(name, client)
+            if setting is not None and value is not None:
+                values[setting.name] = setting.parse(name, _as_given(setting, value))
+    root = root_of(roots)
+    if root is None:
+        raise ConfigError(
+            "Give the cluster's root folder or url, as txnlog.root (or path): there is none.",
+            option="txnlog.root",
+        )
+    return Config(client=client, root=root, storage=storage, values=values)
+
+
+def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"Settings are a dict of names and values, not {shown(raw)}.")
+    wrong = [name for name in raw if not isinstance(name, str)]
+    if wrong:
+        raise ConfigError(f"The name of a setting must be a str, not {shown(wrong[0])}.")
+    return list(raw.items())
 
 
 def _find(name: str, client: Client) -> Setting | None:
@@ -400,11 +433,13 @@ def _find(name: str, client: Client) -> Setting | None:
     known = [s.name for s in SETTINGS if client in s.clients]
     near = difflib.get_close_matches(lowered, known, n=1)
     hint = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(sorted(known))}."
-    raise ConfigError(f"There is no {client} setting {name!r}.{hint}", option=name)
+    raise ConfigError(f"There is no {client} setting {shown(name)}.{hint}", option=name)
 
 
 def _as_given(setting: Setting, value: object) -> object:
     """As text, the way a configuration file would have it; functions as they are."""
     if setting.parse is callback:
         return value
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if setting.parse is identifier and isinstance(value, (bool, float)):
+        raise ConfigError(f"Setting {setting.name} is {shown(value)}: it takes a str.")
+    return setting_text(setting.name, value)

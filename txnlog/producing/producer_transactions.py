@@ -10,6 +10,9 @@ abort     always ends in a write where something of the transaction may be under
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -40,6 +43,12 @@ class _Positions:
     generation: int
     member_id: str
     end: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+def new_owner(client_id: str) -> Owner:
+    """A session of this process, under a run id of its own."""
+    run_id = f"{client_id}-{uuid.uuid4()}"
+    return Owner(run_id=run_id, host=socket.gethostname(), pid=os.getpid())
 
 
 class ProducerTransactions:
