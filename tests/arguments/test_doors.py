@@ -6,27 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.admin.worlds import admin
 from tests.arguments.cold_reader import objects, read_everything
 from tests.coordinator.processes import process, world
-from tests.producer.worlds import Reports, group, producer, started
+from tests.producer.worlds import group, started
 from txnlog.admin import (
     AbortTransactionSpec,
-    AdminClient,
     ConsumerGroupTopicPartitions,
     NewPartitions,
     NewTopic,
 )
-from txnlog.config import parse_config
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ConfigError,
     InvalidPartitionsError,
-    InvalidRecordError,
-    InvalidTopicError,
     OffsetMetadataTooLargeError,
     TxnLogError,
 )
@@ -45,13 +40,17 @@ def consumer(shared: SharedMemory, **config: object) -> Consumer:
     return made
 
 
+def told(futures: Any) -> None:
+    """Raise what the futures of an operator's call hold."""
+    for future in futures.values():
+        future.result()
+
+
 def refused(shared: SharedMemory, call: Callable[[], Any]) -> Exception:
     """What a call raises, or its future; nothing was written, and everything can be read."""
     before = objects(shared)
     with pytest.raises((TxnLogError, TypeError)) as caught:
-        futures = call()
-        for future in futures.values():
-            future.result()
+        told(call())
     assert objects(shared) == before
     read_everything(shared)
     return caught.value
@@ -147,6 +146,21 @@ def test_partition_that_cannot_be_is_not_committed(where: tuple[Any, Any]) -> No
     shared = world()
     made = consumer(shared)
     refused(shared, lambda: made.commit(offsets=[TopicPartition(*where, 1)], asynchronous=False))
+
+
+def test_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
+    """Its repr raises, or is as long as a book: the message names it, and stays short."""
+
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    shared = world()
+    made = consumer(shared)
+    for value in (Silent(), 10**5_000, "x" * 10**6):
+        wrong = [TopicPartition("orders", 0, value)]  # type: ignore[arg-type]
+        error = refused(shared, lambda wrong=wrong: made.commit(offsets=wrong))
+        assert len(str(error)) < 400
 
 
 def test_numpy_integers_become_ints() -> None:
@@ -261,199 +275,3 @@ def test_spec_or_id_of_another_type_is_refused() -> None:
             ops.abort_transaction(wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="reason"):
         ops.fence_producers(["tx"], reason="\ud800")
-
-
-# --- Records --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partition", [1.0, True, False, np.float64(1), "1", None, float("nan")])
-@pytest.mark.parametrize("name", [None, "tx"])
-def test_partition_of_a_wrong_type_is_refused_at_the_call(partition: Any, name: Any) -> None:
-    """produce(partition=1.0) stopped the thread, and no callback ever came."""
-    shared = world()
-    made, told = producer(shared, name), Reports()
-    if name:
-        made.init_transactions()
-        made.begin_transaction()
-    for _ in range(2):
-        with pytest.raises(TypeError, match="partition"):
-            made.produce("orders", "lost", partition=partition, on_delivery=told)
-        made.produce("orders", "kept", partition=np.int64(1), on_delivery=told)
-    made.flush() if name is None else made.commit_transaction()
-    made.poll(0)
-    assert told.offsets == [("orders", 1, 0), ("orders", 1, 1)]
-    read_everything(shared)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"value": "\ud800"},
-        {"key": "\udfff"},
-        {"headers": {"h": "\ud800"}},
-        {"headers": {"\ud800": b"x"}},
-        {"headers": [("h", 5)]},
-        {"headers": "text"},
-        {"headers": 5},
-        {"timestamp": 1.0},
-        {"timestamp": True},
-        {"timestamp": 0.0},
-        {"timestamp": 2**63},
-        {"timestamp": -1},
-        {"on_delivery": "print"},
-        {"callback": 5},
-        {"value": 5},
-        {"key": 5.0},
-        {"topic": b"orders"},
-        {"topic": None},
-        {"topic": ["orders"]},
-        {"topic": "x" * 250},
-        {"topic": "\ud800"},
-    ],
-)
-def test_record_that_is_none_is_refused_at_the_call(wrong: dict[str, Any]) -> None:
-    """Later there is nobody to tell, and the other records of the batch would go with it."""
-    shared = world()
-    made = producer(shared)
-    given = {"topic": "orders", "value": b"x", **wrong}
-    with pytest.raises((TypeError, InvalidRecordError, InvalidTopicError)):
-        made.produce(**given)
-    made.produce("orders", "kept", timestamp=None)  # type: ignore[arg-type]
-    assert made.flush() == 0
-    assert read_everything(shared).records["orders"] == [b"kept"]
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"partition": pa.array([1.0])},
-        {"partition": pa.array([True])},
-        {"partition": pa.array(["1"])},
-        {"partition": pa.array([2**31])},
-        {"timestamp": pa.array([2**62])},
-        {"timestamp": pa.array([True])},
-        {"timestamp": pa.array([2**60], pa.timestamp("s", "UTC"))},
-        {"headers": pa.array([[{"key": "h", "value": 5}]])},
-    ],
-)
-def test_arrow_column_of_a_wrong_type_is_refused(columns: dict[str, pa.Array]) -> None:
-    """Arrow would make partition 1 of True, and wrap a time that is too large."""
-    shared = world()
-    made = producer(shared)
-    with pytest.raises(InvalidRecordError):
-        made.produce_batch("orders", pa.table({"value": pa.array([b"x"]), **columns}))
-    assert made.flush() == 0
-    assert read_everything(shared).records["orders"] == []
-
-
-def test_arrow_headers_that_are_no_utf8_are_refused() -> None:
-    """Arrow believes what an array says of itself; every reader of the file would fail."""
-    shared = world()
-    made = producer(shared)
-    broken = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
-    )
-    struct = pa.StructArray.from_arrays([broken, pa.array([b"v"])], names=["key", "value"])
-    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), struct)
-    with pytest.raises(InvalidRecordError, match="headers"):
-        made.produce_batch("orders", pa.table({"value": pa.array([b"x"]), "headers": headers}))
-
-
-def test_state_of_another_type_completes_nothing() -> None:
-    """Bytes of the right state are another state, which would abort a prepared transaction."""
-    shared = world()
-    made = started(shared)
-    made.begin_transaction()
-    made.produce("orders", "kept")
-    state = made.prepare_transaction()
-    with pytest.raises(TypeError, match="state"):
-        made.complete_transaction(state.encode())  # type: ignore[arg-type]
-    assert made.complete_transaction(state)
-    assert read_everything(shared).records["orders"] == [b"kept"]
-
-
-@pytest.mark.parametrize("timeout", ["1", True, b"1", float("nan"), [1], 1j])
-def test_timeout_that_is_no_number_is_refused(timeout: Any) -> None:
-    """A NaN is over never, or always."""
-    shared = world()
-    reader, made, tx = consumer(shared), producer(shared), started(shared)
-    tx.begin_transaction()
-    calls: list[Callable[[], Any]] = [
-        lambda: reader.poll(timeout),
-        lambda: reader.consume(1, timeout),
-        lambda: reader.committed([TopicPartition("orders", 0)], timeout),
-        lambda: made.poll(timeout),
-        lambda: made.flush(timeout),
-        lambda: tx.commit_transaction(timeout),
-    ]
-    for call in calls:
-        with pytest.raises((TypeError, ConfigError), match="timeout"):
-            call()
-
-
-@pytest.mark.parametrize("count", [-1, 1.0, True, "1", 2**31])
-def test_number_of_messages_that_is_none_is_refused(count: Any) -> None:
-    """consume(1.0) and consume(-1) waited for ever."""
-    reader = consumer(world())
-    for call in (reader.consume, reader.consume_batch):
-        if count != 2**31 or call == reader.consume:
-            with pytest.raises((TypeError, ConfigError), match="num_"):
-                call(count)
-    assert reader.consume(0) == []
-    assert reader.consume_batch(0).num_rows == 0
-
-
-# --- Settings -------------------------------------------------------------------------------------
-
-ROOT = {"txnlog.root": "/data"}
-
-
-def test_none_in_settings_means_not_set() -> None:
-    """`transactional.id: None` was the id "None", which all such producers fenced each other by."""
-    given = {**ROOT, "path": None, "transactional.id": None, "linger.ms": None, "on_delivery": None}
-    config = parse_config({**given, "storage.secret": None}, "producer")
-    assert config.get("transactional.id") is None
-    assert not config.is_set("linger.ms")
-    assert config.get("linger.ms") == 5
-    assert config.storage == {}
-    assert parse_config({**ROOT, "group.id": None}, "consumer").get("group.id") is None
-    assert AdminClient({**ROOT, "client.id": None})._config.get("client.id") == "txnlog"
-
-
-@pytest.mark.parametrize("name", ["group.id", "group.instance.id", "client.id"])
-@pytest.mark.parametrize(
-    "wrong", [b"g", 1.0, True, "", " ", "\ud800", "x" * 32_768, "ä" * 16_384, ["g"], object()]
-)
-def test_id_that_is_no_text_of_kafka_is_refused(name: str, wrong: Any) -> None:
-    """group.id=b"g" was the group named b'g', and a surrogate failed at the first commit."""
-    with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as caught:
-        parse_config({**ROOT, name: wrong}, "consumer")
-    assert len(str(caught.value)) < 400
-    parse_config({**ROOT, name: "ä" * 16_383}, "consumer")
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("transaction.timeout.ms", 2**31),
-        ("transaction.timeout.ms", 1.5),
-        ("transaction.timeout.ms", "9" * 5_000),
-        ("batch.size", 2**31),
-        ("linger.ms", 2**63),
-        ("num.partitions", 100_001),
-        ("transaction.state.log.num.partitions", 2**31 - 1),
-        ("buffer.memory", float("inf")),
-        ("on_delivery", 5),
-        (5, 5),
-    ],
-)
-def test_number_beyond_kafkas_type_is_refused(name: Any, wrong: Any) -> None:
-    """A member's time-out of 2**70 ms is a number that no reader of the group's row takes."""
-    with pytest.raises(ConfigError):
-        parse_config({**ROOT, name: wrong}, "producer")
-
-
-def test_settings_that_are_no_dict_are_refused() -> None:
-    """With what to give, and not with an AttributeError."""
-    with pytest.raises(ConfigError, match="dict"):
-        parse_config("txnlog.root=/data", "producer")  # type: ignore[arg-type]

@@ -20,14 +20,13 @@ def to_timestamp_ms(value: Any) -> int:
     """Milliseconds since 1970; None is 0. Raises TypeError, InvalidRecordError."""
     if value is None:
         return 0
-    timestamp_ms = arguments.integer("timestamp", value, refusal=InvalidRecordError)
-    if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
-        raise InvalidRecordError(
-            f"timestamp {timestamp_ms} is no time of a record: give milliseconds since "
-            "1970-01-01T00:00:00Z, or 0 for now. The record was not taken.",
-            timestamp=timestamp_ms,
-        )
-    return timestamp_ms
+    return arguments.integer(
+        "timestamp, in milliseconds since 1970,",
+        value,
+        least=0,
+        most=TIMESTAMP_MS_MAX,
+        refusal=InvalidRecordError,
+    )
 
 
 def to_place(topic: Any, partition: Any) -> tuple[str, int]:
