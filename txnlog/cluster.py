@@ -85,6 +85,7 @@ class Cluster:
         create: bool = False,
     ) -> Cluster:
         """The process's own instance for this root: Spark's workers live across micro-batches."""
+        root = checked_root(root)
         key = (
             os.getpid(),
             threading.get_ident(),

@@ -48,7 +48,7 @@ Client = Producer | Consumer | AdminClient
 CLIENTS = (Producer, Consumer, AdminClient)
 ALLOWED = (TxnLogError, TypeError, ValueError)
 STEPS_MAX = 12
-SLEEPS_MAX = 3_000
+SLEEPS_MAX = 1_000
 
 
 class WaitsForEver(BaseException):
