@@ -8,20 +8,23 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from txnlog import arguments
 from txnlog.coordinator import TransactionCoordinator
 from txnlog.errors import (
-    ConfigError,
     CorruptLogError,
     ForeignTableError,
+    InvalidPartitionsError,
     NotCoordinatorError,
     StorageError,
     TxnLogError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.groups import GroupCoordinator
+from txnlog.option_values import positive_int
+from txnlog.options import checked_root
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
-from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.protocol.topics import INTERNAL_PREFIX, PARTITIONS_MAX, TOPIC_NAME, check_topic_name
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.forced_deletion import delete_unreadable
@@ -34,6 +37,8 @@ R = TypeVar("R")
 logger = logging.getLogger("txnlog")
 
 NUM_PARTITIONS_DEFAULT = 4
+SHARDS_MAX = 1_000
+"""Each is a table, made with the cluster. Kafka's default is 50."""
 
 
 class Cluster:
@@ -61,13 +66,14 @@ class Cluster:
     ) -> Cluster:
         """Open the cluster at `root`, making it first if `create` says so.
 
-        Raises ConfigError when there is none, UnsupportedStoreError when the store has no working
-        conditional put.
+        Raises ConfigError when there is none or `root` is not absolute, UnsupportedStoreError when
+        the store has no working conditional put.
         """
+        shards = arguments.integer("shards", shards, least=1, most=SHARDS_MAX)
         if isinstance(root, ObjectStore):
             store = root
         else:
-            store = ObjectStore.from_url(root, storage_options, create=create)
+            store = ObjectStore.from_url(checked_root(root), storage_options, create=create)
         cluster = cls(store, settings=settings)
         if cluster._meta.open(create=create, shards=shards):
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
@@ -85,6 +91,7 @@ class Cluster:
         create: bool = False,
     ) -> Cluster:
         """The process's own instance for this root: Spark's workers live across micro-batches."""
+        root = checked_root(root)
         key = (
             os.getpid(),
             threading.get_ident(),
@@ -207,9 +214,16 @@ class Cluster:
         config: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> TopicLog:
-        """Create a topic. Raises InvalidTopicError, TopicAlreadyExistsError unless exist_ok."""
-        log = self.topic_log(check_topic_name(name))
+        """Create a topic.
+
+        `config` holds checked values (txnlog.topic_configs.check_configs). Raises
+        InvalidTopicError, InvalidPartitionsError, TopicAlreadyExistsError unless exist_ok.
+        """
+        log = self.topic_log(arguments.topic("topic", name))
         count = NUM_PARTITIONS_DEFAULT if partitions is None else partitions
+        count = arguments.integer(
+            "partitions", count, least=1, most=PARTITIONS_MAX, refusal=InvalidPartitionsError
+        )
         log.create(partitions=count, config=config or {}, exist_ok=exist_ok)
         return log
 
@@ -296,6 +310,5 @@ def settings_from_environment() -> LogSettings:
     text = os.environ.get("TXNLOG_CHECKPOINT_INTERVAL")
     if text is None:
         return LogSettings()
-    if not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"TXNLOG_CHECKPOINT_INTERVAL={text!r} is not a number of commits >= 1.")
-    return LogSettings(checkpoint_interval=int(text))
+    interval = positive_int("TXNLOG_CHECKPOINT_INTERVAL", text)
+    return LogSettings(checkpoint_interval=interval)

@@ -323,6 +323,28 @@ class TransactionAbortedError(TxnLogError):
 # -- clients -------------------------------------------------------------------------------------
 
 
+class UnexpectedError(TxnLogError):
+    """An exception that is no TxnLogError ended this request alone; it is the `__cause__`.
+
+    Whether the request was written is not known. Kafka: UNKNOWN_SERVER_ERROR.
+    """
+
+    code = -1
+    abortable = True
+
+
+def unexpected(error: Exception, doing: str) -> TxnLogError:
+    """The error itself if it is one of ours, else an UnexpectedError that names what was done."""
+    if isinstance(error, TxnLogError):
+        return error
+    found = UnexpectedError(
+        f"{doing} ended in {type(error).__name__}: {error}. This is a bug in txnlog or in what it "
+        "calls; please report it with the traceback in the log."
+    )
+    found.__cause__ = error
+    return found
+
+
 class RecordPurgedError(TxnLogError):
     """The record was thrown away by purge() before it was delivered."""
 
@@ -347,6 +369,12 @@ class TransactionalIdNotFoundError(TxnLogError):
 
 
 # -- groups --------------------------------------------------------------------------------------
+
+
+class OffsetMetadataTooLargeError(TxnLogError):
+    """Metadata of an offset above offset.metadata.max.bytes; nothing was committed."""
+
+    code = 12
 
 
 class IllegalGenerationError(TxnLogError):

@@ -204,6 +204,9 @@ class Housekeeper:
         except TxnLogError as error:
             logger.warning("The lease of %s could not be taken: %s", self._cluster, error)
             return self._settings.abort_interval_ms
+        except Exception:
+            logger.exception("The lease of %s could not be taken", self._cluster)
+            return self._settings.abort_interval_ms
         held, other = self._lease.is_held, self._lease.other
         if held != self._was_held:
             self._was_held = held
@@ -217,6 +220,10 @@ class Housekeeper:
             count = duty.act()
         except TxnLogError as error:
             logger.warning("Housekeeping, %s, will be tried again: %s", duty.name, error)
+            return
+        except Exception:
+            # A bug in one duty must not end the others.
+            logger.exception("Housekeeping, %s, will be tried again", duty.name)
             return
         if count:
             logger.info("Housekeeping, %s: %d", duty.name, count)

@@ -57,6 +57,9 @@ class Sweeper:
             self._refused = True
         except TxnLogError as error:
             logger.warning("Sweeping %s failed, it will be tried again: %s", self._cluster, error)
+        except Exception:
+            # A client sweeps for others: a bug there ends no call of its own user.
+            logger.exception("Sweeping %s failed, it will be tried again", self._cluster)
 
     def sweep(self) -> int:
         """One look at everything; how many transactions and entries were settled.

@@ -24,6 +24,7 @@ from txnlog.errors import (
     RebalanceInProgressError,
     TxnLogError,
     UnstableOffsetCommitError,
+    unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.protocol.group_metadata import Group, Positions
@@ -204,7 +205,7 @@ class GroupSession:
         member_id, generation = self.membership.member_id, self.generation
 
         def job() -> None:
-            error = None
+            error: TxnLogError | None = None
             try:
                 self._second.groups.commit(
                     self.settings.group_id,
@@ -213,8 +214,10 @@ class GroupSession:
                     member_id=member_id,
                     metadata=notes,
                 )
-            except TxnLogError as refused:
-                error = refused
+            except Exception as refused:
+                if not isinstance(refused, TxnLogError):
+                    logger.exception("A commit of offsets ended in a bug")
+                error = unexpected(refused, "Committing offsets")
             self._done.put(lambda: on_done(error))
 
         self._start_thread()

@@ -47,8 +47,8 @@ def check_topic_name(name: str, *, internal: bool = False) -> str:
     """Kafka's rule for names (R64). Raises InvalidTopicError saying what is allowed."""
     if not TOPIC_NAME.match(name) or name in (".", ".."):
         raise InvalidTopicError(
-            f"Topic name {name!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' "
-            "and '-', and not '.' or '..'.",
+            f"Topic name {name[:249]!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, "
+            "'.', '_' and '-', and not '.' or '..'.",
             topic=name,
         )
     if name.startswith(INTERNAL_PREFIX) and not internal:
