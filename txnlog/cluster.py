@@ -19,6 +19,7 @@ from txnlog.groups import GroupCoordinator
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.storage import cluster_log
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.objects import ObjectStore
@@ -63,7 +64,9 @@ class Cluster:
         else:
             store = ObjectStore.from_url(root, storage_options, create=create)
         cluster = cls(store, settings=settings)
-        if cluster._meta.open(create=create, shards=shards):
+        was_made = cluster._meta.open(create=create, shards=shards)
+        store.watch_folder(cluster_log.PATH, cluster._check_same)
+        if was_made:
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
             cluster.offsets_log()
             for number in range(cluster.shards):
@@ -106,6 +109,22 @@ class Cluster:
     def shards(self) -> int:
         return self._meta.shards
 
+    def _check_same(self) -> None:
+        """Raise NotCoordinatorError when another cluster is at this root than was opened.
+
+        Asked after the root was gone: what was mounted in its place may be something else.
+        """
+        store = ObjectStore.from_url(self.root, create=False, clock=self.store.clock)
+        found = ClusterLog(store, settings=self.settings)
+        found.open(create=False)
+        if found.cluster_id != self.cluster_id:
+            raise NotCoordinatorError(
+                f"The cluster at {self.root} has id {found.cluster_id}, and this process opened "
+                f"{self.cluster_id}: the root was gone in between, and something else is mounted "
+                "there now. Nothing was written. Mount the former root again, or restart.",
+                root=self.root,
+            )
+
     # -- topics ----------------------------------------------------------------------------------
 
     def topic(self, name: str, *, internal: bool = False) -> TopicLog:
@@ -116,6 +135,7 @@ class Cluster:
         log = self.topic_log(name, internal=internal)
         log.refresh()
         if not log.exists:
+            self.store.check_folder(cluster_log.PATH)
             raise UnknownTopicOrPartitionError(
                 f"There is no topic {name!r} at {self.root}{self._others(name)}. Create it first, "
                 "or correct the name.",

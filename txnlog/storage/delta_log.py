@@ -20,9 +20,9 @@ from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
     LogGapError,
+    NothingWrittenError,
     ObjectNotFoundError,
     StorageError,
-    StorePermissionError,
     TxnLogError,
     UnsupportedProtocolError,
 )
@@ -171,6 +171,8 @@ class DeltaLog:
             try:
                 data = self.store.get(source)
             except ObjectNotFoundError:
+                if self.exists:
+                    self.store.check_folder(f"{self.path}/_delta_log")
                 if self._trusted():
                     self._confirmed_ms = sent_ms
                 else:
@@ -243,6 +245,13 @@ class DeltaLog:
         """Replace the view; memory stays as it was when something cannot be read."""
         self._confirmed_ms = None
         commits = []
+        if self.exists and not files.commits and files.newest_checkpoint is None:
+            self.store.check_folder(f"{self.path}/_delta_log")
+            raise LogGapError(
+                f"{self.store.url}/{self.path}/_delta_log: no file of this log is left, and "
+                f"version {self.version} was there. Restore the folder from a backup.",
+                file=f"{self.path}/_delta_log",
+            )
         if files.newest_checkpoint is not None:
             commits.append(checkpoints.read_checkpoint(self.store, files))
         elif files.commits and files.commits[0] != 0:
@@ -342,7 +351,7 @@ class DeltaLog:
 
         Conflict: refresh, decide again. Unknown: refresh, look whether the effect is there, and
         only then decide again. On Committed the view has the commit already. Raises
-        StorePermissionError when the store refused and nothing can have been written.
+        NothingWrittenError when nothing can have been written: no permission, no space, ...
         """
         if self._confirmed_ms is None:
             raise RuntimeError(f"{self!r}: commit before refresh")
@@ -352,6 +361,8 @@ class DeltaLog:
         commit = Commit(self.version + 1, info, tuple(actions))
         path = commit_path(self.path, commit.version)
         self._last_writer = False
+        if commit.version == 0:
+            self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
         landed = self._put_until_settled(path, encode_commit(info, actions), info.write_id)
         if landed is None or not self._trusted():
@@ -373,7 +384,7 @@ class DeltaLog:
             try:
                 if self.store.put_if_absent(path, data):
                     return True
-            except StorePermissionError:
+            except NothingWrittenError:
                 if doubtful:
                     return None
                 raise
