@@ -18,6 +18,7 @@ import numpy as np
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol import sequences
 from txnlog.protocol.batches import ABORTED, NONE, ONGOING, BatchHeader, HeaderColumns
+from txnlog.protocol.decoding import check_partition_number, to_int64
 from txnlog.protocol.txn_memory import TxnMemory
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
@@ -150,7 +151,7 @@ class TopicState:
         self.topic_id = topic_id
         self.config = dict(config)
         self.deleted = deleted
-        self._grow(int(config.get("partitions", "1")))
+        self._grow(check_partition_number(to_int64(config.get("partitions", "1")) - 1) + 1)
 
     def add(self, batch: BatchHeader) -> None:
         self._grow(batch.partition + 1)
@@ -213,7 +214,9 @@ class TopicState:
         prefix += slash
         if prefix not in (END_PREFIX, *_BOUNDS):
             return
-        partition = int(number)
+        partition = check_partition_number(to_int64(number))
+        if version < 0:
+            raise ValueError(f"txn {app_id} has version {version}")
         self._grow(partition + 1)
         state = self.partitions[partition]
         if prefix == END_PREFIX:

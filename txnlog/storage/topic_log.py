@@ -22,6 +22,7 @@ from txnlog.protocol.batches import (
     header_from_values,
     headers_from_columns,
 )
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
 from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
@@ -31,8 +32,6 @@ from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions, meta
 from txnlog.storage.transact import transact
 
 R = TypeVar("R")
-
-PARTITIONS_MAX = 100_000
 
 _HEADER = {
     "type": "struct",
