@@ -39,6 +39,7 @@ from txnlog.storage.log_files import (
 )
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.storage.seals import check_span, read_seal
+from txnlog.storage.store_errors import is_out_of_memory, out_of_memory
 
 if TYPE_CHECKING:
     from txnlog.storage.delta_log import DeltaLog, LogSettings
@@ -73,6 +74,8 @@ def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
         table = file.read_row_groups(groups, _WANTED, use_threads=False)
         actions = _actions(table)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"{store.url}/{path}", path) from error
         raise CorruptLogError(
             f"{store.url}/{path}: this checkpoint is truncated or garbled ({error}). Delete it if "
             "an older checkpoint and all commits after that are there, else restore it.",

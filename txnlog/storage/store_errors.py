@@ -23,6 +23,8 @@ from txnlog.storage.local_disk import IrregularFileError, NothingWrittenOSError,
 WHOLE_BYTES_MAX = 1 << 30
 """Largest object that is read, or written to be read, at once: a log file is far smaller."""
 
+_MEMORY_SIGNS = ("std::bad_alloc", "Cannot allocate memory", "malloc of size")
+
 FAILURES = (
     obstore_exceptions.BaseError,
     IrregularFileError,
@@ -56,7 +58,7 @@ def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: b
         return ObjectNotFoundError(f"{where}: no such object.", path=path)
     if isinstance(error, IrregularFileError | TooLargeError):
         return _unlike_ours(error, where, path)
-    if isinstance(error, MemoryError):
+    if is_out_of_memory(error):
         return out_of_memory(where, path)
     # A put on a local disk that had no permission after its file was there is doubtful.
     if not (is_local and verb == "put") and _is_refusal(error):
@@ -72,6 +74,11 @@ def out_of_memory(where: str, path: str) -> OutOfMemoryError:
         "Give the process more memory, or let it do less at a time.",
         file=path,
     )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of a library means that memory ran out, whatever its type."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _MEMORY_SIGNS)
 
 
 def folder_gone(where: str, path: str) -> FolderNotFoundError:
