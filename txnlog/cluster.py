@@ -22,9 +22,11 @@ from txnlog.errors import (
 from txnlog.groups import GroupCoordinator
 from txnlog.option_values import positive_int
 from txnlog.options import checked_root
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
-from txnlog.protocol.topics import INTERNAL_PREFIX, PARTITIONS_MAX, TOPIC_NAME, check_topic_name
+from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.storage import cluster_log
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.forced_deletion import delete_unreadable
@@ -75,7 +77,9 @@ class Cluster:
         else:
             store = ObjectStore.from_url(checked_root(root), storage_options, create=create)
         cluster = cls(store, settings=settings)
-        if cluster._meta.open(create=create, shards=shards):
+        was_made = cluster._meta.open(create=create, shards=shards)
+        store.watch_folder(cluster_log.PATH, cluster._check_same)
+        if was_made:
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
             cluster.offsets_log()
             for number in range(cluster.shards):
@@ -119,6 +123,22 @@ class Cluster:
     def shards(self) -> int:
         return self._meta.shards
 
+    def _check_same(self) -> None:
+        """Raise NotCoordinatorError when another cluster is at this root than was opened.
+
+        Asked after the root was gone: what was mounted in its place may be something else.
+        """
+        store = ObjectStore.from_url(self.root, create=False, clock=self.store.clock)
+        found = ClusterLog(store, settings=self.settings)
+        found.open(create=False)
+        if found.cluster_id != self.cluster_id:
+            raise NotCoordinatorError(
+                f"The cluster at {self.root} has id {found.cluster_id}, and this process opened "
+                f"{self.cluster_id}: the root was gone in between, and something else is mounted "
+                "there now. Nothing was written. Mount the former root again, or restart.",
+                root=self.root,
+            )
+
     # -- topics ----------------------------------------------------------------------------------
 
     def topic(self, name: str, *, internal: bool = False) -> TopicLog:
@@ -129,6 +149,7 @@ class Cluster:
         log = self.topic_log(name, internal=internal)
         log.refresh()
         if not log.exists:
+            self.store.check_folder(cluster_log.PATH)
             raise UnknownTopicOrPartitionError(
                 f"There is no topic {name!r} at {self.root}{self._others(name)}. Create it first, "
                 "or correct the name.",

@@ -147,7 +147,21 @@ class ObjectNotFoundError(TxnLogError):
     """No object at that path."""
 
 
-class StorePermissionError(StorageError):
+class NothingWrittenError(StorageError):
+    """A write failed before anything of it could be seen: no space, too many open files, ..."""
+
+
+class FolderNotFoundError(NothingWrittenError):
+    """A table's folder is not there: its file system was unmounted, or the folder removed."""
+
+
+class OutOfMemoryError(TxnLogError, MemoryError):
+    """This process has not enough memory to read or write a file; the file may be whole."""
+
+    retriable = True
+
+
+class StorePermissionError(NothingWrittenError):
     """The store refused for lack of permission; nothing was written."""
 
     code = 31

@@ -27,8 +27,8 @@ from txnlog.option_values import (
 from txnlog.options import (
     warn_once,
 )
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.expiry import DELIVERY_TIMEOUT_MS_DEFAULT
-from txnlog.protocol.topics import PARTITIONS_MAX
 
 Client = Literal["consumer", "producer", "admin"]
 Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | None

@@ -94,11 +94,16 @@ def producer_key(app_id: str) -> int | tuple[int, int] | None:
     if not app_id.startswith(TXN_PREFIX):
         return None
     first, dash, number = app_id[len(TXN_PREFIX) :].partition("-")
-    if not first.isdigit():
+    if not _is_number(first):
         return None
     if not dash:
         return int(first)
-    return (int(first), int(number)) if number.isdigit() else None
+    return (int(first), int(number)) if _is_number(number) else None
+
+
+def _is_number(text: str) -> bool:
+    """Digits of an id that one of our processes may have given out."""
+    return text.isdecimal() and len(text) <= 18
 
 
 def is_horizon(app_id: str) -> bool:
