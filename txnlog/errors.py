@@ -147,7 +147,21 @@ class ObjectNotFoundError(TxnLogError):
     """No object at that path."""
 
 
-class StorePermissionError(StorageError):
+class NothingWrittenError(StorageError):
+    """A write failed before anything of it could be seen: no space, too many open files, ..."""
+
+
+class FolderNotFoundError(NothingWrittenError):
+    """A table's folder is not there: its file system was unmounted, or the folder removed."""
+
+
+class OutOfMemoryError(TxnLogError, MemoryError):
+    """This process has not enough memory to read or write a file; the file may be whole."""
+
+    retriable = True
+
+
+class StorePermissionError(NothingWrittenError):
     """The store refused for lack of permission; nothing was written."""
 
     code = 31
@@ -323,6 +337,28 @@ class TransactionAbortedError(TxnLogError):
 # -- clients -------------------------------------------------------------------------------------
 
 
+class UnexpectedError(TxnLogError):
+    """An exception that is no TxnLogError ended this request alone; it is the `__cause__`.
+
+    Whether the request was written is not known. Kafka: UNKNOWN_SERVER_ERROR.
+    """
+
+    code = -1
+    abortable = True
+
+
+def unexpected(error: Exception, doing: str) -> TxnLogError:
+    """The error itself if it is one of ours, else an UnexpectedError that names what was done."""
+    if isinstance(error, TxnLogError):
+        return error
+    found = UnexpectedError(
+        f"{doing} ended in {type(error).__name__}: {error}. This is a bug in txnlog or in what it "
+        "calls; please report it with the traceback in the log."
+    )
+    found.__cause__ = error
+    return found
+
+
 class RecordPurgedError(TxnLogError):
     """The record was thrown away by purge() before it was delivered."""
 
@@ -347,6 +383,12 @@ class TransactionalIdNotFoundError(TxnLogError):
 
 
 # -- groups --------------------------------------------------------------------------------------
+
+
+class OffsetMetadataTooLargeError(TxnLogError):
+    """Metadata of an offset above offset.metadata.max.bytes; nothing was committed."""
+
+    code = 12
 
 
 class IllegalGenerationError(TxnLogError):

@@ -12,7 +12,10 @@ from typing import TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.failures import Failures
-from txnlog.protocol.expiry import PRODUCER_ID_EXPIRATION_MS_DEFAULT
+from txnlog.protocol.expiry import (
+    PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    check_producer_id_expiration,
+)
 from txnlog.protocol.producer_expiry import MARKER_AGE_MS_MIN, ExpiryLimits, prepare_expiry
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.txn_memory import TXN_PREFIX, VACUUM_AGE_MS_DEFAULT
@@ -38,7 +41,8 @@ class Hygiene:
     """Cleans one cluster. The constructor does no I/O.
 
     `log_retention_ms` is how long log files stay, `vacuum_age_ms` files that nobody names or that
-    were removed. Raises ConfigError for less than an hour.
+    were removed. Raises ConfigError for less than an hour, and for a `producer_id_expiration_ms`
+    that is too short.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Hygiene:
         vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     ) -> None:
+        check_producer_id_expiration(producer_id_expiration_ms)
         self._cluster = cluster
         self._store = cluster.store
         self._log_settings = cluster.settings

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txnlog.admin import AdminClient
+from txnlog.option_values import timestamp_ms
 from txnlog.options import STORAGE_PREFIX, StoreSettings
 
 CLIENT_ID = "txnlog-cli"
@@ -128,8 +129,8 @@ def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 def parse_time_ms(option: str, value: str) -> int:
     """Milliseconds since 1970, or an ISO 8601 time (UTC where it names no zone)."""
-    if value.isdigit():
-        return int(value)
+    if value.isascii() and value.isdigit():
+        return timestamp_ms(option, value)
     try:
         at = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:
@@ -145,7 +146,11 @@ def format_time(time_ms: int) -> str:
     """A time for people; "-" where it is not known."""
     if time_ms < 0:
         return "-"
-    at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    try:
+        at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        # Records may have any time of 64 bits; a calendar of Python's ends with the year 9999.
+        return f"{time_ms}ms"
     return at.isoformat("T", "milliseconds").replace("+00:00", "Z")
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from txnlog import arguments
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
 from txnlog.errors import (
@@ -24,13 +25,19 @@ from txnlog.errors import (
 )
 from txnlog.forking import refusal, watch
 from txnlog.producing.accumulator import Accumulator, Destination, OnDelivery, Table
-from txnlog.producing.arguments import HeadersArgument, to_bytes, to_headers, to_timestamp_ms
 from txnlog.producing.arrow_records import Records, check_records, to_records
-from txnlog.producing.deadlines import Deadline
+from txnlog.producing.deadlines import Deadline, exhausted
 from txnlog.producing.deliveries import Deliveries
-from txnlog.producing.destinations import Destinations, check_record, exhausted
+from txnlog.producing.destinations import Destinations, check_record
 from txnlog.producing.producer_transactions import ProducerTransactions, new_owner
 from txnlog.producing.publishing import Deferred, Outlet
+from txnlog.producing.record_arguments import (
+    HeadersArgument,
+    to_bytes,
+    to_headers,
+    to_place,
+    to_timestamp_ms,
+)
 from txnlog.producing.requests import Idempotent
 from txnlog.producing.sender import Sender
 from txnlog.protocol.producer_states import (
@@ -156,24 +163,25 @@ class RecordProducer:
 
         `timestamp` in ms since 1970, 0: now. In a deferred transaction the callback comes after the
         commit, with the offset that it gave out. Raises RecordTooLarge-, UnknownTopicOrPartition-,
-        InvalidTxnState-, InvalidRecordError, BufferExhaustedError. Then nothing was taken.
+        InvalidTxnState-, InvalidTopic-, InvalidRecordError, BufferExhaustedError, and TypeError
+        for a value of the wrong type. Then nothing was taken.
         """
         if value.__class__ is not bytes and value is not None:
             value = to_bytes(value, "value")
         if key.__class__ is not bytes and key is not None:
             key = to_bytes(key, "key")
-        size_bytes = RECORD_OVERHEAD_BYTES
-        if value is not None:
-            size_bytes += len(value)
-        if key is not None:
-            size_bytes += len(key)
+        size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
         named = None
-        if headers:
+        if headers is not None:
             named, headers_bytes = to_headers(headers)
             size_bytes += headers_bytes
-        if timestamp:
+        if timestamp.__class__ is not int or timestamp:
             timestamp = to_timestamp_ms(timestamp)
+        if partition.__class__ is not int or topic.__class__ is not str:
+            topic, partition = to_place(topic, partition)
         called = on_delivery or callback or self._on_delivery
+        if called is not None and not callable(called):
+            arguments.function("on_delivery", called)
         deadline: Deadline | None = None
         while True:
             accumulator = self._accumulator
@@ -198,7 +206,7 @@ class RecordProducer:
                     rows.timestamps_ms.append(timestamp or self._now_ms())
                     if partition >= 0:
                         rows.partitions[at] = partition
-                    if named is not None:
+                    if named:
                         rows.headers[at] = named
                     if called is not None:
                         rows.callbacks[at] = called
@@ -232,10 +240,12 @@ class RecordProducer:
         of one it leaves what came before, `rows_taken` rows, and is not retriable.
         """
         deadline = self._deadline("produce_batch()", None)
+        topic = arguments.topic("topic", topic)
+        called = arguments.function("on_delivery", on_delivery) or self._on_delivery
         rows_taken = 0
         try:
             for found in to_records(table, self._now_ms()):
-                self._take_table(topic, found, on_delivery or self._on_delivery, deadline)
+                self._take_table(topic, found, called, deadline)
                 rows_taken += found.records.num_rows
         except TxnLogError as error:
             if not rows_taken:
@@ -266,6 +276,7 @@ class RecordProducer:
     def poll(self, timeout: float = 0) -> int:
         """Call the delivery callbacks that wait; wait for one for `timeout` seconds. How many."""
         self._check_usable()
+        timeout = arguments.timeout_s("timeout", timeout) or 0
         if not self._background and self._sender.publication is not None:
             with self._sender.exclusive(self._deadline("poll()", timeout)):
                 self._sender.pump()
@@ -300,6 +311,7 @@ class RecordProducer:
         """
         if self._state is ProducerState.CLOSED or self._is_forked:
             return
+        timeout = arguments.timeout_s("timeout", timeout)
         try:
             self._end_work(timeout)
         finally:
@@ -334,8 +346,8 @@ class RecordProducer:
         self.flush(timeout)
 
     def _deadline(self, call: str, timeout: float | None) -> Deadline:
-        given = timeout is not None and timeout >= 0
-        timeout_ms = timeout * 1000 if given and timeout is not None else self._block_ms
+        seconds = arguments.timeout_s("timeout", timeout)
+        timeout_ms = self._block_ms if seconds is None or seconds < 0 else seconds * 1000
         return Deadline(self._clock, call, timeout_ms)
 
     def _drain(self, deadline: Deadline) -> None:
@@ -370,11 +382,8 @@ class RecordProducer:
     def _throw_away(self, error: TxnLogError) -> None:
         """Fail everything that is not sent; nobody appends any more."""
         with self._sender.io:
-            publication = self._sender.publication
-            pieces = self._accumulator.take()
+            publication = self._sender.hand_over()
             if publication is not None:
-                for batch in self._sender.batches_of(pieces):
-                    publication.add(batch)
                 publication.discard(error)
 
     def _send_failed(self, error: TxnLogError) -> None:

@@ -34,7 +34,7 @@ from txnlog.storage.record_lists import RecordLists, from_arrow
 from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.seals import Span, make_seal, split_footer
 from txnlog.storage.small_batch import EncodedBatch
-from txnlog.storage.store_errors import failed
+from txnlog.storage.store_errors import failed, is_out_of_memory, out_of_memory
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
@@ -350,6 +350,8 @@ def store_errors(path: str, verb: str) -> Iterator[None]:
     except TxnLogError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(path, path) from error
         raise failed(path, verb, error, path=path) from error
 
 

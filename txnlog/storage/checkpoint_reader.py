@@ -31,6 +31,7 @@ from txnlog.storage.log_files import (
 )
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.seals import check_span, read_seal
+from txnlog.storage.store_errors import is_out_of_memory, out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,9 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
         file = checkpoint_edits.open_checkpoint(checkpoint.data)
         groups = checkpoint_edits.live_groups(file.metadata)
         actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
-    except MemoryError:
-        raise
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"{store.url}/{path}", path) from error
         raise _damaged(store, path, str(error)) from error
     if not any(isinstance(action, Metadata) for action in actions):
         raise _damaged(store, path, "it has no metaData")

@@ -28,7 +28,8 @@ import pyarrow as pa
 
 from txnlog.errors import ForeignTableError, StorageError, TxnLogError
 from txnlog.protocol.batches import HEADER_COLUMNS
-from txnlog.protocol.topics import END_PREFIX, PARTITIONS_MAX, end_app_id
+from txnlog.protocol.decoding import PARTITIONS_MAX
+from txnlog.protocol.topics import END_PREFIX, end_app_id
 from txnlog.protocol.txn_memory import VACUUM_AGE
 from txnlog.storage.actions import (
     ENGINE,

@@ -224,10 +224,10 @@ class RowLog(Generic[Row]):
         self._columns = columns
         self._refused = refused
 
-    def refresh(self) -> None:
-        """Tail to the head of the log."""
+    def refresh(self, *, sure: bool = False) -> None:
+        """Tail to the head of the log; `sure` as in DeltaLog.refresh."""
         try:
-            self.log.refresh()
+            self.log.refresh(sure=sure)
         except StorePermissionError as error:
             raise self._denied("read", error) from error
         except CorruptLogError:
@@ -335,9 +335,9 @@ class TransactionLog(RowLog[TransactionMetadata]):
             settings=settings,
         )
 
-    def row(self, transactional_id: str) -> TransactionMetadata | None:
-        """The row as of now."""
-        self.refresh()
+    def row(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
+        """The row as of now; `sure` as in DeltaLog.refresh."""
+        self.refresh(sure=sure)
         return self.view.rows.get(transactional_id)
 
     def transition(
