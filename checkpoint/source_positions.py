@@ -9,28 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import msgspec
 
 from checkpoint.offset_seq import OffsetSeq, damaged
 from checkpoint.reader import Checkpoint
 from txnlog.errors import CheckpointError
+from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, decode
 from txnlog.protocol.groups import GroupOffsets
 
 __all__ = ["group_positions", "source_positions"]
 
 MARK = "@"
 
-Offset = Annotated[int, msgspec.Meta(ge=0)]
-Positions = dict[str, dict[Offset, Offset]]
+Positions = dict[str, dict[PartitionNumber, Natural]]
 
 
 class _Mark(msgspec.Struct, frozen=True):
     topics: dict[str, str]
     group: str
-    generation: int
+    generation: Int64
     start: Positions = {}
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_MARK = msgspec.json.Decoder(_Mark)
+_POSITIONS = msgspec.json.Decoder(Positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +133,21 @@ def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
     for source_id, text in zip(seq.source_ids, seq.sources, strict=True):
         if text is None or not text.startswith("{"):
             continue
-        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        fields = _FIELDS.decode(text)
         if MARK not in fields:
             continue
         raw = fields.pop(MARK)
-        mark = msgspec.json.decode(raw)
+        mark = decode(_ANY, bytes(raw))
         if not isinstance(mark, dict) or mark.get("cluster") != cluster_id:
             continue
         if mark.get("group") is None:
             continue
         try:
             line = _Line(
-                mark=msgspec.json.decode(raw, type=_Mark),
-                positions=msgspec.json.decode(msgspec.json.encode(fields), type=Positions),
+                mark=decode(_MARK, bytes(raw)),
+                positions=decode(_POSITIONS, msgspec.json.encode(fields)),
             )
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise damaged(
                 file, f"the offset of source {source_id} is malformed ({error})"
             ) from error
