@@ -18,7 +18,13 @@ from txnlog.logs import configure_logging
 from txnlog.options import Options, redacted_url
 from txnlog.phases import Phases
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    LastBatch,
+    Owner,
+    StagedBatch,
+    TransactionMetadata,
+)
 from txnlog.protocol.micro_batches import is_committed
 from txnlog.sweeper import sweep_if_due
 
@@ -70,7 +76,10 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
 
 
 def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
-    """Commit a batch write: once per (txnAppId, txnVersion) where they are given."""
+    """Commit a batch write: once per topic and (txnAppId, txnVersion) where they are given.
+
+    Raises DuplicateTransactionError when only some of its topics have the pair.
+    """
     batches = _ordered(tasks)
     if not batches:
         return
@@ -79,26 +88,36 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
     cluster = Cluster.cached(options.root, options.storage)
     host, pid = this_process()
     owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
-    app_id, version = options.text("txnAppId"), options.number("txnVersion")
-    transactional_id = options.text("transactional.id") or (app_id and f"txnAppId-{app_id}")
+    transactional_id = options.text("transactional.id")
     if transactional_id is None:
-        cluster.coordinator.commit_one_off(batches, owner, phases=phases)
-        _log("Batch write", (), phases)
+        app = _app_transaction(options, phases)
+        if cluster.coordinator.commit_one_off(batches, owner, app=app, phases=phases):
+            _log("Batch write", (), phases)
+        elif app is not None:
+            logger.warning(
+                "txnVersion %d of txnAppId %s is in %s already: this write is skipped, with %s "
+                "records in %s files. To write them none the less, give a higher txnVersion.",
+                app.version,
+                app.app_id,
+                ", ".join(sorted({f"topic {batch.topic}" for batch in batches})),
+                phases.facts["records"],
+                phases.facts["files"],
+            )
         return
     with phases.measure("own"):
         row = cluster.coordinator.init_producer_id(
             transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
         )
-    batch = None
-    if app_id is not None and version is not None:
-        known = row.owner.batches.get(app_id)
-        if known is not None and known.batch_id >= version:
-            logger.info("txnVersion %d of txnAppId %s is written already", version, app_id)
-            return
-        phases.facts.update(txnAppId=app_id, txnVersion=str(version))
-        batch = app_id, LastBatch(batch_id=version)
-    cluster.coordinator.commit(row, batches, batch=batch, phases=phases)
+    cluster.coordinator.commit(row, batches, phases=phases)
     _log("Batch write of transactional.id %s", (transactional_id,), phases)
+
+
+def _app_transaction(options: Options, phases: Phases) -> AppTransaction | None:
+    app_id, version = options.text("txnAppId"), options.number("txnVersion")
+    if app_id is None or version is None:
+        return None
+    phases.facts.update(txnAppId=app_id, txnVersion=str(version))
+    return AppTransaction(app_id=app_id, version=version)
 
 
 def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.failpoint import reach
 from txnlog.options import Options, parse_options, warn_about
+from txnlog.protocol.txn_memory import TXN_PREFIX
 from txnlog.spark_workers import collect_garbage
 
 if TYPE_CHECKING:
@@ -68,8 +69,27 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         raise ConfigError(
             "txnAppId and txnVersion go together: give both, or neither.", option="txnAppId"
         )
+    _check_app_id(parsed)
     _check_schema(schema, parsed)
     return TxnLogWriter(parsed)
+
+
+def _check_app_id(options: Options) -> None:
+    app_id = options.text("txnAppId")
+    if app_id is None:
+        return
+    if app_id.startswith(TXN_PREFIX):
+        raise ConfigError(
+            f"Option txnAppId={app_id}: ids that start with {TXN_PREFIX} are those of txnlog's own "
+            "entries in a topic's log. Choose another one.",
+            option="txnAppId",
+        )
+    if options.is_set("transactional.id"):
+        raise ConfigError(
+            "txnAppId and transactional.id exclude each other: all writes of a txnAppId share one "
+            "transactional.id of their own. Leave transactional.id out.",
+            option="transactional.id",
+        )
 
 
 class TxnLogStreamWriter(DataSourceStreamArrowWriter):

@@ -124,6 +124,7 @@ def _write_marker(
             txn_epoch=row.txn_epoch,
             result=result,
             batches=batches,
+            app=row.pending.app,
         )
 
     return cluster.topic_log(topic).transact(decide) is not None

@@ -276,13 +276,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="txnAppId",
         parse=text,
         applies_to=frozenset({"write"}),
-        doc="With `txnVersion`: a batch write of the same pair happens once.",
+        doc="With `txnVersion`: a batch write of the same pair happens once in each topic, as in "
+        "each Delta table. It cannot be combined with `transactional.id`.",
     ),
     Option(
         name="txnVersion",
         parse=not_negative,
         applies_to=frozenset({"write"}),
-        doc="Grows with each batch write of a `txnAppId`.",
+        doc="Grows with each batch write of a `txnAppId` to a topic; a version that the topic has, "
+        "or a lower one, is skipped with a warning.",
     ),
     Option(
         name="checkpointLocation",

@@ -43,12 +43,23 @@ class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[int, ...]
 
 
+class AppTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """txnAppId and txnVersion of a batch write: a `txn` action in each topic, as in Delta."""
+
+    app_id: str
+    version: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a decided transaction publishes: staged batches, and groups with a pending entry."""
+    """What a decided transaction publishes: staged batches, and groups with a pending entry.
+
+    `app` goes into each topic with the batches.
+    """
 
     batches: tuple[StagedBatch, ...] = ()
     groups: tuple[str, ...] = ()
     prepared_by_client: bool = False
+    app: AppTransaction | None = None
 
 
 class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
