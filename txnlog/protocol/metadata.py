@@ -65,12 +65,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
-    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable.
+    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable;
+    `run_id` is the run that committed it.
     """
 
     batch_id: int
     digest: str = ""
     topics: tuple[str, ...] = ()
+    run_id: str = ""
 
 
 class Fenced(msgspec.Struct, frozen=True, kw_only=True):
