@@ -16,6 +16,7 @@ from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError
 from txnlog.logs import configure_logging
+from txnlog.one_off import commit_one_off
 from txnlog.options import Options, redacted_url
 from txnlog.phases import Phases
 from txnlog.protocol.metadata import (
@@ -112,7 +113,7 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
     transactional_id = options.text("transactional.id")
     if transactional_id is None:
         app = _app_transaction(options, phases)
-        if cluster.coordinator.commit_one_off(batches, owner, app=app, phases=phases):
+        if commit_one_off(cluster, batches, owner, app=app, phases=phases):
             _log("Batch write", (), phases)
         elif app is not None:
             logger.warning(

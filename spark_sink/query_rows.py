@@ -11,7 +11,8 @@ be restarted under another id, so a run looks through all rows before its first 
 Own comes before stop, and every run does both. Of two runs of a query under two ids, whichever
 stops last has seen the other own its row: so the other one is fenced, or its batch was decided
 before and is found. A run that was fenced decides nothing more, and one that starts later does the
-same to this one: so no run need look again.
+same to this one: so no run need look again. (Two runs may fence each other; the next start goes
+on.)
 
 What an older row remembers goes at the next start, when a newer batch is durable elsewhere; the row
 can then expire. The newest batch of a query stays in a row, and such rows never expire.

@@ -32,7 +32,6 @@ from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.fencing import check_producer
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
-    AppTransaction,
     LastBatch,
     Manifest,
     Owner,
@@ -276,19 +275,10 @@ class TransactionCoordinator:
         return ended
 
     def commit_one_off(
-        self,
-        batches: Sequence[StagedBatch],
-        owner: Owner,
-        *,
-        app: AppTransaction | None = None,
-        phases: Phases | None = None,
-    ) -> bool:
-        """Commit a batch write under an id that leaves no row behind; whether it was written.
-
-        False: all its topics have `app` already. Raises DuplicateTransactionError when only some
-        of them have it.
-        """
-        return commit_one_off(self._cluster, batches, owner, app=app, phases=phases)
+        self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
+    ) -> None:
+        """Commit a batch write under an id used once, which leaves no row behind."""
+        commit_one_off(self._cluster, batches, owner, phases=phases)
 
     # -- what others left ------------------------------------------------------------------------
 

@@ -35,10 +35,13 @@ def commit_one_off(
     batches: Sequence[StagedBatch],
     owner: Owner,
     *,
-    app: AppTransaction | None,
+    app: AppTransaction | None = None,
     phases: Phases | None,
 ) -> bool:
-    """Prepare and finish. See TransactionCoordinator.commit_one_off.
+    """Prepare and finish a batch write; whether it was written. False: all topics have `app`.
+
+    Raises DuplicateTransactionError when only some of its topics have `app`, and what fences or
+    refuses a commit.
 
     A missing row means complete to whoever knows that PREPARE landed: so a lost reply is settled
     by the marker in the first topic, and else by preparing again.

@@ -28,6 +28,7 @@ from tests.coordinator.processes import (
 from tests.test_phases import options, stage
 from txnlog.cluster import Cluster
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
+from txnlog.one_off import commit_one_off
 from txnlog.protocol.app_transactions import known_version, transactional_id_of
 from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
 from txnlog.protocol.txn_memory import TxnMemory
@@ -40,7 +41,7 @@ def write(
     cluster: Cluster, batches: list[StagedBatch], version: int, *, app_id: str = "nightly"
 ) -> bool:
     app = AppTransaction(app_id=app_id, version=version)
-    return cluster.coordinator.commit_one_off(batches, Owner(run_id="job"), app=app)
+    return commit_one_off(cluster, batches, Owner(run_id="job"), app=app, phases=None)
 
 
 def one(cluster: Cluster, topic: str, name: str) -> list[StagedBatch]:
@@ -200,7 +201,7 @@ def test_expiry_of_producers_leaves_txn_versions_alone() -> None:
     ("age_ms", "known"), [(0, 7), (86_400_000, 7), (86_400_001, -1), (10**15, -1)]
 )
 def test_txn_version_expires_by_deltas_property(age_ms: int, known: int) -> None:
-    """delta.setTransactionRetentionDuration bounds what a table remembers, as for Delta's writer."""
+    """delta.setTransactionRetentionDuration bounds what a table remembers, as for Delta."""
     memory = TxnMemory()
     memory.set_txn("nightly", 7, 1_000)
     found = known_version(

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
+from txnlog.one_off import commit_one_off
 from txnlog.protocol.metadata import (
     AppTransaction,
     Owner,
@@ -241,7 +242,7 @@ def test_readers_txn_version_same_as_ours(cluster: Cluster) -> None:
     for version, among in ((3, topics), (4, topics[:1])):
         batches = [stage(cluster, topic, 0, [b"x"]) for topic in among]
         app = AppTransaction(app_id="nightly", version=version)
-        assert cluster.coordinator.commit_one_off(batches, Owner(run_id="r"), app=app)
+        assert commit_one_off(cluster, batches, Owner(run_id="r"), app=app, phases=None)
     for checkpointed in (False, True):
         for topic, version in zip(topics, (4, 3), strict=True):
             if checkpointed:

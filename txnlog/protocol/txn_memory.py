@@ -53,9 +53,10 @@ class TxnMemory:
     """Fed every `txn` action in log order; those of a checkpoint in the order `in_log_order`.
 
     `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
-    (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired` action takes with it what was last
-    written before its version, a time; see txnlog.protocol.producer_expiry. `vacuum_age_ms` is the
-    smallest that any vacuum of this table has ever gone by.
+    (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired`
+    action takes with it what was last written before its version, a time, but no txnVersion; see
+    txnlog.protocol.producer_expiry and app_transactions. `vacuum_age_ms` is the smallest that any
+    vacuum of this table has ever gone by.
     """
 
     markers: AgedVersions[int] = field(default_factory=AgedVersions)
