@@ -44,9 +44,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     configure_logging()
     run = tasks[0]
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
-    cluster = Cluster.cached(
-        options.root, options.storage, create=options.flag("auto.create.topics.enable")
-    )
+    cluster = Cluster.cached(options.root, options.storage)
     with phases.measure("housekeeping"):
         sweep_if_due(cluster)
     if commit_once(cluster, options, tasks, batch_id, phases):
