@@ -21,6 +21,7 @@ can then expire. The newest batch of a query stays in a row, and such rows never
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
@@ -54,34 +55,29 @@ def stop_others(
 
     `owner` owns `transactional_id` already. Raises what finishing a decided transaction raises.
     """
+    stop = partial(
+        prepare_stop_query,
+        query_id=query_id,
+        by=owner.describe(),
+        reason=f"the query was started under transactional.id {transactional_id!r}",
+        now_ms=cluster.store.clock.now_ms(),
+    )
     for row in _rows(cluster, query_id):
         if row.transactional_id != transactional_id:
-            _change(
-                cluster,
-                row.transactional_id,
-                lambda now: prepare_stop_query(
-                    now,
-                    query_id=query_id,
-                    by=owner.describe(),
-                    reason=f"the query was started under transactional.id {transactional_id!r}",
-                    now_ms=cluster.store.clock.now_ms(),
-                ),
-            )
+            _change(cluster, row.transactional_id, stop)
     rows = _rows(cluster, query_id)
     newest = newest_row(rows, query_id)
+    if newest is None:
+        return None
+    forget = partial(
+        prepare_forget_query,
+        query_id=query_id,
+        below=newest.owner.batches[query_id].batch_id,
+        now_ms=cluster.store.clock.now_ms(),
+    )
     for row in rows:
-        if newest is not None and row.transactional_id not in (
-            transactional_id,
-            newest.transactional_id,
-        ):
-            last = newest.owner.batches[query_id]
-            _change(
-                cluster,
-                row.transactional_id,
-                lambda now, below=last.batch_id: prepare_forget_query(
-                    now, query_id=query_id, below=below, now_ms=cluster.store.clock.now_ms()
-                ),
-            )
+        if row.transactional_id not in (transactional_id, newest.transactional_id):
+            _change(cluster, row.transactional_id, forget)
     return newest
 
 
