@@ -234,8 +234,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=WRITES,
         kafka=True,
         default_text="the id of the streaming query",
-        doc="Name of the transactions. Two queries that run at the same time need one each. A query "
-        "may be restarted under another one: its last batch is found, and its old run fenced.",
+        doc="Name of the transactions. Two queries that run at the same time need one each. A "
+        "query may be restarted under another one: its last batch is found, its old run fenced.",
     ),
     Option(
         name="transaction.timeout.ms",
