@@ -18,7 +18,7 @@ from txnlog.errors import CheckpointError
 from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, decode
 from txnlog.protocol.groups import GroupOffsets
 
-__all__ = ["group_positions", "source_positions"]
+__all__ = ["group_positions", "groups_of", "source_positions"]
 
 MARK = "@"
 
@@ -77,6 +77,15 @@ def source_positions(
         file=file,
         previous_file=checkpoint.file_name(f"offsets/{batch_id - 1}"),
     )
+
+
+def groups_of(seq: OffsetSeq, cluster_id: str) -> list[str]:
+    """Give the groups that sources of this cluster read under, sorted.
+
+    Raises:
+        CheckpointError: a line is damaged.
+    """
+    return sorted({line.mark.group for line in _own_lines(seq, cluster_id, "offsets")})
 
 
 def group_positions(
