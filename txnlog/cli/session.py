@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txnlog.admin import AdminClient
+from txnlog.errors import TxnLogError
 from txnlog.options import STORAGE_PREFIX, StoreSettings
 
 CLIENT_ID = "txnlog-cli"
@@ -86,6 +87,16 @@ class Session:
         """A line about what was done; nothing in JSON."""
         if not self.is_json:
             typer.echo(line)
+
+
+def fail(error: TxnLogError, *, is_json: bool) -> None:
+    """What happened, on one line of stderr."""
+    message = " ".join(error.message.split())
+    if is_json:
+        told = {"error": type(error).__name__, "code": error.code, "message": message}
+        typer.echo(json.dumps(told), err=True)
+    else:
+        typer.echo(f"txnlog: {message}", err=True)
 
 
 def session_of(context: typer.Context) -> Session:
