@@ -42,13 +42,8 @@ from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.storage.objects import ObjectStore
-from txnlog.verifying.verifier import (
-    Progress,
-    Verification,
-    VerifySettings,
-    no_progress,
-    verify,
-)
+from txnlog.verifying.report import Progress, Verification, VerifySettings, no_progress
+from txnlog.verifying.verifier import verify
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txnlog.cli.session import Session, fail, parse_time_ms, session_of
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
-from txnlog.verifying import verifier
-from txnlog.verifying.verifier import Verification, VerifySettings, by_severity
+from txnlog.verifying.report import Progress as Tell
+from txnlog.verifying.report import Verification, VerifySettings, by_severity
 
 DAMAGED = 1
 NOT_LOOKED_AT = 2
@@ -63,7 +63,7 @@ def verify(
 
 
 @contextmanager
-def _progress() -> Iterator[verifier.Progress]:
+def _progress() -> Iterator[Tell]:
     """A bar over the tables on stderr, if that is a terminal."""
     console = Console(stderr=True)
     with Progress(

@@ -1,4 +1,4 @@
-"""Looks at the files behind a table's live entries: in the listing, or with `deep` at their bytes."""
+"""The files behind a table's live entries: in the listing, or with `deep` their bytes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.protocol.batches import decode_stats
-from txnlog.protocol.verification.batches import Batches
 from txnlog.protocol.verification.data_files import RecordCheck, check_files
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.headers import Batches
 from txnlog.protocol.verification.replay import TableState
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_batch_file

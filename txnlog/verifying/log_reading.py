@@ -21,7 +21,13 @@ from txnlog.protocol.verification.log_files import (
     check_write_ids,
     missing_commit,
 )
-from txnlog.protocol.verification.replay import File, TableMetadata, TableState, differences
+from txnlog.protocol.verification.replay import (
+    File,
+    TableMetadata,
+    TableState,
+    differences,
+    file_of_row,
+)
 from txnlog.storage import checkpoints
 from txnlog.storage.actions import (
     Add,
@@ -326,8 +332,7 @@ class _LogReader:
         if self._observer is None:
             return
         for row in state.files.to_pylist():
-            fixed = [row.pop(name) for name in ("path", "size", "modification_time", "stats")]
-            self._observer(File(*fixed, values=row), version)
+            self._observer(file_of_row(row), version)
 
     def _hint(self) -> Hint | None:
         """What `_last_checkpoint` says; the size of its checkpoint is asked for after that."""

@@ -32,7 +32,7 @@ def check_files(
     """
     places = pc.index_in(live.column("path"), names)
     gone = live.filter(pc.is_null(places))
-    findings.count_more(missing, table, max(0, len(gone) - FINDINGS_PER_KIND_MAX))
+    findings.count_more(missing, table, len(gone) - FINDINGS_PER_KIND_MAX)
     for path in gone.column("path").slice(0, FINDINGS_PER_KIND_MAX).to_pylist():
         findings.add(
             Finding(
@@ -47,7 +47,7 @@ def check_files(
     differ = pc.not_equal(there.column("size"), pa.chunked_array([found]))
     wrong = there.append_column("found", pa.chunked_array([found])).filter(differ)
     kind = FindingKind.FILE_SIZE_WRONG
-    findings.count_more(kind, table, max(0, len(wrong) - FINDINGS_PER_KIND_MAX))
+    findings.count_more(kind, table, len(wrong) - FINDINGS_PER_KIND_MAX)
     for row in wrong.slice(0, FINDINGS_PER_KIND_MAX).to_pylist():
         findings.add(
             Finding(

@@ -318,7 +318,8 @@ class Findings:
 
     def count_more(self, kind: FindingKind, table: str, count: int) -> None:
         """Count findings that are not made, since there is no room for them."""
-        self.counts[kind, table] += count
+        if count > 0:
+            self.counts[kind, table] += count
 
     def extend(self, findings: Iterable[Finding]) -> None:
         """Add each of them; the counts of another collection, too."""

@@ -45,6 +45,12 @@ class File(NamedTuple):
     values: Mapping[str, str | None]
 
 
+def file_of_row(row: dict[str, Any]) -> File:
+    """A file from a row of the columns; the row loses its fixed columns."""
+    path, size, modified, stats = (row.pop(name) for name in FILE_COLUMNS)
+    return File(path, size, modified, stats, row)
+
+
 class TableState:
     """See the module. `txns` maps app id -> (version, last updated or None)."""
 

@@ -14,7 +14,7 @@ from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
-from txnlog.protocol.verification.replay import File, TableState
+from txnlog.protocol.verification.replay import File, TableState, file_of_row
 
 Row = TypeVar("Row", TransactionMetadata, Group)
 
@@ -148,9 +148,7 @@ def live_files(state: TableState) -> list[File]:
     found = []
     files: pa.Table = state.files.sort_by("path")
     for batch in files.to_batches(max_chunksize=ROWS_AT_ONCE):
-        for row in batch.to_pylist():
-            fixed = [row.pop(name) for name in ("path", "size", "modification_time", "stats")]
-            found.append(File(*fixed, values=row))
+        found += [file_of_row(row) for row in batch.to_pylist()]
     return found
 
 

@@ -13,9 +13,9 @@ from txnlog.protocol.group_metadata import Group, PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.protocol.verification.batches import TopicFacts, Undecided
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.rows import RowFacts
+from txnlog.protocol.verification.topics import TopicFacts, Undecided
 
 STUCK_MS_DEFAULT = 3_600_000
 CLOCK_ERROR_MS = 60_000

@@ -1,66 +1,28 @@
-"""Checks of one topic's batch headers, by the column: no Python runs per batch."""
+"""Checks of one topic's own log, by the column: no Python runs per batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from txnlog.protocol.batches import ABORTED, COMMITTED, HEADER_COLUMNS, NONE, ONGOING, Int64s
+from txnlog.protocol.batches import Int64s
 from txnlog.protocol.topics import END_PREFIX, START_PREFIX
 from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.protocol.verification.findings import (
-    FINDINGS_PER_KIND_MAX,
-    Finding,
-    FindingKind,
-    Findings,
+from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.headers import (
+    IS_ABORTED,
+    IS_COMMITTED,
+    IS_NONE,
+    IS_ONGOING,
+    Batches,
+    Bools,
+    first_places,
 )
 from txnlog.protocol.verification.replay import TableState
-
-_STATUSES = pa.array([NONE, ONGOING, COMMITTED, ABORTED])
-_NONE, _ONGOING, _COMMITTED, _ABORTED = range(4)
-_NUMBERS = [name for name in HEADER_COLUMNS if name != "txn_status"]
-_INTEGER = r"^-?[0-9]{1,18}$"
-_RECORDS = r'"numRecords":(?P<count>[0-9]{1,18})'
-
-Bools = npt.NDArray[np.bool_]
-
-
-class Batches(NamedTuple):
-    """Readable headers in partition and offset order, an array per field.
-
-    `status` is an index into none, ongoing, committed, aborted; `records` is -1 where statistics
-    do not say; `paths` is an Arrow array.
-    """
-
-    paths: Any
-    stats: Any
-    size_bytes: Int64s
-    modified_ms: Int64s
-    partition: Int64s
-    base_offset: Int64s
-    last_offset: Int64s
-    producer_id: Int64s
-    producer_epoch: Int64s
-    base_sequence: Int64s
-    status: Int64s
-    records: Int64s
-
-    @property
-    def last_sequence(self) -> Int64s:
-        return self.base_sequence + (self.last_offset - self.base_offset)
-
-    def take(self, places: Int64s) -> Batches:
-        """Those at these places, in that order."""
-        at = pa.array(places)
-        return Batches(
-            self.paths.take(at), self.stats.take(at), *(column[places] for column in self[2:])
-        )
 
 
 class Undecided(NamedTuple):
@@ -90,47 +52,6 @@ class TopicFacts:
     txns: TxnMemory = field(default_factory=TxnMemory)
     undecided: list[Undecided] = field(default_factory=list)
     producer_id_max: int = -1
-
-
-def read_batches(table: str, state: TableState, findings: Findings) -> Batches:
-    """The headers that can be read; every other one is a finding."""
-    files = state.files
-    columns: dict[str, Int64s] = {}
-    readable = np.ones(len(files), dtype=bool)
-    for name in _NUMBERS:
-        text = _strings(files, name)
-        good = pc.fill_null(pc.match_substring_regex(text, _INTEGER), False)
-        readable &= good.to_numpy(zero_copy_only=False)
-        columns[name] = pc.if_else(good, text, "-1").cast(pa.int64()).to_numpy()
-    status = pc.index_in(_strings(files, "txn_status"), _STATUSES)
-    readable &= status.is_valid().to_numpy(zero_copy_only=False)
-    readable &= columns["last_offset"] >= columns["base_offset"]
-    readable &= columns["base_offset"] >= 0
-    paths = _column(files, "path")
-    for at in _some(findings, FindingKind.HEADER_UNREADABLE, table, ~readable):
-        row = {name: _strings(files, name)[at].as_py() for name in HEADER_COLUMNS}
-        findings.add(
-            Finding(
-                kind=FindingKind.HEADER_UNREADABLE,
-                table=table,
-                file=f"{table}/{paths[at].as_py()}",
-                what=f"its header is {row}",
-            )
-        )
-    stats = _column(files, "stats")
-    counts = pc.struct_field(pc.extract_regex(stats, _RECORDS), [0])
-    found = Batches(
-        paths,
-        stats,
-        _column(files, "size").to_numpy(),
-        _column(files, "modification_time").to_numpy(),
-        *(columns[name] for name in _NUMBERS),
-        pc.fill_null(status, _NONE).to_numpy().astype(np.int64),
-        pc.fill_null(counts.cast(pa.int64()), -1).to_numpy(),
-    )
-    places = np.flatnonzero(readable)
-    order = np.lexsort((found.base_offset[places], found.partition[places]))
-    return found.take(places[order])
 
 
 def check_topic(
@@ -287,14 +208,14 @@ class _TopicCheck:
         for at in np.flatnonzero(wrong).tolist():
             place = places[at]
             key = int(batches.producer_id[place]), int(batches.partition[place])
-            if batches.status[place] == _NONE and key not in self._txns.sequences:
+            if batches.status[place] == IS_NONE and key not in self._txns.sequences:
                 wrong[at] = False
         return wrong
 
     def newest_sequences(self) -> None:
         """The newest batch of a known idempotent producer is the one its `txn` tells of."""
         batches = self._batches
-        counted = (batches.producer_id >= 0) & (batches.status == _NONE)
+        counted = (batches.producer_id >= 0) & (batches.status == IS_NONE)
         written = np.flatnonzero(counted & (batches.base_sequence >= 0))
         keys = (batches.producer_id[written], batches.partition[written])
         order = written[np.lexsort(keys[::-1])]
@@ -320,7 +241,7 @@ class _TopicCheck:
         ids, places = np.unique(batches.producer_id, return_inverse=True)
         marked = np.array([self._txns.markers.get(int(one), -1) for one in ids], dtype=np.int64)
         marker = marked[places] if len(ids) else batches.producer_id
-        is_settled = (batches.status == _COMMITTED) | (batches.status == _ABORTED)
+        is_settled = (batches.status == IS_COMMITTED) | (batches.status == IS_ABORTED)
         forgotten_ms = self._txns.transactions_expired_ms
         is_forgotten = (marker < 0) & (batches.modified_ms < forgotten_ms)
         lacks = is_settled & (batches.producer_id >= 0) & (marker < batches.producer_epoch)
@@ -328,13 +249,13 @@ class _TopicCheck:
             FindingKind.MARKER_MISSING,
             lacks & ~is_forgotten,
             lambda at: (
-                f"the batch is settled, the newest marker of producer "
-                f"{batches.producer_id[at]} has epoch {marker[at]}, not {batches.producer_epoch[at]}"
+                f"the batch of epoch {batches.producer_epoch[at]} is settled, the newest marker of "
+                f"producer {batches.producer_id[at]} has epoch {marker[at]}"
             ),
         )
         self._report(
             FindingKind.UNDECIDED_AFTER_MARKER,
-            (batches.status == _ONGOING) & (marker >= batches.producer_epoch),
+            (batches.status == IS_ONGOING) & (marker >= batches.producer_epoch),
             lambda at: (
                 f"the marker of producer {batches.producer_id[at]} has epoch {marker[at]}, "
                 f"the batch {batches.producer_epoch[at]}"
@@ -349,7 +270,7 @@ class _TopicCheck:
         first = np.flatnonzero(~_same_as_before(batches.partition))
         starts[batches.partition[first]] = batches.base_offset[first]
         starts = np.minimum(np.maximum(starts, self._starts), ends)
-        ongoing = np.flatnonzero(batches.status == _ONGOING).tolist()
+        ongoing = np.flatnonzero(batches.status == IS_ONGOING).tolist()
         markers = self._txns.markers
         return TopicFacts(
             name=self._table,
@@ -376,7 +297,7 @@ class _TopicCheck:
         )
 
     def _ends(self) -> Int64s:
-        ends = self._stated_ends.copy()
+        ends: Int64s = self._stated_ends.copy()
         np.maximum.at(ends, self._batches.partition, self._batches.last_offset + 1)
         return ends
 
@@ -391,7 +312,7 @@ class _TopicCheck:
         batches: Batches | None = None,
         offset: Int64s | None = None,
     ) -> None:
-        for at in _some(self._findings, kind, self._table, wrong):
+        for at in first_places(self._findings, kind, self._table, wrong):
             place = None if offset is None else int(offset[at])
             self._findings.add(self._finding(kind, at, what(at), batches=batches, offset=place))
 
@@ -415,14 +336,6 @@ class _TopicCheck:
         )
 
 
-def _some(findings: Findings, kind: FindingKind, table: str, wrong: Bools) -> list[int]:
-    """The first places of findings to make; the others are counted."""
-    places = np.flatnonzero(wrong)
-    findings.count_more(kind, table, max(0, len(places) - FINDINGS_PER_KIND_MAX))
-    found: list[int] = places[:FINDINGS_PER_KIND_MAX].tolist()
-    return found
-
-
 def _same_as_before(values: Int64s) -> Bools:
     """Whether each value equals the one before it; the first does not."""
     same = np.zeros(len(values), dtype=bool)
@@ -432,7 +345,7 @@ def _same_as_before(values: Int64s) -> Bools:
 
 def _running_max(values: Int64s, begins: Bools) -> Int64s:
     """The largest value so far in each run; `begins` marks the first of each run."""
-    if not len(values):
+    if len(values) == 0:
         return values
     # Runs are lifted apart, so that one accumulation serves all of them.
     low = int(values.min())
@@ -440,10 +353,11 @@ def _running_max(values: Int64s, begins: Bools) -> Int64s:
     run = np.cumsum(begins)
     if span and int(run[-1]) < (2**62) // span:
         lifted = (values - low) + run * span
-        return np.maximum.accumulate(lifted) - run * span + low
-    found = values.copy()
+        reached: Int64s = np.maximum.accumulate(lifted) - run * span + low
+        return reached
+    found: Int64s = values.copy()
     edges = [*np.flatnonzero(begins).tolist(), len(values)]
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         np.maximum.accumulate(values[start:end], out=found[start:end])
     return found
 
@@ -461,15 +375,3 @@ def _bounds(state: TableState, prefix: str, count: int) -> Int64s:
         if app_id.startswith(prefix) and number.isdigit() and int(number) < count:
             found[int(number)] = version
     return found
-
-
-def _column(files: pa.Table, name: str) -> Any:
-    column = files.column(name).combine_chunks()
-    return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-
-
-def _strings(files: pa.Table, name: str) -> Any:
-    """A partition column; nulls where a table lacks it."""
-    if name not in files.column_names:
-        return pa.nulls(len(files), pa.string())
-    return _column(files, name)
