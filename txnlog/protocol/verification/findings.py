@@ -185,7 +185,12 @@ KINDS: Mapping[FindingKind, KindText] = {
         "offsets between the log start and the end are in no batch",
         "Restore the topic's log. Without a backup, `topics delete-records` past the gap.",
     ),
-    _K.BOUND_WRONG: KindText(_E, "the log start of a partition is above its end", _KEEP),
+    _K.BOUND_WRONG: KindText(
+        _E,
+        "the log start of a partition is above its end, or a topic has a number of partitions that "
+        "cannot be",
+        _KEEP,
+    ),
     _K.SEQUENCE_GAP: KindText(
         _E, "sequence numbers of a producer are missing between two of its batches", _KEEP
     ),

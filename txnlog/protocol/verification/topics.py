@@ -25,6 +25,9 @@ from txnlog.protocol.verification.headers import (
 from txnlog.protocol.verification.replay import TableState
 
 
+PARTITIONS_MAX = 100_000
+
+
 class Undecided(NamedTuple):
     """An `ongoing` header."""
 
@@ -83,13 +86,26 @@ class _TopicCheck:
         self._txns = state.memory()
         self._topic_id = "" if state.metadata is None else state.metadata.table_id
         self._is_deleted = config.get("deleted") == "true"
-        count = config.get("partitions", "1")
-        self._count = int(count) if count.isdigit() else 1
+        self._count = self._partitions(config.get("partitions", "1"))
         self._starts = _bounds(state, START_PREFIX, self._count)
         self._stated_ends = _bounds(state, END_PREFIX, self._count)
         known = (batches.partition >= 0) & (batches.partition < self._count)
         self._unknown = ~known
         self._batches = batches if known.all() else batches.take(np.flatnonzero(known))
+
+    def _partitions(self, text: str) -> int:
+        """The number of partitions; as few as possible where it cannot be."""
+        count = int(text) if text.isdecimal() and len(text) < 10 else 0
+        if 0 < count <= PARTITIONS_MAX:
+            return count
+        self._findings.add(
+            Finding(
+                kind=FindingKind.BOUND_WRONG,
+                table=self._table,
+                what=f"its property txnlog.partitions is {text!r}",
+            )
+        )
+        return 1
 
     def partitions(self) -> None:
         """Every batch is in a partition of the topic."""
