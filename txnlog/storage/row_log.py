@@ -53,15 +53,21 @@ class RowView(Generic[Row]):
         self.config: dict[str, str] = {}
         self._id_of: dict[str, str] = {}
 
-    def apply(self, commit: Commit) -> None:
-        """Take in a commit, or a checkpoint in the shape of one."""
+    def parse(self, commit: Commit) -> tuple[Commit, list[tuple[str, Row, Add]]]:
+        """The commit, or checkpoint in the shape of one, and its rows. Raises CorruptLogError."""
         adds: list[tuple[str, Row, Add]] = []
         for action in commit.actions:
             if isinstance(action, Add):
                 adds.append(self._read(action, commit.version))
             elif isinstance(action, Adds):
                 adds += [self._read(add, commit.version) for add in action]
-            elif isinstance(action, Remove):
+        return commit, adds
+
+    def apply(self, parsed: tuple[Commit, list[tuple[str, Row, Add]]]) -> None:
+        """Take in what `parse` gave."""
+        commit, adds = parsed
+        for action in commit.actions:
+            if isinstance(action, Remove):
                 gone = self._id_of.pop(action.path, None)
                 self.sizes.pop(action.path, None)
                 if gone is not None and self.rows[gone].path == action.path:
