@@ -111,6 +111,18 @@ def commit_damages() -> Iterator[Damage]:
     yield Damage("commits newer than a checkpoint deleted", below_checkpoint, (K.COMMIT_MISSING,))
 
 
+def late_commits() -> Iterator[Damage]:
+    def stray(root: str) -> str:
+        older = checkpoints(root, ORDERS)[0]
+        late = commit_file(root, ORDERS, older - 3).read_bytes()
+        for version in range(older):
+            commit_file(root, ORDERS, version).unlink()
+        commit_file(root, ORDERS, older - 3).write_bytes(late)
+        return f"{older - 3:020}.json"
+
+    yield Damage("a commit that came late", stray, (K.COMMIT_STRAY,))
+
+
 def replaced_commits() -> Iterator[Damage]:
     """Whole and in their checksums: another version's, another table's."""
     moved = (K.COMMIT_MISPLACED, K.CHAIN_BROKEN)
@@ -556,6 +568,7 @@ def metadata_of(root: str, table: str) -> Metadata:
 DAMAGES = [
     *commit_damages(),
     *replaced_commits(),
+    *late_commits(),
     *checkpoint_damages(),
     *hint_damages(),
     *file_damages(),

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from txnlog.admin import AdminClient, NewTopic
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
@@ -18,6 +20,7 @@ from txnlog.storage.actions import (
     CommitInfo,
     Remove,
     decode_commit,
+    digest_of,
     encode_commit,
 )
 from txnlog.storage.checkpoints import create_checkpoint
@@ -93,6 +96,13 @@ def checkpoint_all(root: str) -> None:
         create_checkpoint(cluster.store, table, trust_ms=OFF.trust_ms)
 
 
+class _Ahead(SkewedClock):
+    """A clock that is ahead, and waits for nothing."""
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        pass
+
+
 def opened(root: str) -> Cluster:
     """A process of its own."""
     return Cluster.open(root, settings=OFF)
@@ -107,7 +117,7 @@ def shard_of(root: str, transactional_id: str) -> str:
 def verified(root: str, *, later_ms: int = 0, **settings: object) -> Verification:
     """What verify finds; its clock may be ahead."""
     store = ObjectStore.from_url(root, create=False)
-    store.clock = SkewedClock(store.clock, later_ms)
+    store.clock = _Ahead(store.clock, later_ms)
     return verify(store, VerifySettings(**settings))  # type: ignore[arg-type]
 
 
@@ -139,14 +149,10 @@ def append(root: str, table: str, actions: Sequence[Action], *, operation: str =
     """A commit that follows the newest one, with actions no client would write; its version."""
     version = commits(root, table)[-1] + 1
     info = CommitInfo(1_700_000_000_000, operation, "txnlog/test", {}, os.urandom(16).hex())
-    info = following(root, table, version, info)
+    before = digest_of(commit_file(root, table, version - 1).read_bytes())
+    info = replace(info, previous=before)
     commit_file(root, table, version).write_bytes(encode_commit(info, actions))
     return version
-
-
-def following(root: str, table: str, version: int, info: CommitInfo) -> CommitInfo:
-    """The info of a commit that names its predecessor, where commits do."""
-    return info
 
 
 def live(root: str, table: str) -> dict[str, Add]:

@@ -19,6 +19,7 @@ from txnlog.protocol.verification.log_files import (
     check_hint,
     check_listing,
     check_write_ids,
+    find_strays,
     missing_commit,
 )
 from txnlog.protocol.verification.replay import (
@@ -28,7 +29,6 @@ from txnlog.protocol.verification.replay import (
     differences,
     file_of_row,
 )
-from txnlog.storage import checkpoints
 from txnlog.storage.actions import (
     Add,
     Adds,
@@ -38,13 +38,17 @@ from txnlog.storage.actions import (
     Remove,
     Txn,
     decode_commit,
+    digest_of,
 )
+from txnlog.storage.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta_log import READER_VERSION, WRITER_VERSION
 from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
 from txnlog.storage.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256
 _READS_MAX = 5
+
+_NO_DIGEST = (-2, "")
 
 Observer = Callable[[File, int], None]
 """Called with each file that a commit or the first checkpoint names, and the version."""
@@ -119,6 +123,7 @@ class _LogReader:
         self._write_ids: dict[str, int] = {}
         self._state: TableState | None = None
         self._observer: Observer | None = None
+        self._newest = _NO_DIGEST
         self.reading = TableReading(table)
 
     def read(
@@ -128,6 +133,7 @@ class _LogReader:
         newest_only: bool,
         observe: Callable[[Findings], Observer] | None,
     ) -> TableReading:
+        self._set_strays_aside()
         files, reading = self._files, self.reading
         reading.exists = bool(files.commits or files.checkpoints)
         if not reading.exists:
@@ -147,6 +153,17 @@ class _LogReader:
         reading.state = self._state
         reading.version = max([*files.commits, *files.checkpoints])
         return reading
+
+    def _set_strays_aside(self) -> None:
+        """Read the log as if they were not there, as every client does."""
+        files = self._files
+        times = {v: self._times[commit_path(self._table, v)] for v in files.commits}
+        strays = find_strays(files.commits, files.checkpoints, times)
+        for version in strays:
+            path = commit_path(self._table, version)
+            what = f"it lies below the log, which begins with version {files.checkpoints[0]}"
+            self._add(FindingKind.COMMIT_STRAY, path, version, what)
+        self._files = files._replace(commits=files.commits[len(strays) :])
 
     def _first(self, since_ms: int | None, newest_only: bool) -> int:
         """The version to begin with: that of a checkpoint, or 0; or the oldest that is kept."""
@@ -222,7 +239,10 @@ class _LogReader:
         except CorruptLogError as error:
             self._add(FindingKind.COMMIT_DAMAGED, path, version, error.message)
             self._state = None
+            self._newest = _NO_DIGEST
             return
+        self._check_chain(commit, path)
+        self._newest = version, digest_of(data)
         self._check_origin(commit, path)
         check_write_ids(
             self._table, commit.info.write_id, version, self._write_ids, self.reading.findings
@@ -232,6 +252,14 @@ class _LogReader:
                 self.reading.newest_settings = action.configuration
         if self._state is not None:
             self._apply(self._state, commit)
+
+    def _check_chain(self, commit: Commit, path: str) -> None:
+        """It names the commit before it, where commits do (those of other tools do not)."""
+        version, digest = self._newest
+        wanted = commit.info.previous
+        if version == commit.version - 1 and digest and wanted and wanted != digest:
+            what = f"it does not follow the commit of version {version} that is there"
+            self._add(FindingKind.CHAIN_BROKEN, path, commit.version, what)
 
     def _check_origin(self, commit: Commit, path: str) -> None:
         if commit.info.checksum < 0 or commit.info.actions < 0 or not commit.info.write_id:
@@ -279,12 +307,15 @@ class _LogReader:
         path = checkpoint_path(self._table, version)
         self._tick(1)
         try:
-            commit = checkpoints.read_checkpoint(
-                self._store, self._files._replace(checkpoints=[version])
-            )
+            commit = read_checkpoint(self._store, self._table, version)
         except CorruptLogError as error:
             self._add(FindingKind.CHECKPOINT_DAMAGED, path, version, error.message)
             return
+        if self._newest[0] != version:
+            self._newest = version, commit.digest
+        elif commit.digest not in ("", self._newest[1]):
+            what = "it was not made from the commit of its version that is there"
+            self._add(FindingKind.CHAIN_BROKEN, path, version, what)
         stated = self._stated(commit)
         if replayed is None:
             self._state = stated

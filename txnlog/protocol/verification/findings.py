@@ -30,6 +30,7 @@ class FindingKind(Enum):
     COMMIT_DAMAGED = "commit damaged"
     COMMIT_MISPLACED = "commit misplaced"
     COMMIT_FOREIGN = "commit foreign"
+    COMMIT_STRAY = "commit stray"
     CHAIN_BROKEN = "chain broken"
     CHECKPOINT_MISSING = "checkpoint missing"
     CHECKPOINT_DAMAGED = "checkpoint damaged"
@@ -107,6 +108,11 @@ KINDS: Mapping[FindingKind, KindText] = {
         _W,
         "a commit was written by another tool, without the checksum of txnlog",
         "Let other tools read these tables, never commit to them. If nobody did, restore the file.",
+    ),
+    _K.COMMIT_STRAY: KindText(
+        _W,
+        "a commit was written late, into a slot that clean-up had freed; no reader looks there",
+        "Nothing: clean-up removes it when it is old enough.",
     ),
     _K.CHAIN_BROKEN: KindText(
         _E,

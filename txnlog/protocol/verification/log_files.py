@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
@@ -37,6 +37,24 @@ def check_listing(
                 f"there; newer ones: {newer[:3] or 'none'}",
             )
         )
+
+
+def find_strays(
+    commits: Sequence[int], checkpoints: Sequence[int], written_ms: Mapping[int, int]
+) -> list[int]:
+    """Commits that came late, into slots below the log that clean-up had freed.
+
+    The log itself begins with its oldest checkpoint, and is older than they are. `written_ms` maps
+    versions to the store's times.
+    """
+    if not checkpoints or checkpoints[0] not in commits:
+        return []
+    first = checkpoints[0]
+    below = [version for version in commits if version < first]
+    is_apart = bool(below) and below[-1] < first - 1
+    if is_apart and all(written_ms[version] > written_ms[first] for version in below):
+        return below
+    return []
 
 
 def missing_commit(table: str, version: int, why: str) -> Finding:

@@ -24,7 +24,6 @@ from txnlog.protocol.verification.headers import (
 )
 from txnlog.protocol.verification.replay import TableState
 
-
 PARTITIONS_MAX = 100_000
 
 
