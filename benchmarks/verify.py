@@ -50,7 +50,8 @@ def measure(scale: Scale) -> list[Figure]:
         took_s = time.perf_counter() - started
         after_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         assert found.batches == scale.verified_batches
-        assert found.is_complete and not len(found.findings), found.findings.kept
+        assert found.is_complete, found.errors
+        assert not len(found.findings), found.findings.kept
     return [
         at_most(name, took_s, "s", 60),
         reported(f"{name}: memory", after_mib - before_mib, "MiB"),

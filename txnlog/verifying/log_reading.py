@@ -46,6 +46,7 @@ from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path, lis
 from txnlog.storage.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256
+BYTES_AT_ONCE = 16 << 20
 _READS_MAX = 5
 
 _NO_DIGEST = (-2, "")
@@ -201,8 +202,7 @@ class _LogReader:
     def _commits(self, listed: list[int], end: int) -> Iterator[tuple[int, bytes | None]]:
         """Each version up to `end` with its bytes, None where there are none."""
         due = listed[0] if listed else end + 1
-        for start in range(0, len(listed), COMMITS_AT_ONCE):
-            some = listed[start : start + COMMITS_AT_ONCE]
+        for some in self._portions(listed):
             paths = [commit_path(self._table, version) for version in some]
             for version, data in zip(some, self._store.get_many(paths), strict=True):
                 yield from self._gap(due, version)
@@ -210,6 +210,20 @@ class _LogReader:
                 due = version + 1
             self._tick(len(some))
         yield from self._gap(due, end + 1)
+
+    def _portions(self, versions: list[int]) -> Iterator[list[int]]:
+        """As many commits as are read at once, by their number and their bytes."""
+        some: list[int] = []
+        left_bytes = BYTES_AT_ONCE
+        for version in versions:
+            size_bytes = self._sizes[commit_path(self._table, version)]
+            if some and (len(some) == COMMITS_AT_ONCE or size_bytes > left_bytes):
+                yield some
+                some, left_bytes = [], BYTES_AT_ONCE
+            some.append(version)
+            left_bytes -= size_bytes
+        if some:
+            yield some
 
     def _gap(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
         """Versions that the listing lacks; it is no snapshot, so they may be there."""

@@ -313,6 +313,7 @@ class Findings:
     def __init__(self) -> None:
         self.kept: list[Finding] = []
         self.counts: Counter[tuple[FindingKind, str]] = Counter()
+        self._kept: Counter[tuple[FindingKind, str]] = Counter()
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.kept)
@@ -324,7 +325,8 @@ class Findings:
         """Count a finding, and keep it if there is room."""
         place = finding.kind, finding.table
         self.counts[place] += 1
-        if self.counts[place] <= FINDINGS_PER_KIND_MAX:
+        self._kept[place] += 1
+        if self._kept[place] <= FINDINGS_PER_KIND_MAX:
             self.kept.append(finding)
 
     def count_more(self, kind: FindingKind, table: str, count: int) -> None:
@@ -338,8 +340,10 @@ class Findings:
             for finding in findings:
                 self.add(finding)
             return
-        self.kept += findings.kept
-        self.counts += findings.counts
+        for finding in findings.kept:
+            self.add(finding)
+        made = Counter((finding.kind, finding.table) for finding in findings.kept)
+        self.counts += findings.counts - made
 
     def confirmed_by(self, other: Findings) -> Findings:
         """Those that a second look found again."""

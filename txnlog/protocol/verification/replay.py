@@ -23,6 +23,8 @@ from txnlog.protocol.txn_memory import (
 FILE_COLUMNS = ("path", "size", "modification_time", "stats")
 _TYPES = {"size": pa.int64(), "modification_time": pa.int64()}
 DIFFERENCES_MAX = 5
+CHANGES_MAX = 20_000
+"""Of commits, as objects; each takes about a kilobyte."""
 
 
 class TableMetadata(NamedTuple):
@@ -57,7 +59,7 @@ class TableState:
     def __init__(self) -> None:
         self.metadata: TableMetadata | None = None
         self.txns: dict[str, tuple[int, int | None]] = {}
-        self._base = _empty(())
+        self._base = _table(dict.fromkeys(FILE_COLUMNS, ()), ())
         self._changed: dict[str, File | None] = {}
 
     def load(
@@ -75,15 +77,21 @@ class TableState:
         for app_id in (EXPIRED_TRANSACTIONS, EXPIRED_PRODUCERS):
             if app_id in self.txns:
                 self._forget()
-        self._base = _table(files, metadata.partition_columns) if files else _empty(())
+        columns = files or dict.fromkeys((*FILE_COLUMNS, *metadata.partition_columns), ())
+        self._base = _table(columns, metadata.partition_columns)
         self._changed.clear()
 
     def add(self, file: File) -> None:
         """Add a file, or replace the header of a path that is there."""
-        self._changed[file.path] = file
+        self._change(file.path, file)
 
     def remove(self, path: str) -> None:
-        self._changed[path] = None
+        self._change(path, None)
+
+    def _change(self, path: str, file: File | None) -> None:
+        self._changed[path] = file
+        if len(self._changed) >= CHANGES_MAX:
+            self._settle()
 
     def set_txn(self, app_id: str, version: int, updated_ms: int | None) -> None:
         """Apply a `txn` action; a horizon takes with it what was written before it."""
@@ -102,15 +110,23 @@ class TableState:
     @property
     def files(self) -> pa.Table:
         """All live files, FILE_COLUMNS and the partition columns as strings."""
+        self._settle()
+        if self._base.column("path").num_chunks > 1:
+            self._base = self._base.combine_chunks()
+        return self._base
+
+    def _settle(self) -> None:
         if self._changed:
             self._base = self._merged()
             self._changed.clear()
-        return self._base
 
     def _merged(self) -> pa.Table:
         names = () if self.metadata is None else self.metadata.partition_columns
         paths = pa.array(list(self._changed), pa.string())
-        kept = self._base.filter(pc.invert(pc.is_in(self._base.column("path"), paths)))
+        kept = self._base
+        is_changed = pc.is_in(kept.column("path"), paths)
+        if pc.any(is_changed).as_py():
+            kept = kept.filter(pc.invert(is_changed))
         added = [file for file in self._changed.values() if file is not None]
         columns: dict[str, Any] = {
             "path": [file.path for file in added],
@@ -123,7 +139,7 @@ class TableState:
         new = _table(columns, names)
         if not len(kept):
             return new
-        return pa.concat_tables([kept, new], promote_options="default").combine_chunks()
+        return pa.concat_tables([kept, new], promote_options="default")
 
     def _forget(self) -> None:
         transactions_ms = self.txns.get(EXPIRED_TRANSACTIONS, (-1, None))[0]
@@ -164,16 +180,20 @@ def _file_differences(replayed: pa.Table, stated: pa.Table) -> list[str]:
     extra = after.filter(pc.invert(pc.is_in(after, before)))
     if len(extra):
         found.append(f"it names {len(extra)} files that are not live, as {extra[0].as_py()}")
-    both = replayed.filter(pc.is_valid(places))
-    other = stated.take(places.drop_null())
-    for name in both.column_names:
-        if name not in other.column_names:
+    there = pc.is_valid(places)
+    taken = places.drop_null()
+    for name in replayed.column_names:
+        if name not in stated.column_names:
             found.append(f"it has no column {name}")
             continue
-        differ = both.filter(pc.invert(_equal(both.column(name), other.column(name))))
-        if len(differ):
-            example = differ.column("path")[0].as_py()
-            found.append(f"{name} of {len(differ)} files is another one, as of {example}")
+        # Column by column: copies of all of them would double the memory.
+        column = replayed.column(name) if not len(lost) else replayed.column(name).filter(there)
+        differ = pc.invert(_equal(column, stated.column(name).take(taken)))
+        count = pc.sum(differ).as_py() or 0
+        if count:
+            paths = before if not len(lost) else before.filter(there)
+            example = paths[pc.index(differ, True).as_py()].as_py()
+            found.append(f"{name} of {count} files is another one, as of {example}")
     return found
 
 
@@ -193,10 +213,6 @@ def _table(columns: Mapping[str, Any], names: Sequence[str]) -> pa.Table:
             arrays[name] = arrays[name].cast(kind)
     arrays["stats"] = pc.fill_null(arrays["stats"], "")
     return pa.table(arrays)
-
-
-def _empty(names: Sequence[str]) -> pa.Table:
-    return _table({name: [] for name in (*FILE_COLUMNS, *names)}, names)
 
 
 def _shown(entry: tuple[int, int | None] | None) -> str:
