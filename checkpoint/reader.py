@@ -136,10 +136,9 @@ class Checkpoint:
     def _store(self) -> ObjectStore:
         if self._opened is None:
             if os.path.isabs(self._url) and not os.path.isdir(self._url):
-                # Opening a local store makes its folder: looking for a checkpoint must not.
                 raise ObjectNotFoundError(f"{self._url}: no such folder.", path=self._url)
             try:
-                self._opened = ObjectStore.from_url(self._url, self._storage_options)
+                self._opened = ObjectStore.from_url(self._url, self._storage_options, create=False)
             except (ConfigError, UnsupportedStoreError) as error:
                 raise CheckpointError(
                     f"The checkpoint at {shown(self._location)!r} cannot be opened: {error} Its "

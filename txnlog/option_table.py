@@ -15,9 +15,11 @@ from txnlog.option_values import (
     boolean,
     choice,
     duration_ms,
+    identifier,
     not_negative,
     pattern,
     positive,
+    positive_int,
     publication,
     text,
     timestamp_ms,
@@ -200,7 +202,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="group.id",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset({"read", "readStream", "writeStream"}),
         kafka=True,
         doc="Consumer group. A stream that reads and writes under one group commits the offsets of "
@@ -217,7 +219,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="groupIdPrefix",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset(),
         ignored_in=READS,
         doc="Without effect, as in Kafka's connector when `group.id` is set: no group is made up.",
@@ -230,7 +232,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="transactional.id",
-        parse=text,
+        parse=identifier,
         applies_to=WRITES,
         kafka=True,
         default_text="the id of the streaming query",
@@ -238,7 +240,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="transaction.timeout.ms",
-        parse=positive,
+        parse=positive_int,
         applies_to=WRITES,
         default=60_000,
         kafka=True,
@@ -274,7 +276,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="txnAppId",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset({"write"}),
         doc="With `txnVersion`: a batch write of the same pair happens once.",
     ),
@@ -292,7 +294,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="queryName",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset({"writeStream"}),
         doc="Spark's own.",
     ),

@@ -31,10 +31,12 @@ from txnlog.cluster import Cluster
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.storage.parquet import RECORD_SCHEMA, write_batch_file
+from txnlog.storage.readings import Reading
 from txnlog.sweeper import Sweeper
 
 GROUP = "readers"
 TIMEOUT_MS = 60_000
+SWEEP_MS = 31_000
 STATES = ("PREPARE_", "COMPLETE_")
 
 
@@ -90,9 +92,13 @@ class Interpreter:
                 case "time-out", [name]:
                     coordinator.time_out(_row(cluster, name), by=process.name)
                 case "finish", [name]:
-                    coordinator.finish(_row(cluster, name), read_ms=cluster.store.clock.boot_ms())
+                    coordinator.finish(
+                        _row(cluster, name), reading=Reading.begin(cluster.store.clock)
+                    )
                 case "sweep", []:
-                    sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster))
+                    sweeper = self._sweepers.setdefault(
+                        cluster, Sweeper(cluster, interval_ms=SWEEP_MS)
+                    )
                     return f"settles {sweeper.sweep()}"
                 case "fetch", [group]:
                     return f"finds {cluster.groups.fetch(group) or 'nothing'}"

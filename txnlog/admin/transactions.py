@@ -31,6 +31,7 @@ from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition
+from txnlog.storage.row_log import UnreadableRow
 from txnlog.storage.topic_log import TopicLog
 
 ATTEMPTS_MAX = 50
@@ -53,6 +54,7 @@ def list_transactions(
 ) -> list[TransactionListing]:
     """State rows that match every filter given; `duration_ms`: open for longer than that.
 
+    Rows that cannot be read have an error, and match every filter but the pattern.
     Raises ConfigError for a pattern that is no regular expression.
     """
     try:
@@ -78,6 +80,17 @@ def list_transactions(
                 state=row.state,
             )
         )
+    found += [
+        TransactionListing(
+            transactional_id=row.key,
+            coordinator=number,
+            producer_id=-1,
+            state=None,
+            error=row.error,
+        )
+        for number, row in unreadable_rows(cluster)
+        if matches is None or matches(row.key)
+    ]
     return sorted(found, key=lambda listing: listing.transactional_id)
 
 
@@ -341,6 +354,10 @@ def abort_hanging(
             producer_id=spec.producer_id,
         )
     row = next((r for _, r in rows(cluster) if r.producer_id == spec.producer_id), None)
+    for _, unreadable in unreadable_rows(cluster):
+        # It may have decided that very transaction as a commit.
+        if unreadable.values.get("producer_id") in (None, str(spec.producer_id)):
+            raise unreadable.error
     if row is not None and row.state.is_prepared:
         row = cluster.coordinator.finish(row)
     elif row is not None and row.producer_epoch <= spec.producer_epoch:
@@ -369,6 +386,37 @@ def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
         shard.refresh()
         for row in list(shard.view.rows.values()):
             yield number, row
+
+
+def unreadable_rows(cluster: Cluster) -> list[tuple[int, UnreadableRow]]:
+    """(shard, row) of those that cannot be read, as of the newest look at their shards."""
+    found = []
+    for number in range(cluster.shards):
+        unreadable = cluster.shard(number).view.rows.unreadable
+        found += [(number, row) for row in list(unreadable.values())]
+    return found
+
+
+def delete_transaction(cluster: Cluster, transactional_id: str) -> None:
+    """Give up a state row that cannot be read; the id, or the row's file, can be used again.
+
+    What it had decided and not published is not published any more. What it left undecided in
+    topics shows in `find_hanging` and is aborted by `abort_hanging`. A streaming query of the id
+    has forgotten which batches it wrote: start it with a new checkpoint.
+    Raises TransactionalIdNotFoundError, InvalidTxnStateError for a row that can be read.
+    """
+    for number in range(cluster.shards):
+        shard = cluster.shard(number)
+        shard.refresh()
+        if shard.give_up(transactional_id, "DELETE TRANSACTIONAL ID"):
+            return
+    row = require_row(cluster, transactional_id)
+    raise InvalidTxnStateError(
+        f"The state row of {transactional_id!r} can be read, and is not deleted. Abort its "
+        "transaction or fence its owner; housekeeping forgets ids that are not used.",
+        transactional_id=transactional_id,
+        state=row.state.name,
+    )
 
 
 def require_row(cluster: Cluster, transactional_id: str) -> TransactionMetadata:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import Int64, PartitionNumber, decode, to_int64
 
 Positions = Mapping[str, Mapping[int, int]]
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
@@ -19,9 +20,9 @@ Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     """Next offset to read, under which generation and at which log version it was written."""
 
-    offset: int
-    generation: int
-    version: int
+    offset: Int64
+    generation: Int64
+    version: Int64
     metadata: str = ""
 
 
@@ -29,11 +30,11 @@ class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets an open transaction will commit; `version` is that of the commit that wrote it."""
 
     transactional_id: str
-    producer_id: int
-    txn_epoch: int
-    version: int
-    generation: int
-    offsets: dict[str, dict[int, int]]
+    producer_id: Int64
+    txn_epoch: Int64
+    version: Int64
+    generation: Int64
+    offsets: dict[str, dict[PartitionNumber, Int64]]
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,11 +46,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     topics: tuple[str, ...]
-    heartbeat: int = 0
-    joined: int = -1
+    heartbeat: Int64 = 0
+    joined: Int64 = -1
     assignors: tuple[str, ...] = ("range",)
-    session_timeout_ms: int = 45_000
-    rebalance_timeout_ms: int = 300_000
+    session_timeout_ms: Int64 = 45_000
+    rebalance_timeout_ms: Int64 = 300_000
     client_id: str = ""
     host: str = ""
     instance_id: str = ""
@@ -99,12 +100,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return cls(
                 group_id=values["group_id"],
-                generation=int(values["generation"]),
-                offsets=_OFFSETS.decode(values["offsets"]),
-                pending=_PENDING.decode(values["pending"]),
-                members=_MEMBERS.decode(values["members"]),
-                assignment=_ASSIGNMENT.decode(values["assignment"]),
-                updated_ms=int(values["updated_ms"]),
+                generation=to_int64(values["generation"]),
+                offsets=decode(_OFFSETS, values["offsets"]),
+                pending=decode(_PENDING, values["pending"]),
+                members=decode(_MEMBERS, values["members"]),
+                assignment=decode(_ASSIGNMENT, values["assignment"]),
+                updated_ms=to_int64(values["updated_ms"]),
                 path=path,
                 extra={k: v for k, v in values.items() if k not in GROUP_COLUMNS},
             )
@@ -128,10 +129,10 @@ GROUP_COLUMNS: Mapping[str, str] = {
 }
 
 _ENCODER = msgspec.json.Encoder()
-_OFFSETS = msgspec.json.Decoder(dict[str, dict[int, CommittedOffset]])
+_OFFSETS = msgspec.json.Decoder(dict[str, dict[PartitionNumber, CommittedOffset]])
 _PENDING = msgspec.json.Decoder(tuple[PendingOffsets, ...])
 _MEMBERS = msgspec.json.Decoder(dict[str, Member])
-_ASSIGNMENT = msgspec.json.Decoder(dict[str, dict[str, tuple[int, ...]]])
+_ASSIGNMENT = msgspec.json.Decoder(dict[str, dict[str, tuple[PartitionNumber, ...]]])
 
 
 def _encode(value: object) -> str:

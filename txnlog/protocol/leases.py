@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import Int64, NestingError, decode
 
 NOBODY = ""
 
@@ -24,8 +25,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     holder: str = NOBODY
-    counter: int = 0
-    lease_ms: int
+    counter: Int64 = 0
+    lease_ms: Int64
     by: str = ""
 
     @property
@@ -85,11 +86,11 @@ def encode_lease(lease: Lease) -> str:
 def decode_lease(value: str, *, source: str) -> Lease:
     """Read a table property back. Raises CorruptLogError naming `source`."""
     try:
-        return _DECODER.decode(value)
-    except msgspec.MsgspecError as error:
+        return decode(_DECODER, value)
+    except (msgspec.MsgspecError, NestingError) as error:
         raise CorruptLogError(
-            f"{source}: the lease {value!r} cannot be read ({error}). It was written by a newer "
-            "txnlog or is damaged; upgrade, or restore the table.",
+            f"{source}: the lease {value[:200]!r} cannot be read ({error}). It was written by a "
+            "newer txnlog or is damaged; upgrade, or restore the table.",
             file=source,
         ) from error
 

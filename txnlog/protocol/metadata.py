@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, decode, to_int64
 from txnlog.protocol.states import TransactionState
 
 FORMER_RUNS_MAX = 100
@@ -26,13 +27,13 @@ class StagedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     topic_id: str
-    partition: int
+    partition: PartitionNumber
     path: str
-    size_bytes: int
-    num_records: int
-    timestamp_min_us: int
-    timestamp_max_us: int
-    staged_ms: int
+    size_bytes: Natural
+    num_records: Natural
+    timestamp_min_us: Int64
+    timestamp_max_us: Int64
+    staged_ms: Int64
 
 
 class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +41,7 @@ class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     topic_id: str
-    partitions: tuple[int, ...]
+    partitions: tuple[PartitionNumber, ...]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +58,7 @@ class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
     `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable.
     """
 
-    batch_id: int
+    batch_id: Int64
     digest: str = ""
     topics: tuple[str, ...] = ()
 
@@ -66,26 +67,29 @@ class Fenced(msgspec.Struct, frozen=True, kw_only=True):
     """Who ended the previous owner's right to write, when (wall clock, ms) and why."""
 
     by: str
-    at_ms: int
+    at_ms: Int64
     reason: str
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
-    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch.
-    `since_ms` is when it became the owner, by its wall clock (-1: not known).
+    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch, the
+    query that committed last at the end, and `forgotten` is what is left of older ones: see
+    txnlog.protocol.query_batches. `since_ms` is when it became the owner, by its wall clock (-1:
+    not known).
     """
 
     run_id: str = ""
     query_id: str = ""
     host: str = ""
-    pid: int = 0
+    pid: Int64 = 0
     one_off: bool = False
     former_runs: tuple[str, ...] = ()
     batches: dict[str, LastBatch] = {}
+    forgotten: str = ""
     fenced: Fenced | None = None
-    since_ms: int = -1
+    since_ms: Int64 = -1
 
     def describe(self) -> str:
         """One line for people."""
@@ -153,16 +157,16 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return cls(
                 transactional_id=values["transactional_id"],
-                producer_id=int(values["producer_id"]),
-                producer_epoch=int(values["producer_epoch"]),
-                txn_epoch=int(values["txn_epoch"]),
+                producer_id=to_int64(values["producer_id"]),
+                producer_epoch=to_int64(values["producer_epoch"]),
+                txn_epoch=to_int64(values["txn_epoch"]),
                 state=TransactionState[values["state"]],
-                timeout_ms=int(values["timeout_ms"]),
-                partitions=_PARTITIONS.decode(values["partitions"]),
-                pending=_MANIFEST.decode(values["pending"]),
-                owner=_OWNER.decode(values["owner"]),
-                started_ms=int(values["started_ms"]),
-                updated_ms=int(values["updated_ms"]),
+                timeout_ms=to_int64(values["timeout_ms"]),
+                partitions=decode(_PARTITIONS, values["partitions"]),
+                pending=decode(_MANIFEST, values["pending"]),
+                owner=decode(_OWNER, values["owner"]),
+                started_ms=to_int64(values["started_ms"]),
+                updated_ms=to_int64(values["updated_ms"]),
                 path=path,
                 extra={k: v for k, v in values.items() if k not in ROW_COLUMNS},
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txnlog.errors import CheckpointError
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.query_batches import check_remembered
 
 
 def is_committed(row: TransactionMetadata, *, query_id: str, batch_id: int, digest: str) -> bool:
@@ -13,7 +14,10 @@ def is_committed(row: TransactionMetadata, *, query_id: str, batch_id: int, dige
     CheckpointError when the query's checkpoint is behind the log, or is another one's.
     """
     last = row.owner.batches.get(query_id)
-    if last is None or batch_id > last.batch_id:
+    if last is None:
+        check_remembered(row, query_id)
+        return False
+    if batch_id > last.batch_id:
         return False
     where = f"query {query_id} (transactional.id {row.transactional_id!r})"
     if batch_id < last.batch_id:

@@ -33,6 +33,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
     TransactionMetadata,
 )
+from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
 
 TIMEOUT_MS_MAX = 900_000
@@ -223,10 +224,7 @@ def prepare_end(
         pending = replace(manifest, groups=_union(row.pending.groups, manifest.groups))
     else:
         _check_manifest(row, manifest)
-    owner = row.owner
-    if batch is not None:
-        query_id, last = batch
-        owner = replace(owner, batches={**owner.batches, query_id: last})
+    owner = row.owner if batch is None else remember_batch(row.owner, *batch)
     return _move(
         row,
         result.prepared.name,
@@ -356,7 +354,9 @@ def prepare_fence(
 
 def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transition | Done:
     """Forget an idle id (R35); rows that a streaming query owns are never forgotten."""
-    if row is None or not row.state.is_idle or row.owner.query_id or row.owner.batches:
+    if row is None or not row.state.is_idle:
+        return Done(row)
+    if row.owner.query_id or row.owner.batches or row.owner.forgotten:
         return Done(row)
     return _move(row, "EXPIRE TRANSACTIONAL ID", TransactionState.DEAD, now_ms)
 
@@ -413,7 +413,8 @@ def _succeed(former: Owner, heir: Owner, *, now_ms: int, reason: str) -> Owner:
     return replace(
         heir,
         former_runs=former.former_runs if heir.run_id == former.run_id else _remember(former),
-        batches={**former.batches, **heir.batches},
+        batches=former.batches,
+        forgotten=former.forgotten,
         fenced=Fenced(by=heir.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,
     )

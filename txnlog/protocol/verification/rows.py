@@ -164,4 +164,7 @@ def _from_values(kind: type[Row], file: File) -> Row:
     values: Mapping[str, str] = {
         name: value for name, value in file.values.items() if value is not None
     }
-    return kind.from_values(values, path=file.path, source=file.path)
+    try:
+        return kind.from_values(values, path=file.path, source=file.path)
+    except (RecursionError, AttributeError) as error:
+        raise CorruptLogError(f"{file.path}: {error}", file=file.path) from error

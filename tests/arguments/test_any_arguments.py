@@ -1,0 +1,373 @@
+"""Whatever a client is called with, the tables stay readable, and the error is one to handle.
+
+Every public method of the clients is found by looking, and needs a strategy for each parameter.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.arguments import junk
+from tests.arguments.cold_reader import read_everything
+from tests.arguments.junk import mostly, odd, several
+from tests.coordinator.processes import process, world
+from txnlog.admin import (
+    AbortTransactionSpec,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from txnlog.clock import VirtualClock
+from txnlog.consumer import Consumer
+from txnlog.errors import TxnLogError, UnexpectedError
+from txnlog.messages import TopicPartition
+from txnlog.producer import Producer
+from txnlog.protocol.states import TransactionState
+from txnlog.setting_table import SETTINGS
+from txnlog.testing.faults import SharedMemory
+
+Client = Producer | Consumer | AdminClient
+CLIENTS = (Producer, Consumer, AdminClient)
+ALLOWED = (TxnLogError, TypeError, ValueError)
+STEPS_MAX = 12
+SLEEPS_MAX = 1_000
+
+
+class WaitsForEver(BaseException):
+    """A call that was given all the time there is would wait longer than a test does."""
+
+
+class BoundedClock(VirtualClock):
+    """A clock on which nobody sleeps for ever."""
+
+    sleeps = 0
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.sleeps += 1
+        if self.sleeps > SLEEPS_MAX:
+            raise WaitsForEver
+        super().sleep_ms(min(duration_ms, 10_000))
+
+
+# --- A strategy for every parameter ---------------------------------------------------------------
+
+# Real time passes in a producer's poll: what is a number there is small.
+short = st.one_of(
+    st.sampled_from([0, 0.0, 0.001, np.float32(0), -1, float("-inf"), float("nan"), None]),
+    odd.filter(lambda value: not isinstance(value, (int, float, np.number, np.ndarray))),
+).filter(lambda value: type(value).__name__ != "Decimal")
+callback = mostly(None, None, lambda *_: None)
+flag = mostly(True, False)
+table = st.one_of(
+    st.sampled_from(
+        [
+            pa.table({"value": ["a", "b"], "partition": [0, None]}),
+            pa.table({"value": [b"a"], "key": [b"k"], "timestamp": [1_700_000_000_000]}),
+            pa.table({"value": [b"a"], "partition": [1.0]}),
+            pa.table({"value": [1]}),
+            pa.table({"other": [1]}),
+            pa.table({"value": pa.array([], pa.binary())}),
+        ]
+    ),
+    odd,
+)
+config = st.one_of(
+    st.just({}),
+    st.dictionaries(mostly("retention.ms", "cleanup.policy"), mostly("1", "compact", 5)),
+    odd,
+)
+new_topic = st.one_of(
+    st.builds(
+        NewTopic,
+        mostly("new", "newer"),
+        mostly(1, 2, -1, np.int64(2)),
+        number := mostly(-1),
+        config,
+    ),
+    odd,
+)
+entry = st.one_of(
+    st.builds(
+        ConfigEntry,
+        mostly("retention.ms", "segment.bytes"),
+        mostly("5", 7, None),
+        mostly(*AlterConfigOpType),
+    ),
+    odd,
+)
+resource = st.one_of(
+    st.builds(ConfigResource, mostly(ResourceType.TOPIC), junk.topic, several(entry)), odd
+)
+spec = st.one_of(
+    st.sampled_from([OffsetSpec.earliest(), OffsetSpec.latest()]),
+    st.builds(OffsetSpec.for_timestamp, mostly(0, 1_700_000_000_000)),
+    st.builds(OffsetSpec, odd),
+    odd,
+)
+hashable = st.builds(TopicPartition, mostly("orders", "new"), mostly(0, 1, 7))
+abort_spec = st.builds(
+    AbortTransactionSpec,
+    topic_partition=junk.some_partition,
+    producer_id=mostly(0, 1),
+    producer_epoch=mostly(0, 1),
+)
+request = st.one_of(
+    *3 * [st.builds(ConsumerGroupTopicPartitions, junk.group_id, st.none() | junk.partitions)], odd
+)
+# A pattern of the user's own may take as long as it likes.
+name_or_pattern = st.one_of(junk.topic, st.sampled_from(["^ord", "^(", "^" + "(" * 2_000]))
+
+PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
+    "asynchronous": flag,
+    "blocking": flag,
+    "cached": flag,
+    "callback": callback,
+    "duration_ms": mostly(-1, 0, 5),
+    "group_ids": several(junk.group_id),
+    "group_metadata": junk.member,
+    "headers": st.one_of(several(st.tuples(mostly("h"), mostly(b"v", "v", None))), odd),
+    "in_flight": flag,
+    "in_queue": flag,
+    "isolation_level": mostly(*IsolationLevel),
+    "keep_prepared": flag,
+    "key": mostly(b"k", "k", None),
+    "max_transaction_timeout_ms": mostly(0, 900_000),
+    "message": junk.message,
+    "names": several(mostly("orders", "new")),
+    "new_partitions": several(
+        st.builds(NewPartitions, junk.topic, mostly(2, 3, np.int64(4))) | odd
+    ),
+    "new_topics": several(new_topic),
+    "num_messages": mostly(None, 0, 1, 3),
+    "num_records": mostly(None, 0, 1, 3),
+    "offsets": st.none() | junk.partitions,
+    "on_assign": callback,
+    "on_delivery": callback,
+    "on_lost": callback,
+    "on_revoke": callback,
+    "partition": mostly(-1, 0, 1, np.int64(1)),
+    "partitions": junk.partitions,
+    "positions": junk.partitions,
+    "producer_ids": several(mostly(0, 1)),
+    "reason": mostly("because"),
+    "requests": several(request),
+    "require_stable": flag,
+    "resources": several(resource),
+    "state": mostly(None, "1:1"),
+    "states": several(mostly(*TransactionState, *ConsumerGroupState)),
+    "table": table,
+    "timeout": short,
+    "timestamp": mostly(0, 1_700_000_000_000, np.int64(5)),
+    "topic": junk.topic,
+    "topic_partition_offsets": st.one_of(st.dictionaries(hashable, spec, max_size=3), odd),
+    "topics": several(name_or_pattern),
+    "transaction": st.one_of(junk.transactional_id, abort_spec),
+    "transactional_id_pattern": mostly(None, "t.*", "("),
+    "transactional_ids": several(junk.transactional_id),
+    "validate_only": flag,
+    "value": mostly(b"v", "v", None),
+}
+PARTICULAR: Mapping[str, st.SearchStrategy[Any]] = {
+    "Consumer.seek.partition": junk.some_partition,
+    "Consumer.get_watermark_offsets.partition": junk.some_partition,
+}
+
+
+def methods(kind: type[Client]) -> dict[str, Callable[..., Any]]:
+    """The public methods of a client; what it offers to `with` is called by `transaction`."""
+    members = inspect.getmembers(kind, inspect.isfunction)
+    return {name: found for name, found in members if not name.startswith("_")}
+
+
+def parameters(kind: type[Client], name: str) -> list[inspect.Parameter]:
+    """Those of a method, without self."""
+    return list(inspect.signature(methods(kind)[name]).parameters.values())[1:]
+
+
+CALLS = [(kind, name) for kind in CLIENTS for name in methods(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), CALLS, ids=[f"{k.__name__}.{n}" for k, n in CALLS])
+def test_every_parameter_of_every_public_method_has_a_strategy(
+    kind: type[Client], name: str
+) -> None:
+    """A new method, or parameter, must not be left out of the test below."""
+    known = {*PARAMETERS, *PARTICULAR}
+    missing = [
+        found.name
+        for found in parameters(kind, name)
+        if not {found.name, f"{kind.__name__}.{name}.{found.name}"} & known
+    ]
+    assert not missing, f"add {missing} to PARAMETERS"
+
+
+# --- The test -------------------------------------------------------------------------------------
+
+
+class World:
+    """Clients over one store, each made anew when a call has ended it."""
+
+    def __init__(self) -> None:
+        self.shared: SharedMemory = world()
+        self.clock = BoundedClock()
+        self._clients: dict[str, Client] = {}
+
+    def client(self, name: str) -> Client:
+        self.clock.sleeps = 0
+        found = self._clients.get(name)
+        if found is None or _is_over(found):
+            found = self._clients[name] = self._new(name)
+        return found
+
+    def _new(self, name: str) -> Client:
+        cluster = process(self.shared, clock=self.clock)
+        root = {"txnlog.root": "memory://"}
+        if name == "admin":
+            return AdminClient(root, cluster=cluster)
+        if name in ("reader", "member"):
+            given = {**root, "group.id": f"{name}s", "auto.offset.reset": "earliest"}
+            consumer = Consumer(given, cluster=cluster, background=False)
+            if name == "reader":
+                consumer.assign([TopicPartition("orders", 0), TopicPartition("orders", 1)])
+            else:
+                consumer.subscribe(["orders"])
+                consumer.poll(1)
+            return consumer
+        if name == "idempotent":
+            return Producer(root, cluster=cluster, background=False)
+        publish = {"transactional.id": name, "transaction.publish": name}
+        producer = Producer({**root, **publish}, cluster=cluster, background=False)
+        producer.init_transactions()
+        producer.begin_transaction()
+        return producer
+
+
+def _is_over(client: Client) -> bool:
+    if isinstance(client, Consumer):
+        return client._is_closed
+    return isinstance(client, Producer) and (
+        client._is_forked or client._state.name in ("CLOSED", "FATAL_ERROR", "READY")
+    )
+
+
+NAMES = {
+    Producer: ("idempotent", "deferred", "eager"),
+    Consumer: ("reader", "member"),
+    AdminClient: ("admin",),
+}
+
+
+def outcome(
+    clock: BoundedClock, call: Callable[..., Any], given_: dict[str, Any]
+) -> list[BaseException]:
+    """The errors of a call: its own, those of its futures, and of a block that it opens."""
+    clock.sleeps = 0
+    try:
+        found = call(**given_)
+        if hasattr(found, "__enter__"):
+            with found:
+                pass
+    except ALLOWED as error:
+        return [error]
+    except WaitsForEver:
+        seconds = given_.get("timeout", -1)
+        assert seconds is None or seconds < 0, (call, given_)
+        return []
+    futures = list(found.values()) if isinstance(found, dict) else [found]
+    errors = [future.exception() for future in futures if isinstance(future, Future)]
+    # A wrong type is the call's error: what is in a future is about one topic, group or id.
+    assert all(error is None or isinstance(error, TxnLogError) for error in errors), errors
+    return [error for error in errors if error is not None]
+
+
+@given(st.data())
+def test_any_arguments_leave_all_tables_readable(data: st.DataObject) -> None:
+    """One wrong argument, once written, ends every reader of a shared table, for good.
+
+    Nothing but errors that a handler knows leaves a call, and none of them is a bug that was met
+    further inside: there it would have been too late.
+    """
+    here = World()
+    reports: list[Any] = []
+    for _ in range(data.draw(st.integers(1, STEPS_MAX), label="calls")):
+        kind, name = data.draw(st.sampled_from(CALLS), label="method")
+        client = here.client(data.draw(st.sampled_from(NAMES[kind]), label="client"))
+        given_: dict[str, Any] = {}
+        for parameter in parameters(kind, name):
+            is_needed = parameter.default is inspect.Parameter.empty
+            if is_needed or data.draw(st.booleans()):
+                where = f"{kind.__name__}.{name}.{parameter.name}"
+                strategy = PARTICULAR[where] if where in PARTICULAR else PARAMETERS[parameter.name]
+                given_[parameter.name] = data.draw(strategy, label=parameter.name)
+        if name == "produce" and given_.get("on_delivery") is None:
+            given_["on_delivery"] = lambda error, _: reports.append(error)
+        errors = outcome(here.clock, getattr(client, name), given_)
+        assert not any(isinstance(error, UnexpectedError) for error in errors), errors
+        read_everything(here.shared)
+    for name in NAMES[Producer]:
+        made = here.client(name)
+        assert isinstance(made, Producer)
+        made.close()
+    assert not any(isinstance(error, UnexpectedError) for error in reports), reports
+    read_everything(here.shared)
+
+
+# --- Settings -------------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_any_settings_leave_all_tables_readable(data: st.DataObject) -> None:
+    """A setting becomes part of rows as an argument does: an id, a member's time-outs."""
+    shared = world()
+    clock = BoundedClock()
+    names = st.sampled_from([setting.name for setting in SETTINGS])
+    values = st.one_of(odd, st.sampled_from([1, 10, "1", "true", "range", 2**31 - 1, 2**63 - 1]))
+    drawn = data.draw(st.dictionaries(names, values, max_size=3))
+    for kind in CLIENTS:
+        clock.sleeps = 0
+        with suppress(*ALLOWED):
+            _work(kind, shared, clock, dict(drawn))
+        read_everything(shared)
+
+
+def _work(
+    kind: type[Client], shared: SharedMemory, clock: BoundedClock, config: dict[str, Any]
+) -> None:
+    cluster = process(shared, clock=clock)
+    config["txnlog.root"] = "memory://"
+    if kind is AdminClient:
+        made = AdminClient(config, cluster=cluster)
+        made.create_topics([NewTopic("new", 1)])
+        made.fence_producers(["tx"])
+    elif kind is Consumer:
+        with Consumer({"group.id": "g", **config}, cluster=cluster, background=False) as consumer:
+            consumer.subscribe(["orders"])
+            consumer.poll(1)
+            consumer.commit(offsets=[TopicPartition("orders", 0, 1, "note")], asynchronous=False)
+    else:
+        with Producer(config, cluster=cluster, background=False) as producer:
+            if producer._transactions is not None:
+                producer.init_transactions()
+                producer.begin_transaction()
+            producer.produce("orders", "a")
+            if producer._transactions is not None:
+                producer.commit_transaction()
