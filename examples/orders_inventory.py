@@ -88,12 +88,8 @@ def main() -> None:
     parser.add_argument("--root", help="folder of the cluster; a temporary one by default")
     parser.add_argument("--purchases", type=int, default=1_000)
     parser.add_argument("--publish", choices=("deferred", "eager"), default="deferred")
-    parser.add_argument(
-        "--kills", type=int, default=20, help="then a shop is left to sell the rest"
-    )
-    parser.add_argument(
-        "--life-s", type=float, default=2.0, help="mean life of a shop from its first sale"
-    )
+    parser.add_argument("--kills", type=int, default=20, help="the shop after the last is let live")
+    parser.add_argument("--life-s", type=float, default=0.5, help="mean life from the first sale")
     arguments = parser.parse_args()
     root = arguments.root or tempfile.mkdtemp(prefix="orders-inventory-")
     cluster = Cluster.open(root, create=True)
