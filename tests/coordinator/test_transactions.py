@@ -318,7 +318,9 @@ def forget_markers(shared: SharedMemory) -> None:
         store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
 
 
-@pytest.mark.parametrize(("kind", "call"), [("append", 0), ("commit", 1), ("one-off", 2)])
+@pytest.mark.parametrize(
+    ("kind", "call"), [("append", 0), ("commit", 1), ("prepare", 1), ("one-off", 2)]
+)
 def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
     kind: str, call: int
 ) -> None:
@@ -335,6 +337,7 @@ def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
     calls = {
         "append": lambda: cluster.coordinator.append(row, old[:1], {old[0].partition: 0}),
         "commit": lambda: cluster.coordinator.commit(row, old),
+        "prepare": lambda: cluster.coordinator.prepare(row, old),
         "one-off": lambda: cluster.coordinator.commit_one_off(old, Owner(run_id="x")),
     }
     faults(cluster).plan = FaultsAt(
