@@ -136,14 +136,14 @@ def test_tombstones_go_by_the_stores_clock() -> None:
 
 def test_many_tombstones_lie_apart_from_what_is_live() -> None:
     """Opening a table decodes none of them; removing files is not what makes it slow."""
-    gone = [removed(f"part-{number}.parquet", NOW_MS) for number in range(150_000)]
+    gone = [removed(f"part-{number}.parquet", NOW_MS) for number in range(70_000)]
     first = chained(None, 0, [*table(), added("live"), Txn("app", 7), *gone])
     second = chained(first, 1, [added("more")])
     for parquet in (first, second):
         metadata = checkpoint_edits.open_checkpoint(parquet).metadata
         groups = checkpoint_edits.live_groups(metadata)
         assert sum(metadata.row_group(group).num_rows for group in groups) < 10
-        assert len(tombstones(parquet)) == 150_000
+        assert len(tombstones(parquet)) == 70_000
     assert live(second) == {"live", "more"}
 
 
