@@ -14,6 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
 FACADE = "pyspark_txnlog"
 FILE_LINES_MAX = 420
+# Longer files, each with the reason why cutting it in two would make it harder to read.
+LONG_FILES = {
+    "txnlog/storage/delta_log.py": "one state machine: where a log stands, and each move of it",
+    "txnlog/storage/objects.py": "one class: the door to every store, a method per call",
+}
 FACADE_LINES_MAX = 60
 TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
@@ -100,11 +105,11 @@ def test_init_files_only_re_export() -> None:
 def test_files_fit_in_a_head() -> None:
     """Nobody reviews the whole of a file of a thousand lines."""
     long = {
-        str(path.relative_to(ROOT)): lines
+        str(path.relative_to(ROOT))
         for path in text_files(".py")
-        if (lines := len(path.read_text().splitlines())) > FILE_LINES_MAX
+        if len(path.read_text().splitlines()) > FILE_LINES_MAX
     }
-    assert not long
+    assert long == set(LONG_FILES)
 
 
 def test_no_module_is_a_drawer() -> None:

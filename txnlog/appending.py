@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from txnlog.protocol.appends import Appended, check_added, prepare_append
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.storage.readings import Reading
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
@@ -19,17 +20,17 @@ def append_in_transaction(
     batches: Sequence[StagedBatch],
     base_sequences: Mapping[int, int],
     *,
-    read_ms: int | None,
+    reading: Reading | None,
 ) -> tuple[int, ...]:
     """See TransactionCoordinator.append.
 
-    A row that was read longer ago than it may be believed is read again: the marker that would
-    refuse a zombie's batches may have been forgotten (D3).
+    A row that was read too long ago is read again: the marker that would refuse a zombie's batches
+    may have been forgotten (D3).
     """
     check_added(row.partitions, batches)
     while True:
-        if read_ms is None:
-            read_ms = cluster.store.clock.boot_ms()
+        if reading is None:
+            reading = Reading.begin(cluster.store.clock)
             cluster.coordinator.check_owner(row)
         offsets = _append(
             cluster,
@@ -38,11 +39,11 @@ def append_in_transaction(
             producer_id=row.producer_id,
             producer_epoch=row.producer_epoch,
             transactional=True,
-            until_ms=read_ms + cluster.settings.trust_ms,
+            reading=reading,
         )
         if offsets is not None:
             return offsets
-        read_ms = None
+        reading = None
 
 
 def append_idempotent(
@@ -72,11 +73,11 @@ def _append(
     producer_id: int,
     producer_epoch: int,
     transactional: bool,
-    until_ms: int | None = None,
+    reading: Reading | None = None,
 ) -> tuple[int, ...] | None:
     """All batches in one commit; their first offsets, also when they were in the log already.
 
-    None: not written, since it is after `until_ms` by the boot clock.
+    None: not written, since the row that allows it was read too long ago.
     `base_sequences` maps partition -> sequence of its first record here. Raises what
     `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError: then the same call
     again settles it.
@@ -85,7 +86,7 @@ def _append(
     log = cluster.topic_log(first.topic)
 
     def decide(state: TopicState) -> TopicCommit | Appended | None:
-        if until_ms is not None and cluster.store.clock.boot_ms() > until_ms:
+        if reading is not None and not reading.counts_for(log.log):
             return None
         decision = prepare_append(
             state,

@@ -216,14 +216,16 @@ class Cluster:
             self.offsets.create(f"{self.cluster_id}-offsets", {})
         return self.offsets
 
-    def vacuum_age_ms(self, topics: Iterable[str]) -> int:
-        """The smallest vacuum age that these topics and the shards looked at so far know of.
+    def last_vacuum(self, topics: Iterable[str]) -> tuple[int, int]:
+        """(smallest vacuum age, start of the newest vacuum by the store's clock) in milliseconds.
 
-        Vacuum's barrier commits tell of it: whoever commits after one has read it.
+        As these topics and the shards read so far know them from vacuum's barrier commits: a commit
+        after such a barrier has read it.
         """
         views = [self.topic_log(topic).view.txns for topic in topics]
         views += [shard.view.txns for shard in self._shards.values()]
-        return min(known.vacuum_age_ms for known in views)
+        ages_ms = (known.vacuum_age_ms for known in views)
+        return min(ages_ms), max(known.vacuum_started_ms for known in views)
 
     def next_producer_id(self) -> int:
         return self._meta.next_producer_id()

@@ -49,6 +49,7 @@ from txnlog.protocol.transitions import (
     prepare_init,
     prepare_time_out,
 )
+from txnlog.storage.readings import Reading
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
@@ -67,9 +68,9 @@ class TransactionCoordinator:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str) -> TransactionMetadata | None:
-        """The newest state row of an id, None when there is none."""
-        return self._log(transactional_id).row(transactional_id)
+    def describe(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
+        """The newest state row of an id, None when there is none; `sure` as in DeltaLog.refresh."""
+        return self._log(transactional_id).row(transactional_id, sure=sure)
 
     def init_producer_id(
         self,
@@ -155,14 +156,14 @@ class TransactionCoordinator:
         batches: Sequence[StagedBatch],
         base_sequences: Mapping[int, int],
         *,
-        read_ms: int | None = None,
+        reading: Reading | None = None,
     ) -> tuple[int, ...]:
         """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
 
-        `read_ms` is the boot time before the row was read or written; without it the row is read
-        again. Raises InvalidTxnStateError for a partition that was not added before.
+        `reading` began before the row was read or written; without it the row is read again.
+        Raises InvalidTxnStateError for a partition that was not added before.
         """
-        return append_in_transaction(self._cluster, row, batches, base_sequences, read_ms=read_ms)
+        return append_in_transaction(self._cluster, row, batches, base_sequences, reading=reading)
 
     def append_idempotent(
         self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
@@ -260,13 +261,13 @@ class TransactionCoordinator:
                 self.check_ages(fresh)
             return decision
 
-        read_ms = self._store.clock.boot_ms()
+        reading = Reading.begin(self._store.clock)
         with phases.measure("prepare"):
             ended = self._transition(row, decide)
         if ended.state.is_prepared:
             reach("prepare_commit.after")
             try:
-                finished = finish(self._cluster, ended, read_ms=read_ms, phases=phases)
+                finished = finish(self._cluster, ended, reading=reading, phases=phases)
             except TxnLogError as error:
                 # Whoever asks again may be told less: the row may be another's by then.
                 error.context["decided"] = result
@@ -283,15 +284,15 @@ class TransactionCoordinator:
     # -- what others left ------------------------------------------------------------------------
 
     def finish(
-        self, row: TransactionMetadata, *, read_ms: int | None = None
+        self, row: TransactionMetadata, *, reading: Reading | None = None
     ) -> TransactionMetadata | None:
         """Steps 2 to 4 of a decided transaction, whoever decided it; the row afterwards.
 
-        `read_ms` is the boot time before the row was read or written; without it the row is read
-        again. A topic that cannot be written delays only its own marker: the others are written,
-        then its error is raised and the row stays decided for the next one (R37).
+        `reading` began before the row was read or written; without it the row is read again. A
+        topic that cannot be written delays only its own marker: the others are written, then its
+        error is raised and the row stays decided for the next one (R37).
         """
-        return finish(self._cluster, row, read_ms=read_ms, phases=None)
+        return finish(self._cluster, row, reading=reading, phases=None)
 
     def fence(
         self,
@@ -370,7 +371,7 @@ class TransactionCoordinator:
     def check_owner(self, row: TransactionMetadata) -> None:
         """Raises what fences the holder of this row: the error that says who did it, and when."""
         check_producer(
-            self.describe(row.transactional_id),
+            self.describe(row.transactional_id, sure=True),
             row.transactional_id,
             row.producer_id,
             row.producer_epoch,
@@ -382,8 +383,10 @@ class TransactionCoordinator:
         if not batches:
             return
         oldest = min(batches, key=lambda batch: batch.staged_ms)
-        age_ms = self._store.now_ms() - oldest.staged_ms
-        vacuum_age_ms = self._cluster.vacuum_age_ms({batch.topic for batch in batches})
+        topics = {batch.topic for batch in batches}
+        vacuum_age_ms, vacuum_started_ms = self._cluster.last_vacuum(topics)
+        # The clocks of this process may have stood still; the time that vacuum wrote has not.
+        age_ms = max(self._store.now_ms(), vacuum_started_ms) - oldest.staged_ms
         if age_ms > vacuum_age_ms // 2:
             raise StagedFileTooOldError(
                 f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "

@@ -169,6 +169,12 @@ class CorruptLogError(TxnLogError):
     fatal = True
 
 
+class InvalidCommitError(TxnLogError):
+    """A commit that no process could read back; it was not written."""
+
+    abortable = True
+
+
 class LogGapError(CorruptLogError):
     """A commit in the middle of a log is missing; names the version."""
 

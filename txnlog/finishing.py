@@ -19,6 +19,7 @@ from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import prepare_complete
+from txnlog.storage.readings import Reading
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def finish(
-    cluster: Cluster, row: TransactionMetadata, *, read_ms: int | None, phases: Phases | None
+    cluster: Cluster, row: TransactionMetadata, *, reading: Reading | None, phases: Phases | None
 ) -> TransactionMetadata | None:
     """Carry out what `row` has decided; the row afterwards. See TransactionCoordinator.finish."""
     if not row.state.is_prepared:
@@ -35,16 +36,16 @@ def finish(
     result = TransactionResult.of(row.state)
     clock = cluster.store.clock
     with measured.measure("publish"):
-        read_ms = _write_markers(cluster, row, result, read_ms)
-    if read_ms is None:
+        reading = _write_markers(cluster, row, result, reading)
+    if reading is None:
         return cluster.coordinator.describe(row.transactional_id)
     reach("markers.after")
     if row.pending.groups:
         with measured.measure("offsets"):
-            read_ms = _while_decided(
-                cluster, row, read_ms, partial(_write_offsets, cluster, row, result)
+            reading = _while_decided(
+                cluster, row, reading, partial(_write_offsets, cluster, row, result)
             )
-        if read_ms is None:
+        if reading is None:
             return cluster.coordinator.describe(row.transactional_id)
     reach("offsets.after")
     reach("complete.before")
@@ -63,44 +64,47 @@ def finish(
 
 
 def _write_markers(
-    cluster: Cluster, row: TransactionMetadata, result: TransactionResult, read_ms: int | None
-) -> int | None:
-    """Step 2 in every topic; the boot time before the row's newest read, see `_while_decided`."""
+    cluster: Cluster, row: TransactionMetadata, result: TransactionResult, reading: Reading | None
+) -> Reading | None:
+    """Step 2 in every topic; the newest reading of the row, see `_while_decided`."""
     errors: list[TxnLogError] = []
     topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
     topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
-    if read_ms is None and not topics:
+    if reading is None and not topics:
         return _still_decided(cluster, row)
     for topic, topic_id in sorted(topics):
         try:
-            read_ms = _while_decided(
+            reading = _while_decided(
                 cluster,
                 row,
-                read_ms,
+                reading,
                 partial(_write_marker, cluster, row, result, topic, topic_id),
             )
-            if read_ms is None:
+            if reading is None:
                 return None
         except TxnLogError as error:
             errors.append(error)
         reach("marker.after")
     if errors:
         raise errors[0]
-    return read_ms
+    return reading
 
 
 def _while_decided(
-    cluster: Cluster, row: TransactionMetadata, read_ms: int | None, write: Callable[[int], bool]
-) -> int | None:
+    cluster: Cluster,
+    row: TransactionMetadata,
+    reading: Reading | None,
+    write: Callable[[Reading], bool],
+) -> Reading | None:
     """Write what the row has decided, having read it again as often as `write` finds that too old.
 
-    The boot time before its newest read; None when somebody has finished the transaction.
+    The newest reading; None when another process has finished the transaction.
     """
-    while read_ms is None or not write(read_ms):
-        read_ms = _still_decided(cluster, row)
-        if read_ms is None:
+    while reading is None or not write(reading):
+        reading = _still_decided(cluster, row)
+        if reading is None:
             return None
-    return read_ms
+    return reading
 
 
 def _write_marker(
@@ -109,13 +113,14 @@ def _write_marker(
     result: TransactionResult,
     topic: str,
     topic_id: str,
-    read_ms: int,
+    reading: Reading,
 ) -> bool:
-    """False: not written, since what the row said this long ago may be history by now."""
+    """False: not written, since the row was read too long ago; read it again and retry."""
     batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)]
+    log = cluster.topic_log(topic)
 
     def decide(state: TopicState) -> TopicCommit | Settled | None:
-        if cluster.store.clock.boot_ms() - read_ms > cluster.settings.trust_ms:
+        if not reading.counts_for(log.log):
             return None
         return prepare_marker(
             state,
@@ -126,19 +131,20 @@ def _write_marker(
             batches=batches,
         )
 
-    return cluster.topic_log(topic).transact(decide) is not None
+    return log.transact(decide) is not None
 
 
 def _write_offsets(
-    cluster: Cluster, row: TransactionMetadata, result: TransactionResult, read_ms: int
+    cluster: Cluster, row: TransactionMetadata, result: TransactionResult, reading: Reading
 ) -> bool:
     """Step 3; False as in `_write_marker`."""
     clock = cluster.store.clock
+    offsets = cluster.offsets_log()
     is_late = False
 
     def decide(view: RowView[Group], version: int) -> OffsetsCommit | None:
         nonlocal is_late
-        is_late = clock.boot_ms() - read_ms > cluster.settings.trust_ms
+        is_late = not reading.counts_for(offsets.log)
         if is_late:
             return None
         return prepare_offsets_marker(
@@ -152,15 +158,15 @@ def _write_offsets(
             now_ms=clock.now_ms(),
         )
 
-    cluster.offsets_log().change(decide)
+    offsets.change(decide)
     return not is_late
 
 
-def _still_decided(cluster: Cluster, row: TransactionMetadata) -> int | None:
-    """The boot time before the row was seen unchanged; None when it has moved on."""
-    read_ms = cluster.store.clock.boot_ms()
-    now = cluster.coordinator.describe(row.transactional_id)
+def _still_decided(cluster: Cluster, row: TransactionMetadata) -> Reading | None:
+    """A reading of the row, unchanged; None when it has moved on."""
+    reading = Reading.begin(cluster.store.clock)
+    now = cluster.coordinator.describe(row.transactional_id, sure=True)
     if now is None or not now.state.is_prepared:
         return None
     same = (now.producer_id, now.txn_epoch) == (row.producer_id, row.txn_epoch)
-    return read_ms if same else None
+    return reading if same else None

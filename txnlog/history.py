@@ -77,6 +77,9 @@ class _Commits:
     def reset(self) -> None:
         pass
 
+    def parse(self, commit: Commit) -> Commit:
+        return commit
+
     def apply(self, commit: Commit) -> None:
         if commit.version <= self._version:
             return

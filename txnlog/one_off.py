@@ -11,6 +11,7 @@ from txnlog.finishing import finish
 from txnlog.phases import Phases
 from txnlog.protocol.metadata import Manifest, Owner, StagedBatch, TransactionMetadata
 from txnlog.protocol.transitions import Done, Transition, prepare_one_off_commit
+from txnlog.storage.readings import Reading
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
@@ -53,10 +54,10 @@ def commit_one_off(
         return decision
 
     reach("prepare_commit.before")
-    read_ms = clock.boot_ms()
+    reading = Reading.begin(clock)
     shard = cluster.shard(cluster.shard_of(transactional_id))
     with measured.measure("prepare"):
         row = shard.transition(transactional_id, decide)
     reach("prepare_commit.after")
     if row is not None:
-        finish(cluster, row, read_ms=read_ms, phases=measured)
+        finish(cluster, row, reading=reading, phases=measured)

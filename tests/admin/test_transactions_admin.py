@@ -30,6 +30,7 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.actions import Remove
+from txnlog.storage.readings import Reading
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 
@@ -186,9 +187,9 @@ def test_find_hanging_lists_undecided_data_that_no_row_knows_and_abort_ends_it()
     check_cluster(after, settled=True)
     # The zombie's late append meets the marker (R4).
     zombie = process(shared)
-    late, read_ms = [staged(zombie, "orders", "xx")], zombie.store.clock.boot_ms()
+    late, reading = [staged(zombie, "orders", "xx")], Reading.begin(zombie.store.clock)
     with pytest.raises(InvalidProducerEpochError):
-        zombie.coordinator.append(row, late, {0: 2}, read_ms=read_ms)
+        zombie.coordinator.append(row, late, {0: 2}, reading=reading)
 
 
 def test_find_hanging_leaves_out_what_is_young_or_prepared_by_its_client() -> None:

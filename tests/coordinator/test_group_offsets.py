@@ -27,6 +27,7 @@ from txnlog.errors import (
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_add_partitions
+from txnlog.storage.readings import Reading
 from txnlog.testing.invariants import check_cluster
 
 
@@ -70,7 +71,7 @@ def test_late_helper_never_overwrites_a_newer_position() -> None:
         row = cluster.coordinator.commit(
             row, both(cluster, f"n{number}"), offsets=[consumed(10 * number, 10 * number + 10)]
         )
-        process(shared).coordinator.finish(old, read_ms=shared.clock.boot_ms())
+        process(shared).coordinator.finish(old, reading=Reading.begin(shared.clock))
         assert position(process(shared)) == 10 * number + 10
     check_cluster(process(shared), settled=True)
 

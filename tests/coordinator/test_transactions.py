@@ -37,6 +37,7 @@ from txnlog.errors import (
 from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_expire
+from txnlog.storage.readings import Reading
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster, read_committed
 
@@ -276,7 +277,7 @@ def test_manifest_with_two_topics_of_one_name_publishes_each_where_it_belongs() 
             txn_epoch=row.producer_epoch,
             pending=Manifest(batches=tuple(batches)),
         )
-        assert cluster.coordinator.finish(decided, read_ms=cluster.store.clock.boot_ms())
+        assert cluster.coordinator.finish(decided, reading=Reading.begin(cluster.store.clock))
         assert visible(cluster, "old") == (False, False)
         assert visible(cluster, "new") == (True, False)
 

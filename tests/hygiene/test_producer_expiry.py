@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from tests.coordinator.processes import (
@@ -30,8 +32,9 @@ from txnlog.protocol.topics import TopicCommit, end_app_id
 from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
 from txnlog.storage.actions import Txn
 from txnlog.storage.checkpoints import create_checkpoint
+from txnlog.storage.readings import Reading
 from txnlog.storage.topic_log import TopicLog
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SkewedClock
+from txnlog.testing.faults import Fault, FaultsAt, PausedClock, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster, check_topic_rebuilds
 
 
@@ -135,8 +138,12 @@ def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
     assert markers(shared) == {}
 
 
-def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing() -> None:
-    """It read the row as decided; at each of its calls weeks pass and the marker goes (R70)."""
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing(is_paused: bool) -> None:
+    """It read the row as decided; at each of its calls weeks pass and the marker goes (R70).
+
+    With all its clocks standing still it cannot know how old the row is (R34).
+    """
     published = set()
     for number in range(40):
         shared = world(config=FOREVER)
@@ -148,19 +155,25 @@ def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing() -> N
         outcome_of(
             lambda c=cluster, b=batches: c.coordinator.commit_one_off(b, Owner(run_id="dead"))
         )
-        helper = process(shared)
+        clock = PausedClock(shared.clock)
+        helper = process(shared, clock=clock)
         rows = [row for n in range(helper.shards) for row in helper.shard(n).view.rows.values()]
         assert len(rows) == 1
 
-        def meanwhile(shared: SharedMemory = shared, row: TransactionMetadata = rows[0]) -> None:
-            process(shared).coordinator.finish(row)
-            shared.clock.advance_ms(2 * WEEK_MS)
-            forget_all(shared)
-            assert markers(shared) == {}
+        def meanwhile(
+            shared: SharedMemory = shared,
+            row: TransactionMetadata = rows[0],
+            clock: PausedClock = clock,
+        ) -> None:
+            with clock.paused() if is_paused else nullcontext():
+                process(shared).coordinator.finish(row)
+                shared.clock.advance_ms(2 * WEEK_MS)
+                forget_all(shared)
+                assert markers(shared) == {}
 
-        read_ms = shared.clock.boot_ms()
+        reading = Reading.begin(clock)
         faults(helper).plan = FaultsAt({}, interlude=meanwhile, interlude_at=number)
-        outcome_of(lambda h=helper, r=rows[0], at=read_ms: h.coordinator.finish(r, read_ms=at))
+        outcome_of(lambda h=helper, r=rows[0], at=reading: h.coordinator.finish(r, reading=at))
         after = process(shared)
         for topic in TOPICS:
             view = after.topic(topic).view
@@ -171,28 +184,33 @@ def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing() -> N
     assert published == {True, False}
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("expired", [False, True])
-def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(expired: bool) -> None:
-    """Nothing in the topic knows it any more: its batch would stay undecided for ever (R8)."""
+def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
+    expired: bool, is_paused: bool
+) -> None:
+    """Nothing in the topic knows it any more: its batch would stay undecided for ever (R8, R34)."""
     shared = world(config=FOREVER)
-    zombie = process(shared)
+    clock = PausedClock(shared.clock)
+    zombie = process(shared, clock=clock)
     row = eager(zombie, owned(zombie, "z"), "x")
-    read_ms = shared.clock.boot_ms()
-    sweeper = process(shared)
-    sweeper.coordinator.time_out(row, by="test")
-    if expired:
-        expire_row(sweeper, "tx")
-    shared.clock.advance_ms(2 * WEEK_MS)
-    forget_all(shared)
+    reading = Reading.begin(clock)
+    with clock.paused() if is_paused else nullcontext():
+        sweeper = process(shared)
+        sweeper.coordinator.time_out(row, by="test")
+        if expired:
+            expire_row(sweeper, "tx")
+        shared.clock.advance_ms(2 * WEEK_MS)
+        forget_all(shared)
     assert (row.producer_id in markers(shared)) is not expired
     first = staged(zombie, "orders", "x")
     late = staged(zombie, "orders", "f" if first.partition == sum(b"f") % 2 else "e")
     assert late.partition == first.partition
     error = "InvalidProducerIdMappingError" if expired else "InvalidProducerEpochError"
-    for at_ms in (read_ms, None):
+    for at_ms in (reading, None):
         assert outcome_of(
             lambda at=at_ms: zombie.coordinator.append(
-                row, [late], {late.partition: 0}, read_ms=at
+                row, [late], {late.partition: 0}, reading=at
             )
         ) in (error, "InvalidTxnStateError", "ProducerFencedError")  # fmt: skip
     view = process(shared).topic("orders").view
@@ -336,3 +354,32 @@ def test_marker_that_came_after_the_horizon_outlives_a_checkpoint() -> None:
         create_checkpoint(topic.store, "orders", trust_ms=LOGGED.trust_ms)
         check_topic_rebuilds(topic)
     assert dict(topic.view.markers) == dict.fromkeys(range(10, 30), 1)
+
+
+def test_first_batch_of_a_producer_that_was_forgotten_in_doubt_is_not_written_again() -> None:
+    """What would say that the first try landed is gone; the guest's clocks stood still (R2, R34).
+
+    It asks again only after the error that says so.
+    """
+    shared = world(config=FOREVER)
+    clock = PausedClock(shared.clock)
+    cluster = process(shared, clock=clock)
+    batch = staged(cluster, "orders", "x")
+    pauses = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb != "head" or not path.startswith("orders/_delta_log") or pauses:
+            return Fault.NONE
+        pauses.append(path)
+        with clock.paused():
+            shared.clock.advance_ms(2 * WEEK_MS)
+            forget_all(shared)
+        return Fault.FAIL_BEFORE
+
+    faults(cluster).plan = plan
+    outcome = outcome_of(
+        lambda: cluster.coordinator.append_idempotent(5_000_000, [batch], {batch.partition: 0})
+    )
+    assert (outcome, len(pauses)) == ("CommitStateUnknownError", 1)
+    view = process(shared).topic("orders").view
+    assert sum(view.high_watermark(number) for number in range(2)) == batch.num_records

@@ -24,6 +24,7 @@ from txnlog.protocol.vacuum import file_retention_ms, format_retention
 from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.tombstones import read_tombstones
+from txnlog.testing.faults import PausedClock
 from txnlog.vacuum import Vacuum
 
 
@@ -51,6 +52,29 @@ def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
         cold.coordinator.commit(other, more)
     with pytest.raises(StagedFileTooOldError):
         cold.coordinator.append_idempotent(99, more[:1], {more[0].partition: 0})
+    check_files(process(shared))
+
+
+@pytest.mark.parametrize("how", ["deferred", "idempotent", "one-off", "two-phase"])
+def test_commit_of_a_paused_guest_names_no_file_that_vacuum_took(how: str) -> None:
+    """Its clocks stood still for longer than vacuum's age; the barrier says when it was (R72)."""
+    shared = world(config=FOREVER)
+    clock = PausedClock(shared.clock)
+    writer = process(shared, clock=clock)
+    row = owned(writer, "a")
+    batches = written_both(writer, "x")
+    with clock.paused():
+        shared.clock.advance_ms(2 * WEEK_MS)
+        assert vacuum(shared) == 2
+    with pytest.raises(StagedFileTooOldError):
+        if how == "deferred":
+            writer.coordinator.commit(row, batches)
+        elif how == "two-phase":
+            writer.coordinator.prepare(row, batches)
+        elif how == "one-off":
+            writer.coordinator.commit_one_off(batches, Owner(run_id="w"))
+        else:
+            writer.coordinator.append_idempotent(99, batches[:1], {batches[0].partition: 0})
     check_files(process(shared))
 
 

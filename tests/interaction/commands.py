@@ -31,6 +31,7 @@ from txnlog.cluster import Cluster
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.storage.parquet import RECORD_SCHEMA, write_batch_file
+from txnlog.storage.readings import Reading
 from txnlog.sweeper import Sweeper
 
 GROUP = "readers"
@@ -90,7 +91,9 @@ class Interpreter:
                 case "time-out", [name]:
                     coordinator.time_out(_row(cluster, name), by=process.name)
                 case "finish", [name]:
-                    coordinator.finish(_row(cluster, name), read_ms=cluster.store.clock.boot_ms())
+                    coordinator.finish(
+                        _row(cluster, name), reading=Reading.begin(cluster.store.clock)
+                    )
                 case "sweep", []:
                     sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster))
                     return f"settles {sweeper.sweep()}"

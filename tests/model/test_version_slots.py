@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from txnlog.storage import delta_log
-from txnlog.testing.models.version_slots import BLIND_RETRY, NEVER_DISTRUST, VersionSlots
+from txnlog.testing.models.version_slots import (
+    BLIND_PUT,
+    BLIND_RETRY,
+    NEVER_DISTRUST,
+    VersionSlots,
+)
 from txnlog.testing.search import assert_breaks, assert_holds
 
 SOAK_STATES_MAX = 600_000
@@ -39,7 +44,25 @@ def test_clean_up_that_is_stopped_anywhere_leaves_no_hole() -> None:
 
 def test_search_finds_the_commit_into_a_freed_slot() -> None:
     """Trusting an absence for ever acknowledges what no reader will see (R70)."""
-    model = VersionSlots("Wck", commits=2, ticks=2, broken=frozenset({NEVER_DISTRUST}))
+    broken = frozenset({NEVER_DISTRUST, BLIND_PUT})
+    model = VersionSlots("Wck", commits=2, ticks=2, broken=broken)
+    assert_breaks(model, "acknowledged, and not in the log")
+
+
+def test_writer_in_a_paused_guest_commits_once_and_knows() -> None:
+    """All its clocks stand still while the others clean up the slot that it commits to (R70)."""
+    assert_holds(VersionSlots("Wck", commits=1, ticks=3, frozen=True), states_min=500)
+
+
+def test_reader_in_a_paused_guest_hands_out_the_log_as_it_is() -> None:
+    """The slot it waits for was freed long ago: it would wait for ever (R70)."""
+    assert_holds(VersionSlots("Rck", commits=2, ticks=3, rounds=2, frozen=True), states_min=500)
+
+
+def test_search_finds_the_commit_of_a_paused_guest_into_a_freed_slot() -> None:
+    """No clock can tell; only the slot before can (R70)."""
+    broken = frozenset({BLIND_PUT})
+    model = VersionSlots("Wck", commits=2, ticks=3, frozen=True, broken=broken)
     assert_breaks(model, "acknowledged, and not in the log")
 
 
@@ -59,6 +82,7 @@ def test_search_finds_the_second_commit_of_a_blind_retry() -> None:
         {"actors": "Cck", "commits": 2, "ticks": 2},
         {"actors": "WCk", "commits": 1, "ticks": 2},
         {"actors": "WRck", "commits": 1, "ticks": 2, "rounds": 2},
+        {"actors": "WRck", "commits": 1, "ticks": 3, "rounds": 2, "frozen": True},
     ],
     ids=str,
 )

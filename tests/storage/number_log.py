@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from txnlog.storage.actions import Commit, Txn
+from collections.abc import Sequence
+
+from txnlog.storage.actions import Action, Commit, CommitInfo, Txn, encode_commit
 from txnlog.storage.delta_log import (
     PROTOCOL,
     Committed,
@@ -11,6 +13,7 @@ from txnlog.storage.delta_log import (
     LogSettings,
     Unknown,
 )
+from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.tables import metadata_action
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
@@ -28,6 +31,9 @@ class History:
 
     def reset(self) -> None:
         self.numbers: dict[str, int] = {}
+
+    def parse(self, commit: Commit) -> Commit:
+        return commit
 
     def apply(self, commit: Commit) -> None:
         for action in commit.actions:
@@ -54,6 +60,12 @@ def created(store: ObjectStore, commits: int = 0, settings: LogSettings = OFF) -
 
 def write(log: DeltaLog, number: int) -> Committed | Conflict | Unknown:
     return log.commit([Txn(f"{number}", number)], operation="WRITE")
+
+
+def plant(log: DeltaLog, actions: Sequence[Action]) -> None:
+    """Write what `commit` refuses into the next slot, as a tool that is not ours would."""
+    path = commit_path(log.path, log.version + 1)
+    log.store.put(path, encode_commit(CommitInfo(operation="PLANTED"), actions))
 
 
 def slots(store: ObjectStore) -> list[str]:

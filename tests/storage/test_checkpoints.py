@@ -45,7 +45,7 @@ def test_checkpoint_equals_the_commits_it_replaces(store: ObjectStore) -> None:
     created(store, 20)
     _, before = opened(store)
     assert checkpoint(store) == 20
-    store.delete([commit_path(TABLE, version) for version in range(21)])
+    store.delete([commit_path(TABLE, version) for version in range(20)])
     log, after = opened(store)
     assert log.version == 20
     assert after.numbers == before.numbers
@@ -55,7 +55,7 @@ def test_checkpoint_on_top_of_a_checkpoint_equals_the_log(store: ObjectStore) ->
     """The second one is made from the first and the commits after it."""
     log = created(store, 7)
     checkpoint(store)
-    store.delete([commit_path(TABLE, version) for version in range(8)])
+    store.delete([commit_path(TABLE, version) for version in range(7)])
     for number in range(8, 12):
         write(log, number)
     assert checkpoint(store) == 11
@@ -201,6 +201,7 @@ def test_open_damaged_checkpoint_is_an_error_that_names_the_file(
         "json": b'{"add":{}}',
     }[how]
     store.put(path, damaged)
+    store.delete([commit_path(TABLE, 0)])
     with pytest.raises(CorruptLogError, match=f"{5:020}.checkpoint.parquet"):
         opened(store)
 
@@ -211,6 +212,7 @@ def test_open_checkpoint_with_a_flipped_bit_is_an_error(store: ObjectStore, seed
     checkpoint(store)
     path = checkpoint_path(TABLE, 5)
     data = store.get(path)
+    store.delete([commit_path(TABLE, 0)])
     rng = random.Random(seed)
     for _ in range(150):
         flipped = bytearray(data)
@@ -263,7 +265,7 @@ def test_commit_whose_checkpoint_fails_is_committed_all_the_same(
     shared = SharedMemory()
     store = shared.open()
     log = created(store, 4, INLINE)
-    store.plan = FaultsAt(dict.fromkeys(range(1, 10), Fault.FAIL_BEFORE))
+    store.plan = FaultsAt(dict.fromkeys(range(2, 11), Fault.FAIL_BEFORE))
     with caplog.at_level(logging.WARNING):
         assert write(log, 5) == Committed(5)
     assert "No checkpoint" in caplog.text

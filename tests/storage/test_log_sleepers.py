@@ -7,9 +7,9 @@ import pytest
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
 from txnlog.clock import VirtualClock
 from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import Committed, DeltaLog, Unknown
+from txnlog.storage.delta_log import PROTOCOL, Committed, DeltaLog, Unknown
 from txnlog.storage.log_files import commit_path
-from txnlog.testing.faults import FaultsAt, SharedMemory
+from txnlog.testing.faults import FaultsAt, FaultyStore, PausedClock, SharedMemory
 
 
 def aged(shared: SharedMemory, log: DeltaLog, *, commits: int = 4) -> None:
@@ -88,6 +88,99 @@ def test_second_sleeper_does_not_read_the_first_ones_stray() -> None:
     write(first, 5)
     second.refresh()
     assert (second.version, "5" in seen.numbers) == (writer.version, False)
+
+
+# --- In a paused guest, none of whose clocks moves meanwhile --------------------------------------
+
+
+def paused(shared: SharedMemory) -> tuple[PausedClock, FaultyStore]:
+    clock = PausedClock(shared.clock)
+    return clock, shared.open(clock=clock)
+
+
+def test_commit_of_a_paused_guest_into_a_freed_slot_is_never_believed() -> None:
+    """It was acknowledged, and read by nobody (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    sleeper, seen = opened(store)
+    with clock.paused():
+        aged(shared, writer)
+    assert isinstance(write(sleeper, 5), Unknown)
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
+    assert write(sleeper, 5) == Committed(writer.version + 1)
+
+
+def test_table_created_by_a_paused_guest_in_a_freed_slot_is_never_believed() -> None:
+    """Version 0 has no slot before it (R34, R70)."""
+    shared = SharedMemory()
+    clock, store = paused(shared)
+    sleeper, _ = opened(store)
+    with clock.paused():
+        writer = created(shared.open(), 2)
+        aged(shared, writer)
+    assert isinstance(sleeper.commit([PROTOCOL], operation="CREATE"), Unknown)
+    sleeper.refresh()
+    assert sleeper.version == writer.version
+
+
+def test_reader_in_a_paused_guest_finds_the_head_again() -> None:
+    """It waited for ever for a version that clean-up had taken (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    sleeper, seen = opened(store)
+    with clock.paused():
+        aged(shared, writer)
+    shared.clock.advance_ms(11_000)
+    sleeper.refresh()
+    assert (sleeper.version, seen.numbers["200"]) == (writer.version, 200)
+
+
+def test_reader_in_a_paused_guest_does_not_keep_the_stray_of_another() -> None:
+    """The stray of a process in the same guest looks like the next commit (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    first, _ = opened(store)
+    second, seen = opened(shared.open(clock=clock))
+    with clock.paused():
+        aged(shared, writer)
+    write(first, 5)
+    second.refresh(sure=True)
+    assert (second.version, "5" in seen.numbers) == (writer.version, False)
+
+
+@pytest.mark.parametrize("call", range(5))
+@pytest.mark.parametrize("operation", ["refresh", "commit"])
+def test_guest_paused_within_a_call_finds_the_log_as_it_is(operation: str, call: int) -> None:
+    """At any call of the store all clocks may stand still for a day (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    sleeper, seen = opened(store)
+
+    def meanwhile() -> None:
+        with clock.paused():
+            aged(shared, writer)
+
+    store.plan = FaultsAt({}, interlude=meanwhile, interlude_at=call)
+    outcome = None
+    if operation == "commit":
+        outcome = write(sleeper, 5)
+    else:
+        sleeper.refresh(sure=True)
+    if call >= store.plan.calls:
+        pytest.skip("fewer calls than that")
+    sleeper.refresh(sure=True)
+    assert sleeper.version == writer.version
+    landed = operation == "commit" and call > 0
+    assert ("5" in seen.numbers) == landed
+    assert not isinstance(outcome, Committed) or landed
+
+
+# --- Clocks that go on ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", range(4))

@@ -66,9 +66,9 @@ def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
     table = to_table(rows)
     written = write_batch_file(store, "t/small.parquet", table, compression=codec)
     whole = store.get("t/small.parquet")
-    seal = read_seal(lambda start, end: whole[start:end], len(whole))
+    seal = read_seal(lambda start, end: whole[start:end], len(whole), name="small.parquet")
     assert seal is not None
-    found = decode(whole, seal[0].end, split_footer(whole))
+    found = decode(whole, seal.spans[0].end, split_footer(whole))
     assert found is not None
     assert found == from_arrow(table)
     first = data.draw(st.integers(0, len(rows) + 1))

@@ -47,7 +47,7 @@ def chained(
 ) -> bytes:
     """The next checkpoint; its hint is right."""
     commits = [Commit(version, CommitInfo(), tuple(actions))]
-    parquet, hint = compute_checkpoint(before, commits, lambda: now_ms)
+    parquet, hint = compute_checkpoint(before, commits, lambda: now_ms, name="c", note=b"")
     found = pq.ParquetFile(pa.BufferReader(parquet))
     assert hint["size"] == found.metadata.num_rows
     assert hint["sizeInBytes"] == len(parquet)
@@ -167,8 +167,10 @@ def test_time_is_asked_for_only_where_files_were_removed() -> None:
         raise AssertionError("there is no tombstone")
 
     commits = [Commit(0, CommitInfo(), (*table(), added("live")))]
-    parquet, _ = compute_checkpoint(None, commits, now_ms)
-    compute_checkpoint(parquet, [Commit(1, CommitInfo(), (added("more"),))], now_ms)
+    parquet, _ = compute_checkpoint(None, commits, now_ms, name="c", note=b"")
+    compute_checkpoint(
+        parquet, [Commit(1, CommitInfo(), (added("more"),))], now_ms, name="c", note=b""
+    )
 
 
 # --- Other tools ----------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import TopicPartition
 from txnlog.protocol.topic_changes import prepare_delete_records
-from txnlog.protocol.topics import check_topic_name
-from txnlog.storage.topic_log import PARTITIONS_MAX
+from txnlog.protocol.topics import PARTITIONS_MAX, check_topic_name
 from txnlog.topic_configs import (
     TOPIC_CONFIGS,
     changed,

@@ -24,7 +24,7 @@ from txnlog.protocol.expiry import (
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Doomed
 from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT
-from txnlog.storage.delta_log import LOG_RETENTION_MS_MIN
+from txnlog.storage.log_settings import LOG_RETENTION_MS_MIN
 from txnlog.sweeper import INTERVAL_MS
 
 

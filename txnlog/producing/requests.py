@@ -24,6 +24,7 @@ from txnlog.errors import (
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.storage.readings import Reading
 
 logger = logging.getLogger("txnlog")
 
@@ -247,7 +248,7 @@ class Eager(RequestPublication):
         super().__init__(outlet)
         self._open_partitions = open_partitions
         self._row: TransactionMetadata | None = None
-        self._read_ms = 0
+        self._reading: Reading | None = None
         self._added: set[tuple[str, int]] = set()
         self._next_sequences: dict[tuple[str, int], int] = {}
 
@@ -259,7 +260,7 @@ class Eager(RequestPublication):
             named = TopicPartitions(
                 topic=request.topic, topic_id=request.topic_id, partitions=numbers
             )
-            self._read_ms = self._clock.boot_ms()
+            self._reading = Reading.begin(self._clock)
             self._row = self._open_partitions([named])
             self._added |= fresh
         if not request.base_sequences:
@@ -270,7 +271,7 @@ class Eager(RequestPublication):
         coordinator = self._cluster.coordinator
         try:
             offsets = coordinator.append(
-                self._row, request.staged, request.base_sequences, read_ms=self._read_ms
+                self._row, request.staged, request.base_sequences, reading=self._reading
             )
         except InvalidProducerEpochError:
             # The topic knows that the transaction has ended, the row knows by whom (R32, R42).

@@ -36,6 +36,9 @@ _BOUNDS = {
     HORIZON_PREFIX: "horizon_ms",
 }
 
+PARTITIONS_MAX = 100_000
+OFFSET_MAX = 2**63 - 1
+
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
@@ -150,7 +153,7 @@ class TopicState:
         self.topic_id = topic_id
         self.config = dict(config)
         self.deleted = deleted
-        self._grow(int(config.get("partitions", "1")))
+        self._grow(partition_count(config))
 
     def add(self, batch: BatchHeader) -> None:
         self._grow(batch.partition + 1)
@@ -209,11 +212,10 @@ class TopicState:
         self._set_bound(app_id, version)
 
     def _set_bound(self, app_id: str, version: int) -> None:
-        prefix, slash, number = app_id.rpartition("/")
-        prefix += slash
-        if prefix not in (END_PREFIX, *_BOUNDS):
+        bound = check_bound(app_id, version)
+        if bound is None:
             return
-        partition = int(number)
+        prefix, partition = bound
         self._grow(partition + 1)
         state = self.partitions[partition]
         if prefix == END_PREFIX:
@@ -260,6 +262,29 @@ class TopicState:
             for batch in sorted(state.ongoing.values(), key=_base_offset)
             if batch.producer_id == producer_id and batch.producer_epoch <= epoch_max
         ]
+
+
+def check_bound(app_id: str, version: int) -> tuple[str, int] | None:
+    """(prefix, partition) of a `txn` action that is a bound of a partition, None for others.
+
+    Raises ValueError for a partition or an offset that cannot be.
+    """
+    prefix, slash, number = app_id.rpartition("/")
+    prefix += slash
+    if prefix not in (END_PREFIX, *_BOUNDS):
+        return None
+    if not number.isdecimal() or int(number) >= PARTITIONS_MAX or not 0 <= version <= OFFSET_MAX:
+        raise ValueError(f"txn {app_id!r} with version {version}")
+    return prefix, int(number)
+
+
+def partition_count(config: Mapping[str, str]) -> int:
+    """How many partitions a topic has by its properties. Raises ValueError."""
+    text = config.get("partitions", "1")
+    count = int(text) if text.isdecimal() and len(text) < 10 else 0
+    if not 0 < count <= PARTITIONS_MAX:
+        raise ValueError(f"txnlog.partitions={text!r}")
+    return count
 
 
 def marker_app_id(producer_id: int) -> str:

@@ -8,6 +8,7 @@ cut off or changed is found out (R66).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
@@ -92,13 +93,18 @@ class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who wrote a commit and why. `write_id` makes it recognisable after a lost reply."""
+    """Who wrote a commit and why.
+
+    `write_id` makes it recognisable after a lost reply. `previous` is the digest of the commit
+    before it: commits form a chain. Commits of other tools, and of earlier versions, have none.
+    """
 
     timestamp: int = 0
     operation: str = ""
     engine_info: str = ""
     operation_parameters: dict[str, str] = {}
     write_id: str = msgspec.field(default="", name="txnlogWriteId")
+    previous: str = msgspec.field(default="", name="txnlogPrevious")
     actions: int = msgspec.field(default=-1, name="txnlogActions")
     checksum: int = msgspec.field(default=-1, name="txnlogCrc32")
 
@@ -122,11 +128,21 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """One commit as read: its info and its actions in order (`Adds` only for a checkpoint)."""
+    """One commit as read: its info and its actions in order (`Adds` only for a checkpoint).
+
+    `digest` is that of the commit file's bytes; of a checkpoint, that of the commit it stands for,
+    "" where the checkpoint does not say.
+    """
 
     version: int
     info: CommitInfo
     actions: tuple[Action, ...]
+    digest: str = ""
+
+
+def digest_of(data: bytes) -> str:
+    """What the next commit says of a commit file with these bytes: BLAKE2b, 16 bytes, in hex."""
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def encode_commit(info: CommitInfo, actions: Sequence[Action]) -> bytes:
@@ -157,7 +173,7 @@ def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
         raise _corrupt(source, f"{info.actions} actions were written, {len(lines) - 1} are there")
     if info.checksum >= 0 and crc32(data[data.index(b"\n") + 1 :]) != info.checksum:
         raise _corrupt(source, "its lines do not have the checksum they were written with")
-    return Commit(version, info, tuple(actions))
+    return Commit(version, info, tuple(actions), digest_of(data))
 
 
 def _corrupt(source: str, why: str) -> CorruptLogError:

@@ -101,7 +101,8 @@ def write_batch_file(
         small_codec = "snappy" if table.nbytes < SNAPPY_BELOW_BYTES else None
         codec = compression or small_codec or _codec_for(table)
         pages, footer, low, high = _encode(table, codec)
-    seal = make_seal([Span(len(pages), crc32(pages))], footer)
+    name = path.rpartition("/")[2]
+    seal = make_seal([Span(len(pages), crc32(pages))], footer, name=name)
     whole = b"".join((pages, seal, footer))
     store.put_new(path, whole)
     return BatchFile(
@@ -311,7 +312,7 @@ class _Sink(io.RawIOBase):
                 "a file, so the file cannot be sealed. Use a pyarrow txnlog was tested with.",
                 path=self._path,
             )
-        self._pass_on(make_seal(self._spans, footer))
+        self._pass_on(make_seal(self._spans, footer, name=self._path.rpartition("/")[2]))
         self._pass_on(footer)
 
     def send_to(self, target: BinaryIO) -> None:

@@ -45,9 +45,16 @@ _LONG_AGO = -(1 << 62)
 
 
 def compute_checkpoint(
-    before: bytes | None, commits: Sequence[Commit], store_now_ms: Callable[[], int]
+    before: bytes | None,
+    commits: Sequence[Commit],
+    store_now_ms: Callable[[], int],
+    *,
+    name: str,
+    note: bytes,
 ) -> tuple[bytes, dict[str, Any]]:
-    """The Parquet file of a checkpoint, sealed, and what `_last_checkpoint` says of it.
+    """The Parquet file of a checkpoint, sealed with its name and a note, and its hint.
+
+    The hint is what `_last_checkpoint` says of it.
 
     `before` is the checkpoint before, if there is one, `commits` are all that follow it. Tombstones
     older than the table's retention are left out by the store's time, which is asked for only
@@ -72,7 +79,7 @@ def compute_checkpoint(
         young = pc.greater(tombstones.column("deletionTimestamp"), now_ms - retention_ms)
         tombstones = tombstones.filter(young)
         parquet = checkpoint_edits.with_tombstones(parquet, tombstones)
-    sealed = _seal(parquet)
+    sealed = _seal(parquet, name, note)
     counts = {"size": hint["size"] + len(tombstones), "sizeInBytes": len(sealed)}
     return sealed, hint | counts
 
@@ -159,8 +166,9 @@ def _forget(left: dict[tuple[str, str], Action], horizons: dict[str, int]) -> No
             del left[key]
 
 
-def _seal(parquet: bytes) -> bytes:
+def _seal(parquet: bytes, name: str, note: bytes) -> bytes:
     """The same Parquet file with a checksum of all its bytes, in one span."""
     footer_at = split_footer(parquet)
     body, footer = parquet[:footer_at], parquet[footer_at:]
-    return body + make_seal([Span(footer_at, crc32(body))], footer) + footer
+    span = Span(footer_at, crc32(body))
+    return body + make_seal([span], footer, name=name, note=note) + footer

@@ -12,23 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, TxnLogError
-from txnlog.protocol.txn_memory import is_horizon
-from txnlog.storage import checkpoint_edits
 from txnlog.storage.actions import (
-    Action,
-    Adds,
-    Commit,
-    CommitInfo,
-    Metadata,
-    Protocol,
-    Txn,
     decode_commit,
 )
+from txnlog.storage.chain import check_chain
 from txnlog.storage.checkpoint_computation import compute_checkpoint
+from txnlog.storage.checkpoint_reader import (
+    IntactCheckpoint,
+    find_intact,
+    read_checkpoint,
+    read_intact,
+)
 from txnlog.storage.log_files import (
     LogFiles,
     checkpoint_path,
@@ -37,11 +33,11 @@ from txnlog.storage.log_files import (
     list_whole_log,
     read_hint,
 )
+from txnlog.storage.log_settings import LogSettings
 from txnlog.storage.objects import ObjectMeta, ObjectStore
-from txnlog.storage.seals import check_span, read_seal
 
 if TYPE_CHECKING:
-    from txnlog.storage.delta_log import DeltaLog, LogSettings
+    from txnlog.storage.delta_log import DeltaLog
 
 log = logging.getLogger(__name__)
 
@@ -53,129 +49,6 @@ _INTERVAL_MAX = 4_000
 """Whoever opens a log reads as many commits: seconds, in an object store."""
 _CLEANED_PER_RETENTION = 24
 
-
-# -- reading a checkpoint --------------------------------------------------------------------------
-
-
-def read_checkpoint(store: ObjectStore, files: LogFiles) -> Commit:
-    """The newest checkpoint in the shape of one commit, without the files it says are removed.
-
-    Raises CorruptLogError naming the file.
-    """
-    version = files.newest_checkpoint
-    assert version is not None
-    path = checkpoint_path(files.table, version)
-    data = store.get(path)
-    try:
-        check_seal(data)
-        file = checkpoint_edits.open_checkpoint(data)
-        groups = checkpoint_edits.live_groups(file.metadata)
-        table = file.read_row_groups(groups, _WANTED, use_threads=False)
-        actions = _actions(table)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise CorruptLogError(
-            f"{store.url}/{path}: this checkpoint is truncated or garbled ({error}). Delete it if "
-            "an older checkpoint and all commits after that are there, else restore it.",
-            file=path,
-        ) from error
-    if not any(isinstance(action, Metadata) for action in actions):
-        raise CorruptLogError(f"{store.url}/{path}: this checkpoint has no metaData.", file=path)
-    return Commit(version, CommitInfo(), tuple(actions))
-
-
-_WANTED = [
-    "protocol",
-    "metaData",
-    "txn",
-    *(f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "stats")),
-]
-
-
-def check_seal(data: bytes) -> None:
-    """Raise SealBrokenError for damage; a checkpoint of another tool has no seal to check."""
-
-    def read_at(start: int, end: int) -> bytes:
-        return data[start:end]
-
-    spans = read_seal(read_at, len(data))
-    for index in range(len(spans or ())):
-        check_span(read_at, spans or (), index)
-
-
-def _actions(table: pa.Table) -> list[Action]:
-    """Rows to actions, column by column; only protocol and metaData go through Python dicts.
-
-    Tombstones are vacuum's: a view that starts from here has never seen the files.
-    """
-    actions: list[Action] = []
-    for row in _present(table, "protocol").to_pylist():
-        actions.append(msgspec.convert(row, Protocol))
-    for row in _present(table, "metaData").to_pylist():
-        row["configuration"] = dict(row["configuration"] or [])
-        row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
-        actions.append(msgspec.convert(row, Metadata))
-    txns = _present(table, "txn")
-    if len(txns):
-        columns = (
-            txns.field("appId"),
-            txns.field("version"),
-            _field(txns, "lastUpdated", pa.int64()),
-        )
-        found = list(map(Txn, *(column.to_pylist() for column in columns)))
-        # What a horizon makes be forgotten is gone already; what is here came after it.
-        found.sort(key=lambda txn: not is_horizon(txn.app_id))
-        actions += found
-    adds = _present(table, "add")
-    if len(adds):
-        actions.append(
-            Adds(
-                adds.field("path").cast(pa.string()),
-                adds.field("size"),
-                adds.field("modificationTime"),
-                _field(adds, "stats", pa.string()).cast(pa.string()),
-                _partition_values(adds.field("partitionValues")),
-            )
-        )
-    return actions
-
-
-def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
-    """Partition column -> its value per row, by flattening the map column."""
-    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
-    encoded = maps.keys.slice(first, last - first).dictionary_encode()
-    items = maps.items.slice(first, last - first)
-    names = encoded.indices.to_numpy()
-    found = {}
-    for number, name in enumerate(encoded.dictionary.to_pylist()):
-        places = np.flatnonzero(names == number)
-        if len(places) != len(maps):
-            raise ValueError(f"partition column {name!r} is missing in some rows")
-        found[name] = items.take(pa.array(places))
-    return found
-
-
-def _present(table: pa.Table, name: str) -> pa.StructArray:
-    """The rows of a checkpoint that hold this kind of action."""
-    if name not in table.column_names:
-        return pa.array([], type=pa.struct([("path", pa.string())]))
-    column = table.column(name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    if len(places) and places[-1] - places[0] + 1 == len(places):
-        # One kind after the other, as delta-rs writes them: nothing to copy.
-        return column.slice(places[0], len(places))
-    return column.take(pa.array(places))
-
-
-def _field(rows: pa.StructArray, name: str, kind: pa.DataType) -> pa.Array:
-    """A field that may be missing."""
-    if rows.type.get_field_index(name) < 0:
-        return pa.nulls(len(rows), kind)
-    return rows.field(name)
-
-
-# -- making one -----------------------------------------------------------------------------------
 
 _worker: tuple[int, ThreadPoolExecutor] | None = None
 _waiting: set[tuple[str, str]] = set()
@@ -274,12 +147,13 @@ def _go_on(
     """The next checkpoint after one that is known, if it is time, up to a commit of ours."""
     newest = covered.version
     hint = read_hint(store, table)
-    if hint is not None and newest < hint <= head.version:
-        # Somebody else's, of about the same size.
-        newest = hint
+    if hint is not None and newest < hint.version <= head.version:
+        # Another process's, of about the same size.
+        newest = hint.version
     if not _is_time(head.version - newest, covered.actions, settings.checkpoint_interval):
         return covered
-    actions = _checkpoint(store, table, newest, head.version, covered.since_ms, settings.trust_ms)
+    before = read_intact(store, table, newest)
+    actions = _checkpoint(store, table, before, head.version, covered.since_ms, settings.trust_ms)
     return head._replace(actions=actions)
 
 
@@ -299,7 +173,8 @@ def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Co
     actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
     if not _is_time(behind, actions, interval):
         return None
-    actions = _checkpoint(store, table, newest, files.commits[-1], started_ms, trust_ms)
+    files, before = find_intact(store, files)
+    actions = _checkpoint(store, table, before, files.commits[-1], started_ms, trust_ms)
     return Covered(files.commits[-1], started_ms, actions)
 
 
@@ -315,24 +190,34 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
     if newest is not None and head <= newest:
         return newest
     if head >= 0:
-        _checkpoint(store, table, newest, head, started_ms, trust_ms)
+        files, before = find_intact(store, files)
+        _checkpoint(store, table, before, head, started_ms, trust_ms)
     return head
 
 
 def _checkpoint(
-    store: ObjectStore, table: str, newest: int | None, version: int, since_ms: int, trust_ms: int
+    store: ObjectStore,
+    table: str,
+    before: IntactCheckpoint | None,
+    version: int,
+    since_ms: int,
+    trust_ms: int,
 ) -> int:
-    """Write the checkpoint of a version from the one before and the commits between them.
+    """Write the checkpoint of a version from the one before and the commits that follow that.
 
     What was read is believed for `trust_ms` after `since_ms`. How many actions it has.
     """
-    paths = [commit_path(table, v) for v in range(0 if newest is None else newest + 1, version + 1)]
+    newest, data, digest = (-1, None, "") if before is None else before
+    name = checkpoint_path(table, version).rpartition("/")[2]
+    paths = [commit_path(table, v) for v in range(newest + 1, version + 1)]
     commits = [
-        decode_commit(data, version=-1, source=path)
-        for path, data in zip(paths, store.get_many(paths), strict=True)
+        decode_commit(blob, version=newest + 1 + at, source=path)
+        for at, (path, blob) in enumerate(zip(paths, store.get_many(paths), strict=True))
     ]
-    before = None if newest is None else store.get(checkpoint_path(table, newest))
-    parquet, hint = compute_checkpoint(before, commits, store.now_ms)
+    check_chain(store, table, digest, commits)
+    parquet, hint = compute_checkpoint(
+        data, commits, store.now_ms, name=name, note=commits[-1].digest.encode()
+    )
     if store.clock.boot_ms() - since_ms > trust_ms:
         raise CorruptLogError(
             f"{store.url}/{table}: a checkpoint is thrown away, as what it is made of was read "
@@ -357,7 +242,13 @@ def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
     files = list_whole_log(store, table)
     if files.newest_checkpoint is None:
         return []
-    doomed = [item.path for item in find_expired(files, before_ms=store.now_ms() - retention_ms)]
+    before_ms = store.now_ms() - retention_ms
+    doomed = [item.path for item in find_expired(files, before_ms=before_ms)]
+    anchor = find_anchor(files, before_ms=before_ms)
+    if not doomed or anchor is None:
+        return []
+    # What takes the place of the older files must be intact.
+    read_checkpoint(store, table, anchor)
     store.delete(doomed)
     return doomed
 

@@ -38,6 +38,9 @@ class _View:
         self.config: dict[str, str] = {}
         self.producer_ids_end = 0
 
+    def parse(self, commit: Commit) -> Commit:
+        return commit
+
     def apply(self, commit: Commit) -> None:
         for action in commit.actions:
             if isinstance(action, Metadata):

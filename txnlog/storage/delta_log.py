@@ -1,24 +1,30 @@
 """Our Delta committer and tailing reader: one table's `_delta_log`, one version after the other.
 
 Delta's log protocol is "create version N+1 if it is absent"; `DeltaLog.commit` does exactly that,
-and nothing else writes these logs. Two facts shape the code. An error, and even "already exists",
-says nothing about whether our write landed, so both are settled by reading the slot back. And
-clean-up frees old slots, so what is found at a slot counts only for a limited time after the head
-was last known for sure (the confirmed head); later than that, the log is opened again.
+and nothing else writes these logs. Three facts shape the code. An error, and even "already exists",
+says nothing about whether our write landed, so both are settled by reading the slot back. Clean-up
+frees old slots, so what is found at a slot counts only for a limited time after the head was last
+known for sure (the confirmed head); later than that, the log is opened again. And no clock of this
+machine need move while it is paused, so what was found is checked against the version before it:
+clean-up deletes the oldest first, so as long as that is there, no later slot was freed.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from typing import Protocol as Interface
+
+import msgspec
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import (
-    ConfigError,
     CorruptLogError,
     ForeignTableError,
+    InvalidCommitError,
     LogGapError,
     ObjectNotFoundError,
     StorageError,
@@ -26,6 +32,7 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedProtocolError,
 )
+from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage import checkpoints, log_files
 from txnlog.storage.actions import (
     ENGINE,
@@ -34,20 +41,32 @@ from txnlog.storage.actions import (
     CommitInfo,
     Metadata,
     Protocol,
+    Txn,
     decode_commit,
     encode_commit,
 )
+from txnlog.storage.chain import check_chain, check_checkpoint
+from txnlog.storage.checkpoint_reader import read_newest
 from txnlog.storage.log_files import LogFiles, commit_path
+from txnlog.storage.log_settings import LogSettings as LogSettings
 from txnlog.storage.objects import ObjectStore
 
 READER_VERSION = 1
 WRITER_VERSION = 2
 PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
 
-LOG_RETENTION_MS_MIN = 3_600_000
 _TAIL_BEFORE_LISTING = 32
 _OPENS_MAX = 5
 _PUTS_MAX = 64
+_LOOK_AGAIN_MS = 10_000
+"""How long what was seen of the slots around the head counts, where a look is a request."""
+
+_stamps = itertools.count(1)
+
+
+def new_stamp() -> int:
+    """A number above all that this process was given before: an order that no clock can disturb."""
+    return next(_stamps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,31 +99,14 @@ class View(Interface):
     def reset(self) -> None:
         """Forget everything: a checkpoint follows."""
 
-    def apply(self, commit: Commit) -> None:
-        """Take in one commit, or a checkpoint in the shape of one."""
+    def parse(self, commit: Commit) -> Any:
+        """What one commit, or a checkpoint in the shape of one, says. Changes nothing.
 
+        Raises for what cannot be understood; a commit of ours is parsed before it is written.
+        """
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """How a log is kept. `trust_ms` is half the shortest log retention there may ever be.
-
-    checkpoint_mode: "background" (a thread), "inline" (before commit returns) or "off".
-    """
-
-    checkpoint_interval: int = 100
-    checkpoint_mode: str = "background"
-    log_retention_ms: int = 86_400_000
-    trust_ms: int = LOG_RETENTION_MS_MIN // 2
-    commit_timeout_ms: int = 30_000
-
-    def __post_init__(self) -> None:
-        if self.log_retention_ms < 2 * self.trust_ms:
-            raise ConfigError(
-                f"log_retention_ms={self.log_retention_ms} is shorter than twice "
-                f"trust_ms={self.trust_ms}: others would still believe what clean-up removes. "
-                "Keep logs longer.",
-                log_retention_ms=self.log_retention_ms,
-            )
+    def apply(self, parsed: Any) -> None:
+        """Take in what `parse` gave."""
 
 
 class DeltaLog:
@@ -131,10 +133,20 @@ class DeltaLog:
         self.cleaned_ms: int | None = None
         """By the boot clock: when this process last looked for log files to remove."""
         self.covered: checkpoints.Covered | None = None
+        self.digest = ""
+        """Of the newest commit's bytes; "" where they are not known."""
+        self.forgotten_at = 0
+        """The stamp of when this process last saw markers or producers of the table forgotten.
+
+        An effect that is not found then may have been there: what was read before must be read
+        again.
+        """
+        self._horizons: dict[str, int] = {}
         self._view = view
         self._mark = mark
         self._clock = store.clock
         self._confirmed_ms: int | None = None
+        self._looked_ms: int | None = None
         self._last_writer = False
 
     def __repr__(self) -> str:
@@ -156,12 +168,15 @@ class DeltaLog:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
+    def refresh(self, *, sure: bool = False) -> None:
         """Bring the view up to the head of the log; a table that is not there has version -1.
 
+        `sure`: also in a store, where the look costs a request, at a slot of a log that is still
+        there (else that is looked at now and then).
         Raises CorruptLogError, LogGapError, UnsupportedProtocolError, ForeignTableError,
         StorageError.
         """
+        base = self.version
         for _ in range(_TAIL_BEFORE_LISTING):
             if not self._trusted():
                 self._open()
@@ -171,7 +186,7 @@ class DeltaLog:
             try:
                 data = self.store.get(source)
             except ObjectNotFoundError:
-                if self._trusted():
+                if self._trusted() and self._is_at_head(base, sure=sure):
                     self._confirmed_ms = sent_ms
                 else:
                     self._open()
@@ -182,7 +197,7 @@ class DeltaLog:
             # Its writer may not have come so far yet.
             self.store.sync(source)
             self._last_writer = False
-            self._apply(decode_commit(data, version=self.version + 1, source=source))
+            self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up()
 
     def invalidate(self) -> None:
@@ -195,9 +210,32 @@ class DeltaLog:
             return False
         return self._clock.boot_ms() - confirmed_ms <= self.settings.trust_ms
 
+    def _is_at_head(self, base: int, *, sure: bool) -> bool:
+        """Whether what was found since version `base` was the newest belongs to the log.
+
+        Not if `base` is gone: then the slots after it may have been freed, and may hold strays.
+        Nor if the slot after the next one is taken and the next one is not: a commit is missing.
+        """
+        if base < 0 or not (sure or self._must_look()):
+            return True
+        self._looked_ms = self._clock.boot_ms()
+        if not self.store.exists(commit_path(self.path, base)):
+            return False
+        if not self.store.exists(commit_path(self.path, self.version + 2)):
+            return True
+        return self.store.exists(commit_path(self.path, self.version + 1))
+
+    def _must_look(self) -> bool:
+        """On a local disk a look takes 3 microseconds."""
+        looked_ms = self._looked_ms
+        if looked_ms is None or self.store.is_local:
+            return True
+        return self._clock.boot_ms() - looked_ms > _LOOK_AGAIN_MS
+
     def _catch_up(self) -> None:
         """Far behind: list once, and get what is missing some at a time."""
         sent_ms = self._clock.boot_ms()
+        base = self.version
         files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
         if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
@@ -209,17 +247,16 @@ class DeltaLog:
             # Clean-up took a listed commit: whatever we held is older than what it keeps.
             self._open()
             return
-        if not self._trusted():
+        if not self._trusted() or not self.store.exists(commit_path(self.path, base)):
             self._open()
             return
         if commits:
             self.store.sync(commit_path(self.path, commits[-1].version))
-        for commit in commits:
-            self._apply(commit)
-        self._confirmed_ms = sent_ms
+        self._take(commits)
+        self._confirmed_ms = self._looked_ms = sent_ms
 
     def _open(self) -> None:
-        """Start from the newest complete checkpoint; the listing is the confirmed head."""
+        """Start from the newest intact checkpoint; the listing is the confirmed head."""
         for attempt in range(_OPENS_MAX):
             sent_ms = self._clock.boot_ms()
             files = log_files.list_log(self.store, self.path)
@@ -230,7 +267,7 @@ class DeltaLog:
                 self._clock.sleep_ms(backoff_ms(attempt + 3))
                 continue
             if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
-                self._confirmed_ms = sent_ms
+                self._confirmed_ms = self._looked_ms = sent_ms
                 return
         raise LogGapError(
             f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
@@ -242,31 +279,56 @@ class DeltaLog:
     def _load(self, files: LogFiles) -> None:
         """Replace the view; memory stays as it was when something cannot be read."""
         self._confirmed_ms = None
-        commits = []
-        if files.newest_checkpoint is not None:
-            commits.append(checkpoints.read_checkpoint(self.store, files))
-        elif files.commits and files.commits[0] != 0:
-            raise LogGapError(
-                f"{self.store.url}/{self.path}/_delta_log: the first commit is "
-                f"{files.commits[0]} and there is no checkpoint. Restore the missing files.",
-                file=commit_path(self.path, 0),
-            )
-        commits += self._fetch(files, commits[0].version if commits else -1)
-        if commits:
+        files, checkpoint = read_newest(self.store, files)
+        after = -1 if checkpoint is None else checkpoint.version
+        commits = self._fetch(files, max(after - 1, -1))
+        is_head = not commits or commits[-1].version <= after
+        if checkpoint is not None:
+            check_checkpoint(self.store, self.path, checkpoint, commits, is_head=is_head)
+            commits = [checkpoint, *(commit for commit in commits if commit.version > after)]
+        check_chain(self.store, self.path, "", commits)
+        self._check_not_shorter(commits)
+        parsed = [self._parse(commit) for commit in commits]
+        if not is_head:
             self.store.sync(commit_path(self.path, commits[-1].version))
         self._view.reset()
         self.version = -1
         self.metadata = None
+        self.digest = ""
+        for commit, found in zip(commits, parsed, strict=True):
+            self._apply(commit, found)
+
+    def _check_not_shorter(self, commits: Sequence[Commit]) -> None:
+        """A log that is opened again still has the commit that was its newest."""
+        path = commit_path(self.path, self.version)
+        if self.version >= 0 and (not commits or commits[-1].version < self.version):
+            raise LogGapError(
+                f"{self.store.url}/{path}: this commit was read before and is gone, and the log "
+                "ends before it. Restore it from a backup. If the table was made anew on purpose, "
+                "start this process again.",
+                file=path,
+            )
         for commit in commits:
-            self._apply(commit)
+            if commit.version == self.version and self.digest and commit.digest != self.digest:
+                raise CorruptLogError(
+                    f"{self.store.url}/{path}: this commit is another one than this process read "
+                    "there before: an older copy was restored, or it was lost and written again. "
+                    "Restore the log from one backup, whole. If the table was made anew on "
+                    "purpose, start this process again.",
+                    file=path,
+                )
 
     def _fetch(self, files: LogFiles, after: int) -> list[Commit]:
         """The listed commits after a version; a hole in the middle is a LogGapError."""
         wanted = [version for version in files.commits if version > after]
         if not wanted:
             return []
-        # A listing is no snapshot: what it skipped below its newest commit must be there.
-        versions = range(after + 1, wanted[-1] + 1)
+        # A listing is no snapshot: what it skipped below its newest commit must be there. The
+        # commit of a checkpoint itself need not be.
+        first = after + 1
+        if wanted[0] == first + 1 and first in files.checkpoints:
+            first = wanted[0]
+        versions = range(first, wanted[-1] + 1)
         listed = set(wanted)
         paths = [commit_path(self.path, version) for version in versions]
         try:
@@ -287,28 +349,47 @@ class DeltaLog:
             for version, path, data in zip(versions, paths, blobs, strict=True)
         ]
 
-    def _apply(self, commit: Commit) -> None:
+    def _take(self, commits: Sequence[Commit]) -> None:
+        """Take in commits that follow the head."""
+        check_chain(self.store, self.path, self.digest, commits)
+        for commit in commits:
+            self._apply(commit, self._parse(commit))
+
+    def _parse(self, commit: Commit) -> Any:
         protocol = None
         for action in commit.actions:
             if isinstance(action, Protocol):
                 protocol = action
             elif isinstance(action, Metadata):
                 self._check_ours(action)
-                self.metadata = action
         if protocol is not None:
             self._check_protocol(protocol)
         try:
-            self._view.apply(commit)
+            return self._view.parse(commit)
         except TxnLogError:
             raise
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             raise CorruptLogError(
                 f"{self.store.url}/{commit_path(self.path, commit.version)}: this version cannot "
                 f"be understood ({type(error).__name__}: {error}). It was written by something "
                 "else than txnlog, or is damaged; restore the file from a backup.",
                 file=commit_path(self.path, commit.version),
             ) from error
+
+    def _apply(self, commit: Commit, parsed: Any) -> None:
+        for action in commit.actions:
+            if isinstance(action, Metadata):
+                self.metadata = action
+            elif (
+                isinstance(action, Txn)
+                and is_horizon(action.app_id)
+                and self._horizons.get(action.app_id) != action.version
+            ):
+                self._horizons[action.app_id] = action.version
+                self.forgotten_at = new_stamp()
+        self._view.apply(parsed)
         self.version = commit.version
+        self.digest = commit.digest
 
     def _check_ours(self, metadata: Metadata) -> None:
         if self._mark is not None and self._mark not in metadata.configuration:
@@ -342,28 +423,74 @@ class DeltaLog:
 
         Conflict: refresh, decide again. Unknown: refresh, look whether the effect is there, and
         only then decide again. On Committed the view has the commit already. Raises
-        StorePermissionError when the store refused and nothing can have been written.
+        StorePermissionError when the store refused and nothing can have been written,
+        InvalidCommitError for what could not be read back.
         """
         if self._confirmed_ms is None:
             raise RuntimeError(f"{self!r}: commit before refresh")
+        version = self.version + 1
+        path = commit_path(self.path, version)
         info = CommitInfo(
-            self._clock.now_ms(), operation, ENGINE, parameters or {}, os.urandom(16).hex()
+            self._clock.now_ms(),
+            operation,
+            ENGINE,
+            parameters or {},
+            write_id=os.urandom(16).hex(),
+            previous=self.digest,
         )
-        commit = Commit(self.version + 1, info, tuple(actions))
-        path = commit_path(self.path, commit.version)
+        data, commit, parsed = self._encode(info, actions, path)
         self._last_writer = False
         sent_ms = self._clock.boot_ms()
-        landed = self._put_until_settled(path, encode_commit(info, actions), info.write_id)
-        if landed is None or not self._trusted():
+        if self._must_look() and self.store.exists(commit_path(self.path, version + 1)):
+            # A refresh tells whether others were faster, or a commit is missing here.
+            self._looked_ms = None
+            return Conflict(version)
+        landed = self._put_until_settled(path, data, info.write_id)
+        if landed is None or not self._trusted() or (landed and not self._follows(version)):
             self.invalidate()
             return Unknown(info.write_id)
         if not landed:
-            return Conflict(commit.version)
-        self._apply(commit)
-        self._confirmed_ms = sent_ms
+            return Conflict(version)
+        self._apply(commit, parsed)
+        self._confirmed_ms = self._looked_ms = sent_ms
         self._last_writer = True
         checkpoints.after_commit(self, sent_ms)
-        return Committed(commit.version)
+        return Committed(version)
+
+    def _encode(
+        self, info: CommitInfo, actions: Sequence[Action], path: str
+    ) -> tuple[bytes, Commit, Any]:
+        """The bytes of a commit, and what they say to a reader: nothing else is written."""
+        try:
+            data = encode_commit(info, actions)
+            commit = decode_commit(data, version=self.version + 1, source=path)
+            return data, commit, self._parse(commit)
+        except (
+            CorruptLogError,
+            msgspec.MsgspecError,
+            TypeError,
+            ValueError,
+            OverflowError,
+        ) as error:
+            raise InvalidCommitError(
+                f"{self.path}: a commit ({info.operation}) was not written, as no process could "
+                f"read it back: {error} Nothing has changed. An argument has a wrong type or value "
+                "that txnlog failed to refuse; please report it.",
+                table=self.path,
+            ) from error
+
+    def _follows(self, version: int) -> bool:
+        """Whether a commit of ours that landed belongs to the log, and not into a freed slot.
+
+        This process may have stood still, with all its clocks, between the refresh and the put.
+        """
+        try:
+            if version > 0:
+                return self.store.exists(commit_path(self.path, version - 1))
+            files = log_files.list_whole_log(self.store, self.path)
+        except StorageError:
+            return False
+        return not files.checkpoints and files.commits == list(range(len(files.commits)))
 
     def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
         """Same bytes into the same slot until it is known whose commit is there; None: gave up."""

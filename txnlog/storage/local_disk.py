@@ -54,6 +54,14 @@ class LocalDisk:
         finally:
             os.close(file)
 
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        try:
+            os.stat(self.path(path))
+        except FileNotFoundError:
+            return False
+        return True
+
     def put(self, path: str, data: Any) -> None:
         """Write or overwrite, atomically."""
         target = self.path(path)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from txnlog.errors import ObjectNotFoundError
+from txnlog.storage.checkpoint_reader import read_checkpoint
 from txnlog.storage.checkpoints import (
     create_checkpoint,
     find_anchor,
     find_expired,
     maintain,
-    read_checkpoint,
 )
-from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.log_files import LogFiles, commit_path, list_whole_log
+from txnlog.storage.log_settings import LogSettings
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 
 WORTH_A_CHECKPOINT = 10
@@ -41,7 +41,7 @@ def clean_log(store: ObjectStore, table: str, settings: LogSettings, *, now_ms: 
     if anchor is None or not expired:
         return 0
     try:
-        read_checkpoint(store, files._replace(checkpoints=[anchor]))
+        read_checkpoint(store, table, anchor)
     except ObjectNotFoundError:
         # A writer's clean-up came in between, and has a newer one in its place.
         return 0

@@ -41,7 +41,8 @@ def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> Log
     `_last_checkpoint` only says where to start listing, and may be stale or wrong: if no
     checkpoint is found from there on, the whole log is listed.
     """
-    start = since if since is not None else read_hint(store, table)
+    hint = read_hint(store, table) if since is None else None
+    start = hint.version if hint is not None else since
     start_after = None if start is None else f"{table}/_delta_log/{start:020}"
     objects = store.list(f"{table}/_delta_log", start_after=start_after)
     files = sort_files(table, objects)
@@ -66,12 +67,29 @@ def sort_files(table: str, objects: list[ObjectMeta]) -> LogFiles:
     return LogFiles(table, sorted(commits), sorted(found), objects)
 
 
-def read_hint(store: ObjectStore, table: str) -> int | None:
-    """The version that `_last_checkpoint` names, if it names one; it may be any."""
+class Hint(NamedTuple):
+    """What `_last_checkpoint` says; it may be stale or wrong."""
+
+    version: int
+    size_bytes: int | None
+
+
+def read_hint(store: ObjectStore, table: str) -> Hint | None:
+    """`_last_checkpoint`, if it is there and names a version."""
     try:
         data = store.get(f"{table}/_delta_log/_last_checkpoint")
-        version = msgspec.json.decode(data)["version"]
+        found = msgspec.json.decode(data)
+        version, size_bytes = found["version"], found.get("sizeInBytes")
     # ValueError: what is no UTF-8, too.
-    except (ObjectNotFoundError, msgspec.MsgspecError, ValueError, KeyError, TypeError):
+    except (
+        ObjectNotFoundError,
+        msgspec.MsgspecError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):
         return None
-    return version if isinstance(version, int) else None
+    if not isinstance(version, int):
+        return None
+    return Hint(version, size_bytes if isinstance(size_bytes, int) else None)

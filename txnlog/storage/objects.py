@@ -204,6 +204,22 @@ class ObjectStore:
         """Size and time of an object. Raises ObjectNotFoundError."""
         return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
 
+    @property
+    def is_local(self) -> bool:
+        """Whether a call takes microseconds, not a request."""
+        return self._disk is not None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object."""
+        disk = self._disk
+        if disk is not None:
+            return self._call("head", path, lambda: disk.exists(path))
+        try:
+            self.head(path)
+        except ObjectNotFoundError:
+            return False
+        return True
+
     def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
         """All objects below a folder, recursively and unordered; those after a path if given."""
 

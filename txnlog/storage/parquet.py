@@ -26,7 +26,7 @@ from txnlog.storage.batch_writer import (
 )
 from txnlog.storage.record_lists import RecordLists
 from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
-from txnlog.storage.seals import SealBrokenError, Span, check_span, read_seal, split_footer
+from txnlog.storage.seals import Seal, SealBrokenError, check_span, read_seal, split_footer
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
@@ -186,8 +186,9 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | Reco
 
     All records of a file that txnlog.storage.small_batch has encoded.
     """
+    name = path.rpartition("/")[2]
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
-        return _open_small(store.get(path), size_bytes)
+        return _open_small(store.get(path), size_bytes, name)
     local = store.local_path(path)
     source: Any
     if local is not None:
@@ -200,19 +201,19 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | Reco
         data = store.get(path)
         source, found_bytes = pa.BufferReader(data), len(data)
     _check_size(found_bytes, size_bytes)
-    return _File(source, read_seal(_reading(source), found_bytes))
+    return _File(source, read_seal(_reading(source), found_bytes, name=name))
 
 
-def _open_small(data: bytes, size_bytes: int) -> _File | RecordLists:
+def _open_small(data: bytes, size_bytes: int, name: str) -> _File | RecordLists:
     _check_size(len(data), size_bytes)
 
     def read_at(start: int, end: int) -> bytes:
         return data[start:end]
 
-    seal = read_seal(read_at, len(data))
-    if seal is not None and len(seal) == 1:
-        check_span(read_at, seal, 0)
-        records = small_batch_reader.decode(data, seal[0].end, split_footer(data))
+    seal = read_seal(read_at, len(data), name=name)
+    if seal is not None and len(seal.spans) == 1:
+        check_span(read_at, seal.spans, 0)
+        records = small_batch_reader.decode(data, seal.spans[0].end, split_footer(data))
         if records is not None:
             return records
     return _File(pa.BufferReader(data), seal)
@@ -296,7 +297,7 @@ class _RemoteFile(io.RawIOBase):
 class _File:
     """An open Parquet file, with its seal if it is one of ours."""
 
-    def __init__(self, source: Any, seal: Sequence[Span] | None) -> None:
+    def __init__(self, source: Any, seal: Seal | None) -> None:
         self._source = source
         self._seal = seal
         self._file = pq.ParquetFile(
@@ -313,8 +314,9 @@ class _File:
         if "offset_delta" not in names:
             raise _DamageError(f"it has no column offset_delta among {names}")
         groups = self._metadata.num_row_groups
-        if self._seal is not None and len(self._seal) != groups:
-            raise _DamageError(f"it has {groups} row groups, its seal says {len(self._seal)}")
+        if self._seal is not None and len(self._seal.spans) != groups:
+            sealed = len(self._seal.spans)
+            raise _DamageError(f"it has {groups} row groups, its seal says {sealed}")
         found = sum(self._metadata.row_group(i).num_rows for i in range(groups))
         if found != self._metadata.num_rows:
             raise _DamageError(f"its row groups hold {found} of {self._metadata.num_rows} records")
@@ -331,7 +333,7 @@ class _File:
             return
         for group in range(self._metadata.num_row_groups):
             if _is_in_range(self._metadata.row_group(group), first_delta, end_delta):
-                check_span(_reading(self._source), self._seal, group)
+                check_span(_reading(self._source), self._seal.spans, group)
                 yield from self._file.iter_batches(
                     batch_rows, row_groups=[group], columns=wanted, use_threads=False
                 )

@@ -53,15 +53,21 @@ class RowView(Generic[Row]):
         self.config: dict[str, str] = {}
         self._id_of: dict[str, str] = {}
 
-    def apply(self, commit: Commit) -> None:
-        """Take in a commit, or a checkpoint in the shape of one."""
+    def parse(self, commit: Commit) -> tuple[Commit, list[tuple[str, Row, Add]]]:
+        """The commit, or checkpoint in the shape of one, and its rows. Raises CorruptLogError."""
         adds: list[tuple[str, Row, Add]] = []
         for action in commit.actions:
             if isinstance(action, Add):
                 adds.append(self._read(action, commit.version))
             elif isinstance(action, Adds):
                 adds += [self._read(add, commit.version) for add in action]
-            elif isinstance(action, Remove):
+        return commit, adds
+
+    def apply(self, parsed: tuple[Commit, list[tuple[str, Row, Add]]]) -> None:
+        """Take in what `parse` gave."""
+        commit, adds = parsed
+        for action in commit.actions:
+            if isinstance(action, Remove):
                 gone = self._id_of.pop(action.path, None)
                 self.sizes.pop(action.path, None)
                 if gone is not None and self.rows[gone].path == action.path:
@@ -118,10 +124,10 @@ class RowLog(Generic[Row]):
         self._columns = columns
         self._refused = refused
 
-    def refresh(self) -> None:
-        """Tail to the head of the log."""
+    def refresh(self, *, sure: bool = False) -> None:
+        """Tail to the head of the log; `sure` as in DeltaLog.refresh."""
         try:
-            self.log.refresh()
+            self.log.refresh(sure=sure)
         except StorePermissionError as error:
             raise self._denied("read", error) from error
 
@@ -208,9 +214,9 @@ class TransactionLog(RowLog[TransactionMetadata]):
             settings=settings,
         )
 
-    def row(self, transactional_id: str) -> TransactionMetadata | None:
-        """The row as of now."""
-        self.refresh()
+    def row(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
+        """The row as of now; `sure` as in DeltaLog.refresh."""
+        self.refresh(sure=sure)
         return self.view.rows.get(transactional_id)
 
     def transition(

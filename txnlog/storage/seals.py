@@ -1,4 +1,4 @@
-"""The seal of a record batch file: checksums of all its bytes, for damage Parquet does not notice.
+"""The seal of a Parquet file of ours: checksums of all its bytes, and of the name it belongs to.
 
 Parquet has no checksum of its footer nor of page headers. A flipped bit there can make a reader
 skip a page without a word, or end the process (pyarrow 26 crashes on some damaged statistics). So
@@ -6,9 +6,14 @@ our writer puts a block between the last row group and the footer, where every P
 looks at nothing:
 
     per row group   end of its bytes in the file (8 bytes), CRC-32 of them (4 bytes)
-    last            number of row groups (4), CRC-32 of the above and the footer (4), MAGIC (8)
+    note            what the writer says of the file; a checkpoint has the digest of its commit
+    last            length of the note (4), number of row groups (4), CRC-32 of the above and the
+                    footer (4), the same CRC-32 carried on over the file's name (4), MAGIC (8)
 
-Numbers are little-endian; the first row group begins at byte 0. Files of other writers have none.
+Numbers are little-endian; the first row group begins at byte 0. A file that is whole, but lies
+under a name it was not written for, has the first CRC-32 and not the second: names of data files
+are random, and a checkpoint's note is a digest, so no other file of any cluster fits. Files of
+other writers have no seal; those of earlier versions have neither note nor second checksum.
 """
 
 from __future__ import annotations
@@ -18,13 +23,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-MAGIC = b"TXNLSEAL"
+MAGIC = b"TXNLSEA2"
+MAGIC_WITHOUT_NAME = b"TXNLSEAL"
 PARQUET_MAGIC = b"PAR1"
 TAIL_BYTES = 64 << 10
 
 _SPAN = struct.Struct("<QI")
 _COUNT = struct.Struct("<I")
-_END = struct.Struct("<I8s")
+_END = struct.Struct("<IIII8s")
+_END_WITHOUT_NAME = struct.Struct("<II8s")
 
 
 class Span(NamedTuple):
@@ -32,6 +39,13 @@ class Span(NamedTuple):
 
     end: int
     checksum: int
+
+
+class Seal(NamedTuple):
+    """What a file says of itself: its row groups, and the writer's note."""
+
+    spans: tuple[Span, ...]
+    note: bytes
 
 
 class SealBrokenError(ValueError):
@@ -45,17 +59,24 @@ def split_footer(data: bytes | memoryview) -> int:
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
 
-def make_seal(spans: Sequence[Span], footer: bytes | memoryview) -> bytes:
-    """The block to put in front of `footer`, which is everything up to the end of the file."""
-    body = b"".join(_SPAN.pack(*span) for span in spans) + _COUNT.pack(len(spans))
-    return body + _END.pack(crc32(footer, crc32(body)), MAGIC)
+def make_seal(
+    spans: Sequence[Span], footer: bytes | memoryview, *, name: str, note: bytes = b""
+) -> bytes:
+    """The block to put in front of `footer`, which is everything up to the end of the file.
+
+    `name` is the file's own, without folders.
+    """
+    body = b"".join(_SPAN.pack(*span) for span in spans) + note
+    counts = struct.pack("<II", len(note), len(spans))
+    checksum = crc32(footer, crc32(body + counts))
+    return body + _END.pack(len(note), len(spans), checksum, crc32(name.encode(), checksum), MAGIC)
 
 
-def read_seal(read_at: Callable[[int, int], bytes], size_bytes: int) -> tuple[Span, ...] | None:
+def read_seal(read_at: Callable[[int, int], bytes], size_bytes: int, *, name: str) -> Seal | None:
     """The checked seal of a file of `size_bytes`; None for a file of another writer.
 
-    `read_at(start, end)` gives bytes of the file. Raises SealBrokenError when the footer or the
-    seal is damaged.
+    `read_at(start, end)` gives bytes of the file, `name` is the file's own. Raises SealBrokenError
+    when the footer or the seal is damaged, or another file lies under this name.
     """
     tail = read_at(max(0, size_bytes - TAIL_BYTES), size_bytes)
     footer_at = split_footer(tail)
@@ -65,18 +86,48 @@ def read_seal(read_at: Callable[[int, int], bytes], size_bytes: int) -> tuple[Sp
             raise SealBrokenError("its footer is said to be longer than the file")
         tail = read_at(max(0, size_bytes - wanted), size_bytes)
         footer_at = split_footer(tail)
-    sealed = tail[: max(footer_at, 0)]
-    if not sealed.endswith(MAGIC):
-        if MAGIC in tail:
-            raise SealBrokenError("its footer is not where its seal says")
-        return None
-    body_end = len(sealed) - _END.size
-    checksum, _ = _END.unpack_from(sealed, body_end)
-    (count,) = _COUNT.unpack_from(sealed, body_end - _COUNT.size)
-    body_at = body_end - _COUNT.size - count * _SPAN.size
-    if body_at < 0 or crc32(tail[footer_at:], crc32(sealed[body_at:body_end])) != checksum:
-        raise SealBrokenError("its footer or seal does not have the checksum it was written with")
-    return tuple(Span(*span) for span in _SPAN.iter_unpack(sealed[body_at : body_end - 4]))
+    sealed, footer = tail[: max(footer_at, 0)], tail[max(footer_at, 0) :]
+    if sealed.endswith(MAGIC):
+        return _read(sealed, footer, name)
+    if sealed.endswith(MAGIC_WITHOUT_NAME):
+        return _read_without_name(sealed, footer)
+    if MAGIC in tail or MAGIC_WITHOUT_NAME in tail:
+        raise SealBrokenError("its footer is not where its seal says")
+    return None
+
+
+def _read(sealed: bytes, footer: bytes, name: str) -> Seal:
+    end = len(sealed) - _END.size
+    if end < 0:
+        raise _broken()
+    note_bytes, count, checksum, named, _ = _END.unpack_from(sealed, end)
+    note_at = end - note_bytes
+    spans_at = note_at - count * _SPAN.size
+    if spans_at < 0 or crc32(footer, crc32(sealed[spans_at : end + 8])) != checksum:
+        raise _broken()
+    if crc32(name.encode(), checksum) != named:
+        raise SealBrokenError(
+            "it is whole, but was written under another name: another file was copied or restored "
+            "here"
+        )
+    spans = tuple(Span(*span) for span in _SPAN.iter_unpack(sealed[spans_at:note_at]))
+    return Seal(spans, bytes(sealed[note_at:end]))
+
+
+def _read_without_name(sealed: bytes, footer: bytes) -> Seal:
+    end = len(sealed) - _END_WITHOUT_NAME.size
+    if end < 0:
+        raise _broken()
+    count, checksum, _ = _END_WITHOUT_NAME.unpack_from(sealed, end)
+    spans_at = end - count * _SPAN.size
+    if spans_at < 0 or crc32(footer, crc32(sealed[spans_at : end + 4])) != checksum:
+        raise _broken()
+    spans = tuple(Span(*span) for span in _SPAN.iter_unpack(sealed[spans_at:end]))
+    return Seal(spans, b"")
+
+
+def _broken() -> SealBrokenError:
+    return SealBrokenError("its footer or seal does not have the checksum it was written with")
 
 
 def check_span(read_at: Callable[[int, int], bytes], spans: Sequence[Span], index: int) -> None:

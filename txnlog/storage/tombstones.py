@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from txnlog.clock import backoff_ms
 from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
-from txnlog.storage import checkpoint_edits, checkpoints, log_files
+from txnlog.storage import checkpoint_edits, log_files
 from txnlog.storage.actions import Remove, decode_commit
+from txnlog.storage.checkpoint_reader import read_intact
 from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
 
@@ -37,7 +38,7 @@ def _read(store: ObjectStore, files: LogFiles, version: int) -> dict[str, int]:
     newest = files.newest_checkpoint
     found: dict[str, int] = {}
     if newest is not None:
-        found = _of_checkpoint(store, checkpoint_path(files.table, newest))
+        found = _of_checkpoint(store, files, newest)
     first = 0 if newest is None else newest + 1
     last = max([version, *files.commits])
     paths = [commit_path(files.table, number) for number in range(first, last + 1)]
@@ -48,10 +49,10 @@ def _read(store: ObjectStore, files: LogFiles, version: int) -> dict[str, int]:
     return found
 
 
-def _of_checkpoint(store: ObjectStore, path: str) -> dict[str, int]:
-    data = store.get(path)
+def _of_checkpoint(store: ObjectStore, files: LogFiles, version: int) -> dict[str, int]:
+    path = checkpoint_path(files.table, version)
+    data = read_intact(store, files.table, version).data
     try:
-        checkpoints.check_seal(data)
         tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(data))
         paths, times = (column.to_pylist() for column in tombstones.columns)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,10 +18,18 @@ from txnlog.errors import (
 from txnlog.protocol.batches import (
     HEADER_COLUMNS,
     BatchHeader,
+    HeaderColumns,
     header_from_values,
     headers_from_columns,
 )
-from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
+from txnlog.protocol.topics import (
+    PARTITIONS_MAX,
+    TopicCommit,
+    TopicState,
+    check_bound,
+    end_app_id,
+    partition_count,
+)
 from txnlog.storage.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
 from txnlog.storage.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.log_files import checkpoint_path, commit_path
@@ -30,8 +38,6 @@ from txnlog.storage.tables import CONFIG_PREFIX, config_of, create_actions, meta
 from txnlog.storage.transact import transact
 
 R = TypeVar("R")
-
-PARTITIONS_MAX = 100_000
 
 _HEADER = {
     "type": "struct",
@@ -49,6 +55,16 @@ DATA_COLUMNS: Mapping[str, object] = {
 }
 
 
+class _Said(NamedTuple):
+    """What a commit says of a topic, understood and checked."""
+
+    loads: list[HeaderColumns]
+    txns: list[Txn]
+    removes: list[str]
+    topics: list[tuple[str, dict[str, str]]]
+    adds: list[BatchHeader]
+
+
 class TopicView(TopicState):
     """TopicState fed from Delta commits."""
 
@@ -56,15 +72,14 @@ class TopicView(TopicState):
         self._source = path
         super().__init__()
 
-    def apply(self, commit: Commit) -> None:
-        """Take in a commit, or a checkpoint in the shape of one."""
-        adds: list[BatchHeader] = []
-        removes: list[str] = []
+    def parse(self, commit: Commit) -> _Said:
+        """What a commit, or a checkpoint in the shape of one, says. Raises CorruptLogError."""
+        said = _Said([], [], [], [], [])
         for action in commit.actions:
             if isinstance(action, Add):
-                adds.append(self._header(action, commit.version))
+                said.adds.append(self._header(action, commit.version))
             elif isinstance(action, Adds):
-                self.load(
+                said.loads.append(
                     headers_from_columns(
                         action.values,
                         paths=action.paths,
@@ -74,16 +89,29 @@ class TopicView(TopicState):
                     )
                 )
             elif isinstance(action, Txn):
-                self.set_txn(action.app_id, action.version, action.last_updated)
+                check_bound(action.app_id, action.version)
+                said.txns.append(action)
             elif isinstance(action, Remove):
-                removes.append(action.path)
+                said.removes.append(action.path)
             elif isinstance(action, Metadata):
-                self.set_topic(action.id, config_of(action))
-        if removes:
-            self.remove(removes)
-        if len(adds) > 1:
-            adds.sort(key=_by_offset)
-        for header in adds:
+                config = config_of(action)
+                partition_count(config)
+                said.topics.append((action.id, config))
+        if len(said.adds) > 1:
+            said.adds.sort(key=_by_offset)
+        return said
+
+    def apply(self, parsed: _Said) -> None:
+        """Take in what a commit says."""
+        for topic_id, config in parsed.topics:
+            self.set_topic(topic_id, config)
+        for columns in parsed.loads:
+            self.load(columns)
+        for txn in parsed.txns:
+            self.set_txn(txn.app_id, txn.version, txn.last_updated)
+        if parsed.removes:
+            self.remove(parsed.removes)
+        for header in parsed.adds:
             self.add(header)
 
     def _header(self, add: Add, version: int) -> BatchHeader:

@@ -20,18 +20,22 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     """Decide on the newest state of a log and commit it; from the start after a conflict.
 
     `decide` is pure, on the log's view, and must say that its effect is there when it is, so that
-    a lost reply is settled by deciding again. `commit` writes a decision, and gives None for one
+    a lost reply is settled by deciding again; not where the log has forgotten since what would say
+    so. `commit` writes a decision, and gives None for one
     that has nothing to write. Where the log is likely current the first try leaves out the
     refresh: then only a commit that lands is believed.
     Raises what both raise; CommitStateUnknownError when a commit may have landed, or may yet, even
     if a later try was refused: that refusal is no "no" to the earlier one.
     """
     unknowns = 0
+    forgotten_at = 0
     for attempt in range(ATTEMPTS_MAX):
         guess = attempt == 0 and log.likely_current
         try:
             if not guess:
                 log.refresh()
+            if unknowns and log.forgotten_at != forgotten_at:
+                raise _unknown(log)
             decision = decide()
             outcome = commit(decision)
         except TxnLogError as error:
@@ -43,6 +47,8 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
         if isinstance(outcome, Committed) or (outcome is None and not guess):
             return decision
         if isinstance(outcome, Unknown):
+            if not unknowns:
+                forgotten_at = log.forgotten_at
             unknowns += 1
             if unknowns == UNKNOWNS_MAX:
                 break

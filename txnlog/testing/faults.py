@@ -7,7 +7,8 @@ over one SharedMemory are to a test what processes over one object store are to 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import TypeVar
 
@@ -97,6 +98,37 @@ class SkewedClock:
 
     def boot_ms(self) -> int:
         return self._base.boot_ms()
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self._base.sleep_ms(duration_ms)
+
+
+class PausedClock:
+    """The clocks of a guest that its hypervisor pauses: none of them moves meanwhile.
+
+    Time passes as on `base`, but for what `miss_ms` leaves out.
+    """
+
+    def __init__(self, base: Clock) -> None:
+        self._base = base
+        self._missed_ms = 0
+
+    def miss_ms(self, duration_ms: int) -> None:
+        """So much of the time that passed on `base` was a pause."""
+        self._missed_ms += duration_ms
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What passes inside is missed."""
+        begun_ms = self._base.boot_ms()
+        yield
+        self.miss_ms(self._base.boot_ms() - begun_ms)
+
+    def now_ms(self) -> int:
+        return self._base.now_ms() - self._missed_ms
+
+    def boot_ms(self) -> int:
+        return self._base.boot_ms() - self._missed_ms
 
     def sleep_ms(self, duration_ms: float) -> None:
         self._base.sleep_ms(duration_ms)

@@ -17,10 +17,17 @@ from unittest.mock import patch
 import msgspec
 
 from txnlog.errors import ObjectNotFoundError, StorageError
-from txnlog.storage import checkpoints
-from txnlog.storage.actions import Commit, CommitInfo, Txn, decode_commit, encode_commit
-from txnlog.storage.checkpoints import read_checkpoint
-from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
+from txnlog.storage import actions, checkpoint_reader
+from txnlog.storage.actions import (
+    Commit,
+    CommitInfo,
+    Txn,
+    decode_commit,
+    digest_of,
+    encode_commit,
+)
+from txnlog.storage.checkpoint_reader import read_checkpoint
+from txnlog.storage.log_files import checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectMeta, ObjectStore
 from txnlog.storage.tables import create_actions
 
@@ -135,6 +142,9 @@ class ReplayStore(ObjectStore):
     def get_many(self, paths: Any) -> list[bytes]:
         return [self.get(path) for path in paths]
 
+    def exists(self, path: str) -> bool:
+        return bool(self._ask(Request("head", path)))
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         return bool(self._ask(Request("put", path, self._decoded(data))))
 
@@ -145,9 +155,9 @@ class ReplayStore(ObjectStore):
             return
         version = int(found[1])
         probe = _OneObject(bytes(data))
-        commit = read_checkpoint(probe, LogFiles(TABLE, [], [version], []))
+        commit = read_checkpoint(probe, TABLE, version)
         ids = tuple(sorted(a.app_id for a in commit.actions if isinstance(a, Txn)))
-        what = Content("checkpoint", version, ids)
+        what = Content(f"checkpoint of {commit.digest}", version, ids)
         self._parquet.setdefault(what, bytes(data))
         self._ask(Request("put", path, what))
 
@@ -181,6 +191,11 @@ class ReplayStore(ObjectStore):
             table_id="t", data_columns={"x": "long"}, partition_columns={}, config={}, created_ms=0
         )
         return encode_commit(info, created)
+
+
+def _digest_of(data: bytes) -> str:
+    """Of a commit's actions only: what names it is random, and here another for each reader."""
+    return digest_of(data[data.index(b"\n") :])
 
 
 class _OneObject(ObjectStore):
@@ -218,7 +233,10 @@ class Process:
         number = memory[0] if isinstance(memory, tuple) and memory else 0
         store = ReplayStore(self.name, number, start_ms, replies, self._parquet)
         try:
-            with patch.object(checkpoints, "read_checkpoint", self._read_checkpoint):
+            with (
+                patch.object(checkpoint_reader, "read_checkpoint", self._read_checkpoint),
+                patch.object(actions, "digest_of", _digest_of),
+            ):
                 after = self._round(store, memory)
         except _PausedError as paused:
             return Pause(paused.request, memory, tuple(store.shown))
@@ -227,13 +245,11 @@ class Process:
             return Pause(None, None, (*store.shown, ("error", f"{type(error).__name__}: {error}")))
         return Pause(None, after, tuple(store.shown))
 
-    def _read_checkpoint(self, store: ObjectStore, files: LogFiles) -> Commit:
+    def _read_checkpoint(self, store: ObjectStore, table: str, version: int) -> Commit:
         """The real function, asked once for each checkpoint: Parquet is the slowest part by far."""
-        version = files.newest_checkpoint
-        assert version is not None
-        data = store.get(checkpoint_path(files.table, version))
+        data = store.get(checkpoint_path(table, version))
         if data not in self._checkpoints:
-            self._checkpoints[data] = read_checkpoint(_OneObject(data), files)
+            self._checkpoints[data] = read_checkpoint(_OneObject(data), table, version)
         return self._checkpoints[data]
 
 

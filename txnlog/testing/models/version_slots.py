@@ -33,6 +33,8 @@ from txnlog.testing.models.replay import (
 TICK_MS = 1_000
 RETENTION_TICKS = 2
 NEVER_DISTRUST = "what is found at a slot is believed however late"
+BLIND_PUT = "what landed at a slot is believed without a look at the slot before"
+BLIND_READ = "what was found at a slot is believed without a look at the slot before"
 BLIND_RETRY = "after a lost reply the commit is made again without a look"
 
 File = tuple[str, int, "Content | int", int]
@@ -69,6 +71,9 @@ class Tailed:
     def reset(self) -> None:
         self.ids: list[str] = []
 
+    def parse(self, commit: Commit) -> Commit:
+        return commit
+
     def apply(self, commit: Commit) -> None:
         self.ids += [a.app_id for a in commit.actions if isinstance(a, Txn)]
 
@@ -77,7 +82,8 @@ class VersionSlots:
     """The model; `actors` is a string of the letters W, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
-    clock runs; `rounds`: how often W tries and R looks.
+    clock runs; `rounds`: how often W tries and R looks. `frozen`: to W and R no time passes, as in
+    a guest that its hypervisor pauses.
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class VersionSlots:
         ticks: int = 3,
         rounds: int = 3,
         lost_replies: bool = False,
+        frozen: bool = False,
         broken: frozenset[str] = frozenset(),
     ) -> None:
         trust_ms = TICK_MS * (100 if NEVER_DISTRUST in broken else 1)
@@ -110,6 +117,7 @@ class VersionSlots:
         self.processes = [Process(a, one_round[a.upper()], self._parquet) for a in actors]
         self._instants: dict[Hashable, tuple[tuple[str, int, Content | int], ...]] = {}
         self._commits, self._ticks, self._lost = commits, ticks, lost_replies
+        self._frozen = frozen
 
     # -- one round of each -------------------------------------------------------------------------
 
@@ -137,6 +145,10 @@ class VersionSlots:
         if memory and memory[1] is not None:
             log.version, log._confirmed_ms = memory[1], memory[2]
             view.ids = list(memory[3])
+        if BLIND_PUT in self._broken:
+            log._follows = lambda version: True  # type: ignore[method-assign]
+        if BLIND_READ in self._broken:
+            log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
         return log, view
 
     def _kept(self, log: DeltaLog, view: Tailed, memory: Any) -> Hashable:
@@ -176,7 +188,7 @@ class VersionSlots:
             if place != state.places[number]:
                 yield f"{actor} ends", self._placed(state, number, place)
             return
-        start_ms = state.now * TICK_MS if place.start_ms < 0 else place.start_ms
+        start_ms = self._time_ms(state, number) if place.start_ms < 0 else place.start_ms
         request = self._pause(number, place._replace(start_ms=start_ms)).request
         assert request is not None
         if request.verb in ("put", "delete") and place != state.places[number]:
@@ -196,7 +208,7 @@ class VersionSlots:
 
     def _take_reply(self, state: State, number: int) -> Place:
         """The place after the reply that waits; the hint is read on the way, it is only a hint."""
-        place, now_ms = state.places[number], state.now * TICK_MS
+        place, now_ms = state.places[number], self._time_ms(state, number)
         if place.waiting:
             reply = Reply(place.waiting[0], now_ms)
             place = place._replace(replies=(*place.replies, reply), waiting=())
@@ -216,6 +228,11 @@ class VersionSlots:
             else:
                 break
         return place
+
+    def _time_ms(self, state: State, number: int) -> int:
+        """What the process's clocks say."""
+        is_frozen = self._frozen and self.actors[number] in "WR"
+        return 0 if is_frozen else state.now * TICK_MS
 
     def _at_once(self, state: State, number: int) -> State:
         """A whole round in one instant; a checkpoint does not depend on anything's age."""
@@ -251,6 +268,8 @@ class VersionSlots:
         there = [file for file in state.files if file[:2] == (kind, version)]
         if request.verb == "get":
             return state, there[0][2] if there else None
+        if request.verb == "head":
+            return state, bool(there)
         if request.verb == "delete":
             return state._replace(files=tuple(f for f in state.files if f not in there)), True
         assert request.what is not None
