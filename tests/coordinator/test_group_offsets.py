@@ -20,14 +20,18 @@ from tests.coordinator.processes import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import (
+    CommitStateUnknownError,
     IllegalGenerationError,
     OffsetConflictError,
+    ProducerFencedError,
     UnstableOffsetCommitError,
 )
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_add_partitions
+from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.readings import Reading
+from txnlog.testing.faults import PausedClock, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 
@@ -115,3 +119,53 @@ def test_two_phase_transaction_is_waited_for_and_ends_as_its_client_says(commit:
     assert visible(other, "mine") == (commit, commit)
     assert position(other) == (10 if commit else 0)
     check_cluster(other, settled=True)
+
+
+def test_member_in_a_paused_guest_commits_nothing_of_a_generation_that_has_passed() -> None:
+    """Its clocks stood still while others took over and the log was cleaned up (R34, R48).
+
+    What it has put into a freed slot may have landed for all it knows: it says so.
+    """
+    shared = world()
+    clock = PausedClock(shared.clock)
+    paused = process(shared, clock=clock)
+    paused.groups.commit(GROUP, 1, {"input": {0: 10}})
+    with clock.paused():
+        other = process(shared)
+        for _ in range(4):
+            generation = other.groups.start(GROUP)
+        other.groups.commit(GROUP, generation, {"input": {0: 20}})
+        clean(other, shared, "__consumer_offsets")
+    for error in (CommitStateUnknownError, IllegalGenerationError):
+        with pytest.raises(error):
+            paused.groups.commit(GROUP, 1, {"input": {0: 11}})
+    assert position(process(shared)) == 20
+    check_cluster(process(shared), settled=True)
+
+
+def test_producer_in_a_paused_guest_is_fenced_by_its_successor() -> None:
+    """Its clocks stood still, and the slot after the row it knows is free again (R4, R34)."""
+    shared = world()
+    clock = PausedClock(shared.clock)
+    paused = process(shared, clock=clock)
+    row = owned(paused, "a")
+    with clock.paused():
+        other = process(shared)
+        for name in ("b", "c", "d"):
+            successor = owned(other, name)
+        other.coordinator.commit(successor, both(other, "theirs"))
+        clean(other, shared, other.shard(other.shard_of("tx")).path)
+    ours = both(paused, "ours")
+    for error in (CommitStateUnknownError, ProducerFencedError):
+        with pytest.raises(error):
+            paused.coordinator.commit(row, ours)
+    after = process(shared)
+    assert (visible(after, "ours"), visible(after, "theirs")) == ((False, False), (True, True))
+
+
+def clean(cluster: Cluster, shared: SharedMemory, table: str) -> None:
+    """All but the newest commits of a log leave it."""
+    settings = cluster.settings
+    shared.clock.advance_ms(2 * settings.log_retention_ms)
+    create_checkpoint(cluster.store, table, trust_ms=settings.trust_ms)
+    assert clean_up(cluster.store, table, retention_ms=settings.log_retention_ms)

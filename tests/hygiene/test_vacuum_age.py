@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.coordinator.processes import MINUTE_MS, owned, process, world
@@ -66,15 +68,16 @@ def test_commit_of_a_paused_guest_names_no_file_that_vacuum_took(how: str) -> No
     with clock.paused():
         shared.clock.advance_ms(2 * WEEK_MS)
         assert vacuum(shared) == 2
+    commit: dict[str, Callable[[], object]] = {
+        "deferred": lambda: writer.coordinator.commit(row, batches),
+        "two-phase": lambda: writer.coordinator.prepare(row, batches),
+        "one-off": lambda: writer.coordinator.commit_one_off(batches, Owner(run_id="w")),
+        "idempotent": lambda: writer.coordinator.append_idempotent(
+            99, batches[:1], {batches[0].partition: 0}
+        ),
+    }
     with pytest.raises(StagedFileTooOldError):
-        if how == "deferred":
-            writer.coordinator.commit(row, batches)
-        elif how == "two-phase":
-            writer.coordinator.prepare(row, batches)
-        elif how == "one-off":
-            writer.coordinator.commit_one_off(batches, Owner(run_id="w"))
-        else:
-            writer.coordinator.append_idempotent(99, batches[:1], {batches[0].partition: 0})
+        commit[how]()
     check_files(process(shared))
 
 

@@ -180,6 +180,25 @@ def test_guest_paused_within_a_call_finds_the_log_as_it_is(operation: str, call:
     assert not isinstance(outcome, Committed) or landed
 
 
+def test_commit_into_a_slot_freed_by_a_stepped_wall_clock_is_never_believed() -> None:
+    """The machine's clock steps forward by more than the retention; the boot clock does not (R34).
+
+    Clean-up takes commits of a moment ago; a writer that has not read them commits in their place.
+    """
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    slow, seen = opened(shared.open())
+    for number in range(100, 104):
+        write(writer, number)
+    shared.clock.step_wall_ms(30 * HOUR_MS)
+    create_checkpoint(writer.store, TABLE, trust_ms=OFF.trust_ms)
+    write(writer, 200)
+    assert clean_up(shared.open(), TABLE, retention_ms=OFF.log_retention_ms)
+    assert isinstance(write(slow, 5), Unknown)
+    slow.refresh()
+    assert (slow.version, "5" in seen.numbers) == (writer.version, False)
+
+
 # --- Clocks that go on ----------------------------------------------------------------------------
 
 
