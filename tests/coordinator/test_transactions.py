@@ -309,6 +309,20 @@ def test_helper_that_slept_over_the_row_reads_it_again_before_it_writes(number: 
         assert sum(state.end_offset for state in log.view.partitions) == 2, "published twice"
 
 
+def test_helper_with_the_row_of_an_id_that_expired_publishes_nothing_of_it() -> None:
+    """The id's next life is decided at the same epoch; it is another transaction (D4, R35)."""
+    shared = world()
+    row = prepared(shared)
+    log = recover(shared).shard(process(shared).shard_of("tx"))
+    log.transition("tx", lambda now: prepare_expire(now, now_ms=0))
+    forget_markers(shared)
+    heir = prepared(shared, "heir", 10)
+    assert (heir.txn_epoch, heir.producer_id > row.producer_id) == (row.txn_epoch, True)
+    process(shared).coordinator.finish(row)
+    for topic in ("orders", "stock"):
+        assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
+
+
 def forget_markers(shared: SharedMemory) -> None:
     """What housekeeping may do after seven days: the markers of dead producers go."""
     for topic in ("orders", "stock"):
