@@ -18,6 +18,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.testing.counts import count
 
 LIST = ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
 DESCRIBE = [
@@ -202,6 +203,7 @@ def test_housekeeping_killed_is_taken_over_after_its_lease(topic: Command) -> No
             assert waiting.stderr is not None
             assert b"is done by process" in waiting.stderr.readline()
             working.kill()
+            count("kills", "housekeeper")
             topic.ok("produce", "-t", "t", "--transactional-id", "tx", input=b"x\n")
             assert b"is done by this process" in waiting.stderr.readline()
             waiting.send_signal(signal.SIGTERM)

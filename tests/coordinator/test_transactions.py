@@ -333,6 +333,20 @@ def forget_markers(shared: SharedMemory) -> None:
         store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
 
 
+def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
+    """What the row does not name gets no marker, and stays undecided (R30)."""
+    shared = world()
+    cluster = process(shared)
+    first, second = both(cluster, "mine")
+    touched = TopicPartitions(
+        topic=first.topic, topic_id=first.topic_id, partitions=(first.partition,)
+    )
+    row = cluster.coordinator.add_partitions(owned(cluster, "a"), [touched])
+    with pytest.raises(InvalidTxnStateError, match="was not added"):
+        cluster.coordinator.append(row, [second], {second.partition: 0})
+    assert not process(shared).topic(second.topic).view.by_path
+
+
 @pytest.mark.parametrize(
     ("kind", "call"), [("append", 0), ("commit", 1), ("prepare", 1), ("one-off", 2)]
 )
