@@ -136,6 +136,7 @@ def test_damaged_checkpoint_is_passed_over_for_the_one_before(
     """And the next one is computed from an intact one, with nothing lost (R66)."""
     log = created(store, 3)
     before = checkpoint(store)
+    assert clean_up(store, TABLE, retention_ms=-1)
     for number in (4, 5):
         write(log, number)
     path = checkpoint_path(TABLE, checkpoint(store))

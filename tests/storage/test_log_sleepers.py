@@ -40,11 +40,11 @@ def test_log_is_opened_again_once_its_head_was_known_for_longer_than_it_is_trust
     created(shared.open(), 2)
     store = shared.open()
     log, _ = opened(store)
-    for wait_ms, verbs in ((OFF.trust_ms, {"get"}), (OFF.trust_ms + 1, {"list", "get"})):
+    for wait_ms, is_opened in ((OFF.trust_ms, False), (OFF.trust_ms + 1, True)):
         store.calls.clear()
         shared.clock.advance_ms(wait_ms)
         log.refresh()
-        assert {verb for verb, _ in store.calls} == verbs
+        assert ("list" in {verb for verb, _ in store.calls}) == is_opened
 
 
 def test_commit_after_sleeping_past_clean_up_is_never_believed() -> None:
