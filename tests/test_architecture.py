@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -176,12 +177,19 @@ def project_imports() -> Iterator[tuple[str, str, int]]:
     """(importing module, imported module of ours, line); imports inside functions count too."""
     known = {module for module, _ in python_modules()}
     for module, path in python_modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in import_statements(path):
             for name in imported_names(node):
                 if name.partition(".")[0] in (*PACKAGES, FACADE):
                     # `from package import name`: the name may be a module, or stand in one.
                     found = name if name in known else name.rpartition(".")[0]
                     yield module, found, getattr(node, "lineno", 0)
+
+
+@cache
+def import_statements(path: Path) -> list[ast.AST]:
+    """Every import statement of a file, those inside functions too."""
+    found = ast.walk(ast.parse(path.read_text()))
+    return [node for node in found if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def imported_names(node: ast.AST) -> list[str]:
@@ -213,7 +221,7 @@ def offenders(banned: set[str], applies: Callable[[str, str], bool]) -> list[str
         f"{module}:{getattr(node, 'lineno', 0)} imports {name}"
         for module, path in python_modules()
         if applies(module.partition(".")[0], module)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in import_statements(path)
         for name in imported_names(node)
         if name.partition(".")[0] in banned
     ]
