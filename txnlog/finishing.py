@@ -128,6 +128,7 @@ def _write_marker(
             txn_epoch=row.txn_epoch,
             result=result,
             batches=batches,
+            app=row.pending.app,
         )
 
     return log.transact(decide) is not None

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from txnlog import arguments
 from txnlog.cluster import Cluster
 from txnlog.compactor import BACKOFF_MS_DEFAULT, Compactor
 from txnlog.errors import StorePermissionError, TxnLogError
@@ -70,6 +71,12 @@ class HousekeepingSettings:
     lease_ms: int = LEASE_MS_DEFAULT
 
     def __post_init__(self) -> None:
+        """Raises TypeError, ConfigError: a lease of 1.5 ms is one that nobody else could read."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                number = arguments.integer(field.name, value, least=0)
+                object.__setattr__(self, field.name, number)
         check_transactional_id_expiration(self.transactional_id_expiration_ms)
         check_producer_id_expiration(self.producer_id_expiration_ms)
 

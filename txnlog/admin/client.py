@@ -50,6 +50,9 @@ from txnlog.consuming.lookups import describe_topics
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
+from txnlog.storage.objects import ObjectStore
+from txnlog.verifying.report import Progress, Verification, VerifySettings, no_progress
+from txnlog.verifying.verifier import verify
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -356,6 +359,26 @@ class AdminClient:
         """
         ids = arguments.each("group_ids", group_ids, arguments.identifier)
         return _each(ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
+
+    # -- everything ------------------------------------------------------------------------------
+
+    def verify(
+        self, settings: VerifySettings | None = None, *, progress: Progress | None = None
+    ) -> Future[Verification]:
+        """Check all that is below the root; writes nothing. See txnlog.verifying.verifier.
+
+        Errors: ConfigError when there is no cluster, StorageError, UnknownTopicOrPartitionError.
+        """
+
+        def check() -> Verification:
+            if self._cluster is not None:
+                store = self._cluster.store
+            else:
+                # Opening the cluster fails where it is damaged.
+                store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
+            return verify(store, settings, progress=progress or no_progress)
+
+        return _one(check)
 
 
 def _one(act: Callable[[], V]) -> Future[V]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,8 @@ from typer.core import TyperGroup
 
 from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
 from txnlog.cli import transactions as transactions_commands
-from txnlog.cli.session import Output, Session, parse_storage, pipe_closed
+from txnlog.cli import verify as verify_command
+from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
 
 GLOBAL = ("--root", "--storage", "--output")
@@ -48,35 +48,6 @@ def hoisted(args: list[str]) -> list[str]:
         else:
             rest.append(arg)
     return front + rest
-
-
-def fail(error: TxnLogError, *, is_json: bool) -> None:
-    """What happened: on one line of stderr, and a line for each part of work that failed."""
-    failures: Any = error.context.get("failures", ())
-    if is_json:
-        told = _described(error)
-        if failures:
-            told["errors"] = [{"part": part, **_described(one)} for part, one in failures]
-        typer.echo(json.dumps(told), err=True)
-        return
-    if not failures:
-        typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
-        return
-    typer.echo(f"txnlog: {error.message.splitlines()[0]}", err=True)
-    for part, one in failures:
-        typer.echo(f"txnlog: {part}: {_on_one_line(one.message)}", err=True)
-
-
-def _described(error: TxnLogError) -> dict[str, Any]:
-    told: dict[str, Any] = {"error": type(error).__name__, "code": error.code}
-    store_code = error.context.get("store_code")
-    if store_code is not None:
-        told["store_code"] = store_code
-    return {**told, "message": _on_one_line(error.message)}
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 app = typer.Typer(
@@ -119,3 +90,4 @@ app.command("offsets")(offsets.offsets)
 app.add_typer(transactions_commands.app, name="transactions")
 app.command("dump")(dump.dump)
 app.command("housekeeping")(housekeeping.housekeeping)
+app.command("verify")(verify_command.verify)

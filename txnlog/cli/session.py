@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from txnlog.admin import AdminClient
+from txnlog.errors import TxnLogError
 from txnlog.option_values import timestamp_ms
 from txnlog.options import STORAGE_PREFIX, StoreSettings
 
@@ -96,6 +97,35 @@ class Session:
         """A line about what was done; nothing in JSON."""
         if not self.is_json:
             typer.echo(line)
+
+
+def fail(error: TxnLogError, *, is_json: bool) -> None:
+    """What happened: on one line of stderr, and a line for each part of work that failed."""
+    failures: Any = error.context.get("failures", ())
+    if is_json:
+        told = _described(error)
+        if failures:
+            told["errors"] = [{"part": part, **_described(one)} for part, one in failures]
+        typer.echo(json.dumps(told), err=True)
+        return
+    if not failures:
+        typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
+        return
+    typer.echo(f"txnlog: {error.message.splitlines()[0]}", err=True)
+    for part, one in failures:
+        typer.echo(f"txnlog: {part}: {_on_one_line(one.message)}", err=True)
+
+
+def _described(error: TxnLogError) -> dict[str, Any]:
+    told: dict[str, Any] = {"error": type(error).__name__, "code": error.code}
+    store_code = error.context.get("store_code")
+    if store_code is not None:
+        told["store_code"] = store_code
+    return {**told, "message": _on_one_line(error.message)}
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def session_of(context: typer.Context) -> Session:

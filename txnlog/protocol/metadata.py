@@ -44,23 +44,36 @@ class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionNumber, ...]
 
 
+class AppTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """txnAppId and txnVersion of a batch write: a `txn` action in each topic, as in Delta."""
+
+    app_id: str
+    version: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a decided transaction publishes: staged batches, and groups with a pending entry."""
+    """What a decided transaction publishes: staged batches, and groups with a pending entry.
+
+    `app` goes into each topic with the batches.
+    """
 
     batches: tuple[StagedBatch, ...] = ()
     groups: tuple[str, ...] = ()
     prepared_by_client: bool = False
+    app: AppTransaction | None = None
 
 
 class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
-    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable.
+    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable;
+    `run_id` is the run that committed it.
     """
 
     batch_id: Int64
     digest: str = ""
     topics: tuple[str, ...] = ()
+    run_id: str = ""
 
 
 class Fenced(msgspec.Struct, frozen=True, kw_only=True):
