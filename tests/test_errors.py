@@ -77,6 +77,7 @@ TABLE: dict[str, tuple[int | None, str]] = {
     "CorruptLogError": (2, F),
     "DataLossError": (1, N),
     "DuplicateSequenceError": (46, N),
+    "DuplicateTransactionError": (None, F),
     "FencedInstanceIdError": (82, F),
     "FolderNotFoundError": (15, R),
     "ForeignTableError": (17, N),
