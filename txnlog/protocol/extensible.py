@@ -81,8 +81,7 @@ def _built(kind: Any, plain: Any) -> Any:
         value = msgspec.convert(plain[:count], kind)
         if len(plain) <= count:
             return value
-        more = _MARK + _ENCODER.encode(plain[count:]).decode()
-        return kind.extended()(*astuple(value), more)
+        return kind.extended()(*astuple(value), _MARK + _ENCODER.encode(plain[count:]).decode())
     if isinstance(kind, type) and isinstance(plain, dict) and issubclass(kind, Extensible):
         hints = get_type_hints(kind)
         known = {name: hints[name] for name in kind.__struct_fields__ if name != "unknown"}

@@ -144,8 +144,8 @@ class Revival:
             error, state, owned = self._own(state, actor, False)
             if error:
                 return f"is refused: {error}", state, DEAD
-            wrote = self._prepare(state.stored, actor, *owned, unit)
             producer_id, epoch = owned
+            wrote = self._prepare(state.stored, actor, producer_id, epoch, unit)
         after = state._replace(stored=wrote.stored)
         if wrote.error == NO_ROW:
             # Told to abort, or that it has committed: both go on with the next begin.
