@@ -129,6 +129,27 @@ def test_row_without_a_readable_id_goes_by_its_file(missing: str | None) -> None
     assert not client.list_consumer_groups().result().errors
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_two_unreadable_rows_of_one_id_are_both_seen_and_given_up(warm: bool) -> None:
+    """One of them hid the other, which came back in the next process."""
+    shared = two()
+    spoil(shared, "other", {"state": "?", "transactional_id": "tx"})
+    cluster = process(shared)
+    if warm:
+        log_of(cluster, "other").refresh()
+    path = spoil(shared, "tx", {"state": "?"})
+    if log_of(cluster, "tx").path != log_of(cluster, "other").path:
+        pytest.skip("two shards")
+    client = admin(cluster if warm else process(shared))
+    found = [t.transactional_id for t in client.list_transactions().result()]
+    assert (len(found), "tx" in found) == (2, True)
+    for key in found:
+        client.delete_transactions([key])[key].result()
+    for again in (client, admin(process(shared))):
+        assert again.list_transactions().result() == []
+    assert path in found or "tx" in found
+
+
 @pytest.mark.parametrize("changes", ROW_DAMAGES)
 def test_deleted_row_frees_its_id(changes: Changes) -> None:
     """A new owner begins under a new producer id; the old one is refused for ever (R27, D41)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -124,16 +124,15 @@ class RowView(Generic[Row]):
 
         # A checkpoint's order is that of a hash; whoever walks the rows should not depend on it.
         for key, row, add in sorted(adds, key=itemgetter(0)):
-            if self._key_of.get(add.path, key) != key:
+            is_moved = self._key_of.get(add.path, key) != key
+            if is_moved or self.rows.unreadable or isinstance(row, UnreadableRow):
                 self._forget(add.path)
             if isinstance(row, UnreadableRow):
-                known = self.rows.pop(key, None)
-                if known is not None and known.path != add.path:
-                    self.rows[key] = known
+                if key in self.rows.unreadable:
+                    # Another file's, of the same id.
+                    key, row = add.path, replace(row, key=add.path)
                 self.rows.unreadable[key] = row
             else:
-                if self.rows.unreadable:
-                    self._forget(add.path)
                 self.rows[key] = row
             self.sizes[add.path] = add.size
             self._key_of[add.path] = key
@@ -166,9 +165,6 @@ class RowView(Generic[Row]):
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
         # Without an id it has its file's name, which no id can be taken for.
         key = values.get(self._id_column) or add.path
-        known = self.rows.unreadable.get(key)
-        if known is not None and known.path != add.path:
-            key = add.path
         return UnreadableRow(
             key=key,
             path=add.path,
