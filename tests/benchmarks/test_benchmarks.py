@@ -83,7 +83,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
     """Who reads results.json months later must know what was measured, where and with what."""
     output = tmp_path / "results.json"
-    groups = "transactions,clients,aborted,opening,history,staging"
+    groups = "transactions,clients,aborted,opening,history,staging,verify"
     arguments = ["--quick", "--only", groups, "--output", str(output)]
     done = run_command(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
