@@ -247,7 +247,7 @@ class Housekeeper:
         for group_id, group in list(log.view.rows.items()):
             if not group.members:
                 continue
-            known = self._groups.get(group_id, Sightings(looked_ms=now_ms))
+            known = self._groups.get(group_id, Sightings())
             looks[group_id] = look = known.look(group, now_ms=now_ms)
             if look.overdue(group) == set(group.members):
                 expelled += self._expel_members(group_id, look)

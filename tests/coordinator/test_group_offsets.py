@@ -44,6 +44,9 @@ def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
     row = eager(cluster, row, "two", groups=(GROUP,))
     cluster.groups.add_pending(row, [consumed(10, 20)])
     cluster.coordinator.abort(row)
+    group = cluster.groups.describe(GROUP)
+    assert group is not None
+    assert not group.pending
     assert position(cluster) == 10
     check_cluster(cluster, settled=True)
 

@@ -333,6 +333,16 @@ def forget_markers(shared: SharedMemory) -> None:
         store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
 
 
+def test_fence_ends_what_it_aborts() -> None:
+    """Readers would wait for the next sweep behind a transaction that is decided (R43)."""
+    cluster = process(world())
+    row = eager(cluster, owned(cluster, "a"), "mine")
+    fenced = cluster.coordinator.fence("tx", above_epoch=row.producer_epoch, by="b", reason="r")
+    assert fenced is not None
+    assert fenced.state is TransactionState.COMPLETE_ABORT
+    assert not cluster.topic("orders").view.ongoing_of(row.producer_id, row.txn_epoch)
+
+
 def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
     """What the row does not name gets no marker, and stays undecided (R30)."""
     shared = world()

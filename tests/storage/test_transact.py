@@ -6,6 +6,8 @@ import pytest
 
 from tests.storage.number_log import History, created, opened, write
 from txnlog.errors import CommitStateUnknownError, InvalidTxnStateError
+from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
+from txnlog.storage.actions import Txn
 from txnlog.storage.delta_log import DeltaLog, Outcome
 from txnlog.storage.transact import transact
 from txnlog.testing.faults import Fault, SharedMemory, no_faults
@@ -74,3 +76,23 @@ def test_refused_retry_is_no_answer_to_a_try_that_may_have_landed(
     assert isinstance(unknown.value.__cause__, InvalidTxnStateError)
     with pytest.raises(InvalidTxnStateError):
         transact(log, decide, commit)
+
+
+def test_try_in_doubt_is_not_made_again_once_the_log_has_forgotten(shared: SharedMemory) -> None:
+    """What would say that the first try landed may be what was forgotten (D20, D41)."""
+    store = shared.open()
+    log, _ = opened(store)
+    tries = []
+
+    def commit(number: int) -> Outcome:
+        tries.append(number)
+        store.plan = lambda verb, path: Fault.LAND_LATE if verb == "put" else Fault.FAIL_BEFORE
+        outcome = write(log, number)
+        store.plan = no_faults
+        shared.land_late()
+        opened(shared.open())[0].commit([Txn(EXPIRED_TRANSACTIONS, 5)], operation="EXPIRE")
+        return outcome
+
+    with pytest.raises(CommitStateUnknownError):
+        transact(log, lambda: 1, commit)
+    assert tries == [1]
