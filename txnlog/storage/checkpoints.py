@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, TxnLogError
+from txnlog.errors import StorageError, TxnLogError
 from txnlog.storage.actions import (
     decode_commit,
 )
@@ -227,7 +227,7 @@ def _checkpoint(
         data, commits, store.now_ms, name=name, note=commits[-1].digest.encode()
     )
     if store.clock.boot_ms() - since_ms > trust_ms:
-        raise CorruptLogError(
+        raise StorageError(
             f"{store.url}/{table}: a checkpoint is thrown away, as what it is made of was read "
             f"more than {trust_ms // 60_000} min before and may be stale. The next one begins "
             "anew. If that is thrown away, too, though this machine was never suspended, the log "
