@@ -178,6 +178,38 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool) -> None:
     assert winners == {"1.r1", "1.r2"}
 
 
+def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced() -> None:
+    """Between look and stop the old run decides a batch and dies, or stands still (R36, R58)."""
+
+    def dies_at_its_marker(verb: str, path: str) -> Fault:
+        is_marker = verb == "put" and path.startswith("orders/_delta_log")
+        return Fault.CRASH_BEFORE if is_marker else Fault.NONE
+
+    def begin(shared: SharedMemory) -> tuple[Driver, StagedTask]:
+        assert Driver.of(shared, "r1", "a").commit(0)
+        new = Driver.of(shared, "r2", "b")
+        return new, new.stage(1)
+
+    decided = set()
+    for number in range(calls_of(lambda: begin(world()))):
+        shared = world()
+        new, task = begin(shared)
+        old = Driver.of(shared, "r1", "a")
+        mine = old.stage(1)
+        faults(old.cluster).plan = dies_at_its_marker
+        at_call(new.cluster, number, lambda o=old, t=mine: outcome_of(lambda: o.commit_staged(t)))
+        outcome = outcome_of(lambda n=new, t=task: n.commit_staged(t))
+        faults(new.cluster).plan = lambda verb, path: Fault.NONE
+        assert outcome in ("done", "ProducerFencedError"), f"call {number}"
+        Driver.of(shared, "r3", "b").commit(2)
+        assert outcome_of(lambda s=shared: Driver.of(s, "r1", "a").commit(3)) != "done"
+        found = committed(shared)
+        assert len([name for name in found if name.startswith("1.")]) == 1, f"{number}: {found}"
+        decided.add(found[1])
+        recover(shared)
+    assert decided == {"1.r1", "1.r2"}
+
+
 def test_restart_under_another_id_after_a_crash_at_any_call_commits_once() -> None:
     """The old driver dies, or gets an error, at each storage call; nothing sweeps (R36, R54)."""
 
