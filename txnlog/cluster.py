@@ -18,7 +18,9 @@ from txnlog.errors import (
 from txnlog.groups import GroupCoordinator
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage import cluster_log
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
@@ -241,9 +243,23 @@ class Cluster:
 
         Vacuum's barrier commits tell of it: whoever commits after one has read it.
         """
+        return min(known.vacuum_age_ms for known in self._memories(topics))
+
+    def store_now_ms(self, topics: Iterable[str]) -> int:
+        """The store's time, at least that of the newest vacuum of these topics.
+
+        A process that stood still, clocks and all, still reads the time of the barrier that its
+        commit met, so it finds a file too old that this vacuum found old enough.
+        """
+        vacuumed_ms = max(known.vacuumed_ms for known in self._memories(topics))
+        now_ms = self.store.now_ms()
+        if vacuumed_ms > now_ms + CLOCK_ERROR_MS:
+            self.store.forget_clock()
+        return max(now_ms, vacuumed_ms)
+
+    def _memories(self, topics: Iterable[str]) -> list[TxnMemory]:
         views = [self.topic_log(topic).view.txns for topic in topics]
-        views += [shard.view.txns for shard in self._shards.values()]
-        return min(known.vacuum_age_ms for known in views)
+        return views + [shard.view.txns for shard in self._shards.values()]
 
     def next_producer_id(self) -> int:
         return self._meta.next_producer_id()

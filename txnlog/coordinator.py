@@ -382,8 +382,9 @@ class TransactionCoordinator:
         if not batches:
             return
         oldest = min(batches, key=lambda batch: batch.staged_ms)
-        age_ms = self._store.now_ms() - oldest.staged_ms
-        vacuum_age_ms = self._cluster.vacuum_age_ms({batch.topic for batch in batches})
+        topics = {batch.topic for batch in batches}
+        age_ms = self._cluster.store_now_ms(topics) - oldest.staged_ms
+        vacuum_age_ms = self._cluster.vacuum_age_ms(topics)
         if age_ms > vacuum_age_ms // 2:
             raise StagedFileTooOldError(
                 f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "

@@ -55,7 +55,8 @@ class TxnMemory:
     `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
     (producer id, partition) -> last sequence. An `expired` action takes with it what was last
     written before its version, a time; see txnlog.protocol.producer_expiry. `vacuum_age_ms` is the
-    smallest that any vacuum of this table has ever gone by.
+    smallest that any vacuum of this table has ever gone by, `vacuumed_ms` the store's time of the
+    newest one.
     """
 
     markers: AgedVersions[int] = field(default_factory=AgedVersions)
@@ -65,6 +66,7 @@ class TxnMemory:
     expiring_ms: int = -1
     announced_ms: int = -1
     vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
+    vacuumed_ms: int = -1
 
     def set_txn(self, app_id: str, version: int, updated_ms: int | None) -> None:
         """Take in one action; those that are about something else change nothing."""
@@ -84,6 +86,7 @@ class TxnMemory:
             self.announced_ms = -1 if updated_ms is None else updated_ms
         elif app_id == VACUUM_AGE:
             self.vacuum_age_ms = version
+            self.vacuumed_ms = max(self.vacuumed_ms, -1 if updated_ms is None else updated_ms)
 
 
 def producer_key(app_id: str) -> int | tuple[int, int] | None:
