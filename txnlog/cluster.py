@@ -22,6 +22,7 @@ from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage import cluster_log
+from txnlog.storage.clock_watch import note_clock
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.objects import ObjectStore
@@ -69,6 +70,7 @@ class Cluster:
         was_made = cluster._meta.open(create=create, shards=shards)
         store.watch_folder(cluster_log.PATH, cluster._check_same)
         if was_made:
+            note_clock(store)
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
             cluster.offsets_log()
             for number in range(cluster.shards):

@@ -21,6 +21,8 @@ from tests.hygiene.steps import (
 )
 from txnlog.clock import VirtualClock
 from txnlog.errors import StagedFileTooOldError
+from txnlog.hygiene import Hygiene
+from txnlog.protocol.vacuum import ClockReading, has_run_evenly
 from txnlog.testing.faults import SharedMemory
 
 
@@ -100,3 +102,73 @@ def test_barrier_time_survives_a_checkpoint_and_never_goes_back() -> None:
     fresh.store.now_ms()
     with pytest.raises(StagedFileTooOldError):
         fresh.coordinator.commit(row, batches)
+
+
+# --- Whether ages may be believed -----------------------------------------------------------------
+
+
+def kept(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
+    """How many files a housekeeping process that was just started deletes."""
+    cluster = process(shared, clock=clock)
+    return Hygiene(cluster).vacuum()
+
+
+def test_housekeeping_after_a_step_deletes_nothing_that_is_young() -> None:
+    """A reader's files of a minute ago look ten days old, and so does every staged one."""
+    shared = world(config=FOREVER)
+    passed(shared, 2 * HOUR_MS)
+    written_both(process(shared), "x")
+    shared.clock.step_wall_ms(10 * DAY_MS)
+    for _ in range(3):
+        assert kept(shared) == 0
+        passed(shared, 29 * 60_000)
+    passed(shared, HOUR_MS)
+    assert kept(shared) == 2
+
+
+def test_housekeeping_on_a_machine_that_watches_for_the_first_time_waits_an_hour() -> None:
+    """It cannot know whether the store's clock was set just now."""
+    shared = world(config=FOREVER)
+    written_both(process(shared), "x")
+    clock = VirtualClock(shared.clock.now_ms())
+    passed(shared, 8 * DAY_MS, clock)
+    assert kept(shared, clock) == 0
+    passed(shared, HOUR_MS - 1, clock)
+    assert kept(shared, clock) == 0
+    passed(shared, 1, clock)
+    assert kept(shared, clock) == 2
+
+
+def test_housekeeping_in_a_guest_that_was_paused_watches_again() -> None:
+    """Its boot clock did not count the pause, so it knows no ages."""
+    shared = world(config=FOREVER)
+    clock = VirtualClock(shared.clock.now_ms())
+    kept(shared, clock)
+    passed(shared, 2 * HOUR_MS, clock)
+    clock.freeze()
+    written_both(process(shared), "x")
+    passed(shared, 8 * DAY_MS, clock)
+    clock.thaw()
+    assert kept(shared, clock) == 0
+    passed(shared, HOUR_MS, clock)
+    assert kept(shared, clock) == 2
+
+
+@pytest.mark.parametrize(
+    ("boot_ms", "store_ms", "expected"),
+    [
+        (3_600_000, 3_600_000, True),
+        (3_599_999, 3_599_999, False),
+        (3_600_000, 3_600_000 + 303_600, True),
+        (3_600_000, 3_600_000 + 303_601, None),
+        (3_600_000, 3_600_000 - 303_601, None),
+        (400 * DAY_MS, 400 * DAY_MS + 900_001, None),
+        (-1, -1, None),
+    ],
+)
+def test_clock_runs_evenly_within_what_clocks_are_slewed(
+    boot_ms: int, store_ms: int, expected: bool | None
+) -> None:
+    """Steps that are small one by one add up, and must not stay below the limit for ever."""
+    now = ClockReading(5 + boot_ms, 7 + store_ms)
+    assert has_run_evenly(ClockReading(5, 7), now) is expected
