@@ -87,6 +87,15 @@ def test_housekeeping_sweeps_folders_of_killed_processes(memory: Path, tmp_path:
         assert living.is_dir()
 
 
+def test_folder_without_a_lock_is_in_use_until_it_is_old(memory: Path) -> None:
+    """An older txnlog at work on this machine locks nothing."""
+    folder = memory / "txnlog-checkpoint-unlocked"
+    folder.mkdir()
+    assert remove_left(str(memory)) == 0
+    make_old(folder)
+    assert remove_left(str(memory)) == 1
+
+
 def test_folders_of_others_and_what_is_no_folder_stay(memory: Path) -> None:
     """/dev/shm belongs to everybody."""
     (memory / "elses").mkdir()
@@ -100,12 +109,13 @@ def test_folders_of_others_and_what_is_no_folder_stay(memory: Path) -> None:
 def test_sweep_between_making_and_locking_a_folder_costs_another_one(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that nobody has locked yet looks like that of a killed process."""
+    """A wall clock that was set ahead makes a folder look left that is about to be locked."""
     real, swept = scratch.tempfile.mkdtemp, []
 
     def mkdtemp(**options: str) -> str:
         folder = real(**options)
         if len(swept) < 3:
+            make_old(Path(folder))
             swept.append(remove_left(str(memory)))
         return folder
 

@@ -165,6 +165,8 @@ class _Thrift:
         raise _ShortError
 
     def _list(self, at: int, depth: int) -> tuple[Any, int]:
+        if depth > _NESTING_MAX:
+            raise _ShortError
         head = self._byte(at)
         at += 1
         count = head >> 4

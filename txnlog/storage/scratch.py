@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -19,6 +20,7 @@ _SPARE_BYTES = 32 << 20
 _PREFIX = "txnlog-checkpoint-"
 _LOCK = "lock"
 _TRIES_MAX = 10
+UNLOCKED_LEFT_AFTER_S = 3_600
 
 _swept: set[str] = set()
 
@@ -58,8 +60,13 @@ def remove_left(parent: str) -> int:
 
 def _remove_unused(folder: str) -> bool:
     """Remove a folder unless a living process holds its lock."""
-    # Created where it is missing: its maker died, or is only now, between two calls, about to.
-    lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # Its maker is about to lock it, or is an older txnlog, which never does.
+        if time.time() - os.stat(folder).st_mtime > UNLOCKED_LEFT_AFTER_S:
+            shutil.rmtree(folder, ignore_errors=True)
+        return not os.path.exists(folder)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
