@@ -99,7 +99,7 @@ class Hygiene:
     def _may_believe_ages(self) -> bool:
         if may_believe_ages(self._store):
             return True
-        logger.warning(
+        logger.info(
             "No file of %s is deleted for its age yet: the clock of its store was set, or has been "
             "watched from this machine for less than an hour.",
             self._store.url,
