@@ -16,7 +16,6 @@ FACADE = "pyspark_txnlog"
 FILE_LINES_MAX = 450
 # Longer files, each with the reason why cutting it in two would make it harder to read.
 LONG_FILES = {
-    "tests/storage/hostile.py": "a catalogue of hostile files, one short case after the other",
     "txnlog/errors.py": "one tree of classes, most of three lines",
     "txnlog/storage/delta_log.py": "one state machine: where a log stands, and each move of it",
 }
