@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test bench bench-peers soak ways-in lint clean python java
+.PHONY: help venv demo test bench bench-peers soak mutants ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -45,6 +45,9 @@ bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka 
 
 soak: java $(VENV)/.jars ## minutes of random histories, each with its seed
 	@$(PY) -m pytest -m "not ways" --hypothesis-profile=soak $(ARGS)
+
+mutants: java $(VENV)/.jars ## one-line changes of the code: each must make its tests fail
+	@$(PY) -m tests.mutants $(ARGS)
 
 ways-in: java $(VENV)/.jars ## each way of docs/deploying.md: wheel, archive, zip, cluster, Connect
 	@$(PY) -m pytest -m ways $(ARGS)

@@ -97,6 +97,15 @@ def read(root: str, topic: str) -> dict[str, list[bytes]]:
     return found
 
 
+def await_invoices(root: str, count: int, workers: dict[str, SpawnProcess]) -> None:
+    """Wait for so many. Raises SystemExit when a worker has failed."""
+    while len(read(root, "invoices")) < count:
+        failed = [name for name, worker in workers.items() if not worker.is_alive()]
+        if failed:
+            raise SystemExit(f"{failed} failed.")
+        time.sleep(0.1)
+
+
 def start(root: str, name: str) -> SpawnProcess:
     process = SPAWN.Process(target=work, args=(root, name))
     process.start()
@@ -108,7 +117,10 @@ def main() -> None:
     parser.add_argument("--root", help="folder of the cluster; a temporary one by default")
     parser.add_argument("--orders", type=int, default=2_000)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--life-s", type=float, default=2.0, help="time between two kills")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument(
+        "--life-s", type=float, default=2.0, help="mean time from an invoice to the next kill"
+    )
     arguments = parser.parse_args()
     root = arguments.root or tempfile.mkdtemp(prefix="consume-transform-produce-")
     cluster = Cluster.open(root, create=True)
@@ -119,22 +131,20 @@ def main() -> None:
     workers = {
         name: start(root, name) for name in map("worker-{}".format, range(arguments.workers))
     }
-    rounds, placed = 10, len(read(root, "orders"))
-    for number in range(1, rounds + 1):
-        end = max(placed, arguments.orders * number // rounds)
+    kills, placed = arguments.kills, len(read(root, "orders"))
+    for number in range(1, kills + 1):
+        before = len(read(root, "invoices"))
+        end = max(placed, arguments.orders * number // kills)
         place_orders(root, placed, end)
         placed = end
+        await_invoices(root, min(before + 1, placed), workers)
         time.sleep(random.uniform(0.5, 1.5) * arguments.life_s)
         name = random.choice(list(workers))
         workers[name].kill()
         workers[name].join()
         workers[name] = start(root, name)
         print(f"killed {name}; {len(read(root, 'invoices'))} invoices for {placed} orders so far")
-    while len(read(root, "invoices")) < placed:
-        failed = [name for name, worker in workers.items() if not worker.is_alive()]
-        if failed:
-            raise SystemExit(f"{failed} failed.")
-        time.sleep(0.2)
+    await_invoices(root, placed, workers)
     # To stop a worker is to kill it: what it was at is aborted, or finished, by whoever comes next.
     for worker in workers.values():
         worker.kill()
@@ -143,7 +153,7 @@ def main() -> None:
     orders, invoices = read(root, "orders"), read(root, "invoices")
     expected = {key: [invoice(values[0]).encode()] for key, values in orders.items()}
     assert invoices == expected, "an order without its invoice, or with two"
-    print(f"{len(orders)} orders, each with one invoice, after {rounds} kills.")
+    print(f"{len(orders)} orders, each with one invoice, after {kills} kills.")
 
 
 if __name__ == "__main__":

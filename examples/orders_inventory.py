@@ -16,6 +16,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from txnlog.cluster import Cluster
@@ -27,7 +28,7 @@ ARTICLES = ("apple", "pear", "plum", "cherry")
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def shop(root: str, publish: str, purchases: int) -> None:
+def shop(root: str, publish: str, purchases: int, has_sold: Event) -> None:
     """Sell until everything is sold; start anew after every death, with nothing but the root."""
     chosen = random.Random()
     producer = Producer(
@@ -48,6 +49,7 @@ def shop(root: str, publish: str, purchases: int) -> None:
             for article, count in basket.items():
                 movement = {"order": order_id, "count": -count}
                 producer.produce("inventory", json.dumps(movement), key=article)
+        has_sold.set()
     producer.close()
 
 
@@ -86,7 +88,8 @@ def main() -> None:
     parser.add_argument("--root", help="folder of the cluster; a temporary one by default")
     parser.add_argument("--purchases", type=int, default=1_000)
     parser.add_argument("--publish", choices=("deferred", "eager"), default="deferred")
-    parser.add_argument("--life-s", type=float, default=2.0, help="mean life of a shop")
+    parser.add_argument("--kills", type=int, default=20, help="the shop after the last is let live")
+    parser.add_argument("--life-s", type=float, default=0.5, help="mean life from the first sale")
     arguments = parser.parse_args()
     root = arguments.root or tempfile.mkdtemp(prefix="orders-inventory-")
     cluster = Cluster.open(root, create=True)
@@ -96,9 +99,16 @@ def main() -> None:
 
     kills = 0
     while True:
-        process = SPAWN.Process(target=shop, args=(root, arguments.publish, arguments.purchases))
+        has_sold = SPAWN.Event()
+        process = SPAWN.Process(
+            target=shop, args=(root, arguments.publish, arguments.purchases, has_sold)
+        )
         process.start()
-        process.join(random.uniform(0.5, 1.5) * arguments.life_s)
+        # On a busy machine it takes seconds to open; the life of a shop begins with its first sale.
+        while process.is_alive() and not has_sold.wait(0.05):
+            pass
+        is_left = kills == arguments.kills
+        process.join(None if is_left else random.uniform(0.5, 1.5) * arguments.life_s)
         if not process.is_alive():
             break
         process.kill()

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from txnlog.admin.transactions import describe_row, rows, unreadable_rows
+from txnlog.admin.state_rows import rows, unreadable_rows
+from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
 from txnlog.options import warn_once

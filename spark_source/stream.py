@@ -182,7 +182,11 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshots = self._topics.snapshots(logs)
         starts, ends, losses = check_ranges(starts, finish.positions, finish.topic_ids, snapshots)
         self._topics.report(losses)
-        return self._topics.plan(starts, ends, logs)
+        tasks = self._topics.plan(starts, ends, logs)
+        # A batch planned before group.id was given, or when it was another one: the sink takes it
+        # as it is only when the group was started.
+        self._join(finish)
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""

@@ -156,11 +156,14 @@ class SourceTopics:
             read_committed=self._settings.read_committed,
         )
         settings = self._settings
-        return plan_tasks(
+        tasks = plan_tasks(
             ranges,
             min_tasks=settings.min_partitions,
             records_max=settings.max_records_per_partition,
         )
+        for task in tasks:
+            task.cluster_id = self.cluster.cluster_id
+        return tasks
 
     def report(
         self, losses: list[str], limit: str | Positions | Times = "", name: str = ""

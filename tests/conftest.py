@@ -16,6 +16,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from spark_session import build_session
 
+from tests.counts import (  # noqa: F401  hooks of pytest
+    pytest_addoption,
+    pytest_configure,
+    pytest_runtest_teardown,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+    pytest_testnodedown,
+)
+from txnlog.testing.counts import count
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -75,6 +85,7 @@ def seed() -> int:
     """A seed for `random.Random`; pytest shows the printed line when the test fails."""
     chosen = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
     print(f"replay with {SEED_VARIABLE}={chosen}")
+    count("histories", "random tests with a printed seed")
     return chosen
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
 FACADE = "pyspark_txnlog"
-FILE_LINES_MAX = 420
+FILE_LINES_MAX = 450
 # Longer files, each with the reason why cutting it in two would make it harder to read.
 LONG_FILES = {
+    "tests/storage/hostile.py": "a catalogue of hostile files, one short case after the other",
+    "txnlog/errors.py": "one tree of classes, most of three lines",
     "txnlog/storage/delta_log.py": "one state machine: where a log stands, and each move of it",
-    "txnlog/storage/objects.py": "one class: the door to every store, a method per call",
 }
 FACADE_LINES_MAX = 60
 TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")
@@ -175,12 +177,19 @@ def project_imports() -> Iterator[tuple[str, str, int]]:
     """(importing module, imported module of ours, line); imports inside functions count too."""
     known = {module for module, _ in python_modules()}
     for module, path in python_modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in import_statements(path):
             for name in imported_names(node):
                 if name.partition(".")[0] in (*PACKAGES, FACADE):
                     # `from package import name`: the name may be a module, or stand in one.
                     found = name if name in known else name.rpartition(".")[0]
                     yield module, found, getattr(node, "lineno", 0)
+
+
+@cache
+def import_statements(path: Path) -> list[ast.AST]:
+    """Every import statement of a file, those inside functions too."""
+    found = ast.walk(ast.parse(path.read_text()))
+    return [node for node in found if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def imported_names(node: ast.AST) -> list[str]:
@@ -212,7 +221,7 @@ def offenders(banned: set[str], applies: Callable[[str, str], bool]) -> list[str
         f"{module}:{getattr(node, 'lineno', 0)} imports {name}"
         for module, path in python_modules()
         if applies(module.partition(".")[0], module)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in import_statements(path)
         for name in imported_names(node)
         if name.partition(".")[0] in banned
     ]

@@ -24,7 +24,7 @@ from nbmake.nb_run import NotebookRun
 PROJECT = Path(__file__).parent.parent
 FOLDER = PROJECT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-CELL_S_MAX = 300
+CELL_S_MAX = 1_200
 
 # What the test run, or `make`, has set for its own Spark: a notebook gets by without it.
 OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "SPARK_HOME",

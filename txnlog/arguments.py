@@ -197,7 +197,8 @@ def group_metadata(name: str, value: Any) -> ConsumerGroupMetadata:
     return ConsumerGroupMetadata(
         identifier(f"{name}.group_id", found[0]),
         integer(f"{name}.generation", found[1]),
-        text(f"{name}.member_id", found[2], may_be_blank=True),
+        # Made of a client.id and a UUID.
+        text(f"{name}.member_id", found[2], bytes_max=2 * STRING_BYTES_MAX, may_be_blank=True),
     )
 
 

@@ -266,6 +266,12 @@ class DuplicateSequenceError(TxnLogError):
     code = 46
 
 
+class DuplicateTransactionError(TxnLogError):
+    """Some topics of a batch write have its txnAppId and txnVersion, others lack them."""
+
+    fatal = True
+
+
 class NotCoordinatorError(TxnLogError):
     """The transaction log found is another cluster's than the one that was opened."""
 

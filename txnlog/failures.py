@@ -15,10 +15,14 @@ logger = logging.getLogger("txnlog")
 
 
 class Failures:
-    """Collects what parts of one piece of work raised. `work` names it in the combined error."""
+    """Collects what parts of one piece of work raised. `work` names it in the combined error.
 
-    def __init__(self, work: str) -> None:
+    `level` is that of the log lines: lower where a caller tries the work again and again.
+    """
+
+    def __init__(self, work: str, level: int = logging.WARNING) -> None:
         self._work = work
+        self._level = level
         self._found: list[tuple[str, TxnLogError]] = []
 
     def __bool__(self) -> bool:
@@ -35,7 +39,8 @@ class Failures:
             self._found += [(f"{part}, {name}", one) for name, one in inner]
             return
         self._found.append((part, error))
-        logger.warning("%s: %s failed: %s: %s", self._work, part, type(error).__name__, error)
+        name = type(error).__name__
+        logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
 
     def check(self) -> None:
         """Raise what was collected: a single error as it was, several as one (see `combined`)."""

@@ -6,6 +6,7 @@ meet, or come back late, change nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,7 +68,8 @@ def _write_markers(
     cluster: Cluster, row: TransactionMetadata, result: TransactionResult, reading: Reading | None
 ) -> Reading | None:
     """Step 2 in every topic; the newest reading of the row, see `_while_decided`."""
-    failures = Failures(f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}")
+    work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
+    failures = Failures(work, logging.DEBUG)
     topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
     topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
     if reading is None and not topics:
@@ -126,6 +128,7 @@ def _write_marker(
             txn_epoch=row.txn_epoch,
             result=result,
             batches=batches,
+            app=row.pending.app,
         )
 
     return log.transact(decide) is not None

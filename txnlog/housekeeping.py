@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from txnlog import arguments
 from txnlog.cluster import Cluster
 from txnlog.compactor import BACKOFF_MS_DEFAULT, Compactor
 from txnlog.errors import StorePermissionError, TxnLogError
@@ -70,6 +71,12 @@ class HousekeepingSettings:
     lease_ms: int = LEASE_MS_DEFAULT
 
     def __post_init__(self) -> None:
+        """Raises TypeError, ConfigError: a lease of 1.5 ms is one that nobody else could read."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                number = arguments.integer(field.name, value, least=0)
+                object.__setattr__(self, field.name, number)
         check_transactional_id_expiration(self.transactional_id_expiration_ms)
         check_producer_id_expiration(self.producer_id_expiration_ms)
 
@@ -240,7 +247,7 @@ class Housekeeper:
         for group_id, group in list(log.view.rows.items()):
             if not group.members:
                 continue
-            known = self._groups.get(group_id, Sightings(looked_ms=now_ms))
+            known = self._groups.get(group_id, Sightings())
             looks[group_id] = look = known.look(group, now_ms=now_ms)
             if look.overdue(group) == set(group.members):
                 expelled += self._expel_members(group_id, look)

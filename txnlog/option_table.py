@@ -236,7 +236,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=WRITES,
         kafka=True,
         default_text="the id of the streaming query",
-        doc="Name of the transactions. Two queries that run at the same time need one each.",
+        doc="Name of the transactions. Two queries that run at the same time need one each. A "
+        "query may be restarted under another one: its last batch is found, its old run fenced.",
     ),
     Option(
         name="transaction.timeout.ms",
@@ -278,13 +279,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="txnAppId",
         parse=identifier,
         applies_to=frozenset({"write"}),
-        doc="With `txnVersion`: a batch write of the same pair happens once.",
+        doc="With `txnVersion`: a batch write of the same pair happens once in each topic, as in "
+        "each Delta table. It cannot be combined with `transactional.id`.",
     ),
     Option(
         name="txnVersion",
         parse=not_negative,
         applies_to=frozenset({"write"}),
-        doc="Grows with each batch write of a `txnAppId`.",
+        doc="Grows with each batch write of a `txnAppId` to a topic; a version that the topic has, "
+        "or a lower one, is skipped with a warning.",
     ),
     Option(
         name="checkpointLocation",

@@ -101,7 +101,7 @@ def ends(cluster: Cluster, topic: str) -> list[int]:
 def test_listing_shows_the_damaged_topic_with_its_error(opened: Open, damage: Damage) -> None:
     """One garbled file, and nobody could list the cluster any more."""
     damage(opened().store)
-    consumer = Consumer({"txnlog.root": "x:", "group.id": "g"}, cluster=opened())
+    consumer = Consumer({"txnlog.root": "memory://", "group.id": "g"}, cluster=opened())
     for found in (admin(opened()).list_topics(), consumer.list_topics()):
         assert sorted(found.topics) == ["bad", "good"]
         assert isinstance(found.topics["bad"].error, CorruptLogError)
@@ -131,7 +131,8 @@ def test_consumer_of_a_pattern_reads_the_topics_that_can_be_read(opened: Open) -
     """One damaged topic stopped the whole group."""
     first(opened().store)
     consumer = Consumer(
-        {"txnlog.root": "x:", "group.id": "g", "auto.offset.reset": "earliest"}, cluster=opened()
+        {"txnlog.root": "memory://", "group.id": "g", "auto.offset.reset": "earliest"},
+        cluster=opened(),
     )
     consumer.subscribe(["^.*"])
     found = []
@@ -334,7 +335,7 @@ def test_odd_things_at_the_root_fail_no_listing(tmp_path: Path) -> None:
 def test_unreadable_partitions_are_told_by_watermarks(opened: Open) -> None:
     """Who asks for the topic itself gets its error, with the file."""
     first(opened().store)
-    consumer = Consumer({"txnlog.root": "x:", "group.id": "g"}, cluster=opened())
+    consumer = Consumer({"txnlog.root": "memory://", "group.id": "g"}, cluster=opened())
     with pytest.raises(CorruptLogError) as error:
         consumer.get_watermark_offsets(TopicPartition("bad", 0))
     assert error.value.file == commit_path("bad", 0)
@@ -356,3 +357,30 @@ def test_files_of_a_topic_deleted_with_force_stay_for_vacuums_age(damage: Damage
     assert Vacuum(cluster).run() == 0
     shared.clock.advance_ms(8 * DAY_MS)
     assert Vacuum(Cluster.open(shared.open(), settings=PLAIN)).run() == 6
+
+
+def test_writer_that_takes_the_slot_of_the_deletion_has_its_data_deleted() -> None:
+    """It does not know of the damage, which lies before what it has in memory."""
+    shared = SharedMemory()
+    warm = Cluster.open(shared.open(), create=True, shards=1, settings=PLAIN)
+    warm.create_topic("bad", partitions=2)
+    fill(warm, "bad", 3)
+    first(shared.open())
+    deleting = Cluster.open(shared.open(), settings=PLAIN)
+    assert isinstance(deleting.store, FaultyStore)
+    raced: list[str] = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "put" and path == commit_path("bad", 4):
+            raced.append(path)
+            fill(warm, "bad", 1)
+        return Fault.NONE
+
+    deleting.store.plan = plan
+    deleting.delete_topic("bad", force=True)
+    assert raced == [commit_path("bad", 4)]
+    again = Cluster.open(shared.open(), settings=PLAIN)
+    assert again.survey_topics() == {}
+    assert warm.find_topic("bad") is None
+    again.create_topic("bad", partitions=2)
+    assert ends(again, "bad") == ends(warm, "bad") == [4 + UNKNOWN_RECORDS] * 2

@@ -226,13 +226,6 @@ def test_configs_unknown_or_malformed_change_nothing(name: str, value: str, said
     assert "t" not in cluster.list_topics()
 
 
-def test_config_set_to_nothing_is_refused() -> None:
-    """SET needs a value; DELETE is what goes back to the default."""
-    cluster = process(world())
-    with pytest.raises(ConfigError, match="whole number"):
-        alter(cluster, ConfigEntry("retention.ms", None))
-
-
 def test_configs_of_brokers_have_no_effect_and_no_place() -> None:
     """A script written for Kafka goes on working; nothing pretends to replicate."""
     cluster = process(world())

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
+from spark_source.state_tables import consumer_offsets, transaction_state
+from tests.admin.spoiled import (
+    GROUP_DAMAGES,
+    NO_NUMBER,
+    NULL,
+    ROW_DAMAGES,
+    Changes,
+    admin,
+    log_of,
+    spoil,
+    two,
+)
 from tests.coordinator.processes import (
     GROUP,
     PLAIN,
-    TOPICS,
     both,
     consumed,
-    eager,
     owned,
     process,
     visible,
-    world,
 )
-from tests.hygiene.steps import DAY_MS, FOREVER, names, written_both
-from txnlog.admin import AbortTransactionSpec, AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import (
     CorruptLogError,
@@ -29,77 +34,13 @@ from txnlog.errors import (
     TransactionalIdNotFoundError,
     TxnLogError,
 )
-from txnlog.housekeeping import Housekeeper
-from txnlog.hygiene import Hygiene
-from txnlog.messages import TopicPartition
 from txnlog.protocol.group_changes import GENERATION_UNKNOWN
 from txnlog.protocol.transitions import Transition
 from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import Committed
-from txnlog.storage.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables import row_add
 from txnlog.sweeper import Sweeper
-from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
-from txnlog.vacuum import Vacuum
-
-Changes = Mapping[str, str | None]
-
-# What older, newer or mistaken writers leave in a column; None: there is no such column. Delta's
-# own code makes no checkpoint of a table with a number that is none.
-NO_NUMBER = ({"producer_epoch": "3.0"}, {"timeout_ms": "many"})
-NULL = "(null)"
-ROW_DAMAGES: list[Changes] = [
-    {"state": "PREPARE_MAYBE"},
-    {"producer_epoch": "3.0"},
-    {"pending": '{"batches": 5}'},
-    {"owner": "[" * 100_000},
-    {"updated_ms": None},
-    {"timeout_ms": "many"},
-    {"state": NULL},
-]
-GROUP_DAMAGES: list[Changes] = [
-    {"offsets": '{"orders": {"0": {"offset": 3.5}}}'},
-    {"generation": "x"},
-    {"members": None},
-    {"pending": "null"},
-]
-
-
-def log_of(cluster: Cluster, name: str) -> TransactionLog | OffsetsLog:
-    """The row table of a transactional.id, or of the groups."""
-    return cluster.offsets_log() if name == GROUP else cluster.shard(cluster.shard_of(name))
-
-
-def spoil(shared: SharedMemory, name: str, changes: Changes) -> str:
-    """Write a row again with other values, as a mistaken process would; its file."""
-    cluster = process(shared)
-    log = log_of(cluster, name)
-    log.refresh()
-    row = log.view.rows[name]
-    values = {k: v for k, v in {**row.to_values(), **changes}.items() if v is not None}
-    add = row_add(row.path, values, size_bytes=1, now_ms=cluster.store.now_ms())
-    for column, value in values.items():
-        if value == NULL:
-            add.partition_values[column] = None
-    assert isinstance(log.log.commit([add], operation="MISTAKE"), Committed)
-    return row.path
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({}, cluster=cluster)
-
-
-def two(*, prepared: bool = False) -> SharedMemory:
-    """Ids `tx` and `other`, and the group, which has an offset."""
-    shared = world(config=FOREVER)
-    first = process(shared)
-    for name in ("tx", "other"):
-        owned(first, f"{name}-run", tid=name)
-    first.coordinator.commit(owned(first, "other-run", tid="other"), offsets=[consumed(0, 5)])
-    if prepared:
-        row = owned(first, "tx-run")
-        first.coordinator.prepare(row, written_both(first, "held"))
-    return shared
+from txnlog.testing.faults import Fault, FaultyStore
 
 
 @pytest.mark.parametrize("changes", ROW_DAMAGES)
@@ -188,6 +129,27 @@ def test_row_without_a_readable_id_goes_by_its_file(missing: str | None) -> None
     assert not client.list_consumer_groups().result().errors
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_two_unreadable_rows_of_one_id_are_both_seen_and_given_up(warm: bool) -> None:
+    """One of them hid the other, which came back in the next process."""
+    shared = two()
+    spoil(shared, "other", {"state": "?", "transactional_id": "tx"})
+    cluster = process(shared)
+    if warm:
+        log_of(cluster, "other").refresh()
+    path = spoil(shared, "tx", {"state": "?"})
+    if log_of(cluster, "tx").path != log_of(cluster, "other").path:
+        pytest.skip("two shards")
+    client = admin(cluster if warm else process(shared))
+    found = [t.transactional_id for t in client.list_transactions().result()]
+    assert (len(found), "tx" in found) == (2, True)
+    for key in found:
+        client.delete_transactions([key])[key].result()
+    for again in (client, admin(process(shared))):
+        assert again.list_transactions().result() == []
+    assert path in found or "tx" in found
+
+
 @pytest.mark.parametrize("changes", ROW_DAMAGES)
 def test_deleted_row_frees_its_id(changes: Changes) -> None:
     """A new owner begins under a new producer id; the old one is refused for ever (R27, D41)."""
@@ -269,108 +231,6 @@ def test_transaction_of_an_unreadable_group_is_finished_once_the_group_is_delete
     assert now.state.is_idle
 
 
-def test_sweeper_settles_the_others_and_tells_once() -> None:
-    """Every client sweeps: one bad row must neither stop them nor fill their logs (R73)."""
-    shared = two()
-    first = process(shared)
-    eager(first, owned(first, "run", tid="t"), "open")
-    row = owned(first, "tx-run")
-    first.coordinator.add_partitions(row, (), groups=(GROUP,))
-    spoil(shared, "tx", {"state": "?"})
-    sweeper = Sweeper(process(shared))
-    with pytest.raises(CorruptLogError) as told:
-        sweeper.sweep()
-    assert told.value.key == "tx"
-    shared.clock.advance_ms(DAY_MS)
-    assert sweeper.sweep() == 1
-    now = process(shared).coordinator.describe("t")
-    assert now is not None
-    assert now.state.is_idle
-
-
-def test_vacuum_keeps_what_an_unreadable_row_may_name(caplog: pytest.LogCaptureFixture) -> None:
-    """Its manifest names staged files that nothing else names (D40, R72)."""
-    shared = two(prepared=True)
-    cluster = process(shared)
-    gone = written_both(cluster, "gone")
-    cluster.coordinator.commit(owned(cluster, "r", tid="published"), gone)
-    for batch in gone:
-        log = cluster.topic(batch.topic)
-        log.delete()
-        log.create(partitions=2, config=FOREVER)
-    spoil(shared, "tx", {"pending": "?"})
-    shared.clock.advance_ms(30 * DAY_MS)
-    cluster = process(shared)
-    doomed = {item.path for item in Vacuum(cluster).find()}
-    Vacuum(process(shared)).run()
-    assert "'tx' cannot be" in caplog.text
-    for topic in TOPICS:
-        left = names(cluster, topic)
-        assert sorted(name for name in left if "held" in name)
-        # It was removed by a commit: no manifest names it any more.
-        assert not [name for name in left if "gone" in name]
-        assert not [path for path in doomed if "held" in path]
-    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
-    Vacuum(process(shared)).run()
-    for topic in TOPICS:
-        assert not [name for name in names(cluster, topic) if "held" in name]
-
-
-@pytest.mark.parametrize("producer_id", ["readable", None])
-def test_producers_of_unreadable_rows_are_not_forgotten(producer_id: str | None) -> None:
-    """Without its marker a topic would take a transaction's data twice (D41)."""
-    shared = two()
-    first = process(shared)
-    row = owned(first, "tx-run")
-    first.coordinator.commit(row, both(first, "a"))
-    changes: dict[str, str | None] = {"state": "?"}
-    if producer_id is None:
-        changes["producer_id"] = None
-    spoil(shared, "tx", changes)
-    for _ in range(4):
-        shared.clock.advance_ms(10 * DAY_MS)
-        keeper = Hygiene(process(shared))
-        keeper.find()
-        if producer_id is None:
-            with pytest.raises(CorruptLogError):
-                keeper.expire_producers()
-        else:
-            keeper.expire_producers()
-    assert row.producer_id in process(shared).topic("orders").view.markers
-
-
-def test_housekeeping_does_its_other_duties_and_fails_at_the_end() -> None:
-    """The exit code of `txnlog housekeeping --once` says that somebody must look."""
-    shared = two()
-    spoil(shared, "tx", {"state": "?"})
-    keeper = Housekeeper(process(shared))
-    with pytest.raises(CorruptLogError) as told:
-        keeper.run_once()
-    keeper.close()
-    assert "'tx'" in told.value.message
-    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
-    assert Housekeeper(process(shared)).run_once() is not None
-
-
-def test_hanging_data_of_an_unreadable_row_is_not_aborted() -> None:
-    """The row may have decided it as a commit, and other topics may show it (R21, R5)."""
-    shared = two()
-    first = process(shared)
-    row = eager(first, owned(first, "tx-run"), "open")
-    spoil(shared, "tx", {"owner": "?"})
-    batch = both(first, "open")[0]
-    spec = AbortTransactionSpec(
-        topic_partition=TopicPartition(batch.topic, batch.partition),
-        producer_id=row.producer_id,
-        producer_epoch=row.producer_epoch,
-    )
-    with pytest.raises(CorruptLogError):
-        admin(process(shared)).abort_transaction(spec).result()
-    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
-    admin(process(shared)).abort_transaction(spec).result()
-    assert visible(process(shared), "open") == (False, False)
-
-
 def test_row_that_no_process_could_read_is_not_written() -> None:
     """What a process writes, every process can read (R38)."""
     cluster = process(two())
@@ -407,3 +267,18 @@ def test_row_that_is_written_whole_again_is_usable(changes: Changes) -> None:
     for cluster in (warm, process(shared), Cluster.open(shared.open(), settings=PLAIN)):
         assert cluster.coordinator.describe("tx") == before
         assert not log_of(cluster, "tx").view.rows.unreadable
+
+
+def test_sql_tables_show_the_id_and_leave_out_the_group() -> None:
+    """A view of the state is asked when something is wrong."""
+    shared = two()
+    spoil(shared, "tx", {"state": "?"})
+    cluster = process(shared)
+    found = transaction_state(cluster, now_ms=0).to_pylist()
+    assert [(row["TransactionalId"], row["TransactionState"]) for row in found] == [
+        ("other", "CompleteCommit"),
+        ("tx", "Unreadable"),
+    ]
+    assert len(consumer_offsets(cluster)) == 1
+    spoil(shared, GROUP, {"offsets": "?"})
+    assert len(consumer_offsets(process(shared))) == 0

@@ -14,9 +14,12 @@ from tests.coordinator.processes import process, world
 from tests.producer.worlds import group, started
 from txnlog.admin import (
     AbortTransactionSpec,
+    ConfigEntry,
+    ConfigResource,
     ConsumerGroupTopicPartitions,
     NewPartitions,
     NewTopic,
+    ResourceType,
 )
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -257,6 +260,10 @@ def test_configs_of_a_wrong_type_are_refused() -> None:
     ]
     for config in wrong:
         refused(shared, lambda config=config: ops.create_topics([NewTopic("n", 1, config=config)]))
+    # SET needs a value; DELETE is what goes back to the default.
+    entry = ConfigEntry("retention.ms", None)
+    resource = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[entry])
+    refused(shared, lambda: ops.incremental_alter_configs([resource]))
     ops.create_topics([NewTopic("n", 1, config={"retention.ms": None, "segment.bytes": 9})])
     assert process(shared).topic("n").config["segment.bytes"] == "9"
 

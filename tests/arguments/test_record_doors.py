@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from tests.arguments.cold_reader import read_everything
 from tests.coordinator.processes import process, world
 from tests.producer.worlds import Reports, producer, started
+from txnlog import timestamps
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ConfigError,
@@ -167,3 +168,21 @@ def test_number_of_messages_that_is_none_is_refused(count: Any) -> None:
                 call(count)
     assert reader.consume(0) == []
     assert reader.consume_batch(0).num_rows == 0
+
+
+@pytest.mark.parametrize(("time_ms", "found"), [(2**63 - 1, -1), (-(2**63), 0), (2**62, -1)])
+def test_time_beyond_microseconds_is_looked_up(
+    time_ms: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow cannot compare with it, where a file must be asked because its header has no times."""
+    shared = world()
+    made = producer(shared)
+    made.produce("orders", "a", partition=0)
+    made.flush()
+
+    def unknown(batches: Iterable[object], *_: object) -> Iterator[tuple[object, None]]:
+        return ((header, None) for header in batches)
+
+    monkeypatch.setattr(timestamps, "candidates", unknown)
+    [at] = consumer(shared).offsets_for_times([TopicPartition("orders", 0, time_ms)])
+    assert at.offset == found

@@ -80,10 +80,16 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_command_writes_every_field_of_every_figure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "transactions,history,staging,verify",
+        pytest.param("clients,aborted,opening", marks=pytest.mark.soak),
+    ],
+)
+def test_command_writes_every_field_of_every_figure(groups: str, tmp_path: Path) -> None:
     """Who reads results.json months later must know what was measured, where and with what."""
     output = tmp_path / "results.json"
-    groups = "transactions,clients,aborted,opening,history,staging,verify"
     arguments = ["--quick", "--only", groups, "--output", str(output)]
     done = run_command(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -18,6 +18,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.testing.counts import count
 
 LIST = ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
 DESCRIBE = [
@@ -195,13 +196,14 @@ def test_housekeeping_runs_until_sigterm_and_gives_its_lease_up(topic: Command) 
 
 def test_housekeeping_killed_is_taken_over_after_its_lease(topic: Command) -> None:
     """SIGKILL gives nothing up; meanwhile everybody else works on (R73)."""
-    with process(topic, "housekeeping", "--lease-ms", "1000") as working:
+    with process(topic, "housekeeping", "--lease-ms", "5000") as working:
         assert working.stderr is not None
         assert b"is done by this process" in working.stderr.readline()
-        with process(topic, "housekeeping", "--lease-ms", "1000") as waiting:
+        with process(topic, "housekeeping", "--lease-ms", "5000") as waiting:
             assert waiting.stderr is not None
             assert b"is done by process" in waiting.stderr.readline()
             working.kill()
+            count("kills", "housekeeper")
             topic.ok("produce", "-t", "t", "--transactional-id", "tx", input=b"x\n")
             assert b"is done by this process" in waiting.stderr.readline()
             waiting.send_signal(signal.SIGTERM)

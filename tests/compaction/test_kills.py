@@ -13,10 +13,11 @@ from tests.compaction.logs import TOPIC, Record, append, begin, bounds, commit, 
 from txnlog.cluster import Cluster
 from txnlog.compactor import Compactor
 from txnlog.failpoint import COMPACTION
+from txnlog.testing.counts import count
 from txnlog.testing.invariants import check_cluster
 
 SPAWN = multiprocessing.get_context("spawn")
-WAIT_S = 60
+WAIT_S = 600
 CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 STEPS = [
     "compaction.staged",
@@ -57,6 +58,7 @@ def test_compactor_killed_at_any_step_leaves_all_to_the_next_one(tmp_path: Path)
     for process in killed:
         process.join(WAIT_S)
         assert process.exitcode == -signal.SIGKILL
+        count("kills", "compactor, at each step")
     for step in STEPS:
         cluster = Cluster.open(str(tmp_path / step))
         check(cluster)

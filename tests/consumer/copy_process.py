@@ -14,7 +14,7 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner
 
-SESSION_MS = 2_000
+SESSION_MS = 4_000
 
 
 def copy(root: str, name: str, stop_file: str) -> None:

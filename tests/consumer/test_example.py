@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from txnlog.testing.counts import count
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -19,13 +21,15 @@ def test_every_order_gets_one_invoice_after_the_workers_were_killed(tmp_path: Pa
             sys.executable,
             str(ROOT / "examples" / "consume_transform_produce.py"),
             f"--root={tmp_path}",
-            "--orders=500",
-            "--life-s=1",
+            "--orders=250",
+            "--kills=5",
+            "--life-s=0.3",
         ],
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1_200,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "500 orders, each with one invoice" in ran.stdout
+    assert "250 orders, each with one invoice, after 5 kills" in ran.stdout
+    count("kills", "worker of the example", 5)

@@ -161,7 +161,7 @@ def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
     return row.state
 
 
-def prepared(shared: SharedMemory, name: str = "mine") -> TransactionMetadata:
+def prepared(shared: SharedMemory, name: str = "mine", start: int = 0) -> TransactionMetadata:
     """A transaction that was decided by a process which died right after (R36)."""
     dying = process(shared)
     row = owned(dying, "dead")
@@ -173,7 +173,7 @@ def prepared(shared: SharedMemory, name: str = "mine") -> TransactionMetadata:
 
     faults(dying).plan = plan
     with suppress(SimulatedCrash):
-        dying.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+        dying.coordinator.commit(row, batches, offsets=[consumed(start, 10)])
     found = process(shared).coordinator.describe("tx")
     assert found is not None
     assert found.state is TransactionState.PREPARE_COMMIT

@@ -309,6 +309,20 @@ def test_helper_that_slept_over_the_row_reads_it_again_before_it_writes(number: 
         assert sum(state.end_offset for state in log.view.partitions) == 2, "published twice"
 
 
+def test_helper_with_the_row_of_an_id_that_expired_publishes_nothing_of_it() -> None:
+    """The id's next life is decided at the same epoch; it is another transaction (D4, R35)."""
+    shared = world()
+    row = prepared(shared)
+    log = recover(shared).shard(process(shared).shard_of("tx"))
+    log.transition("tx", lambda now: prepare_expire(now, now_ms=0))
+    forget_markers(shared)
+    heir = prepared(shared, "heir", 10)
+    assert (heir.txn_epoch, heir.producer_id > row.producer_id) == (row.txn_epoch, True)
+    process(shared).coordinator.finish(row)
+    for topic in ("orders", "stock"):
+        assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
+
+
 def forget_markers(shared: SharedMemory) -> None:
     """What housekeeping may do after seven days: the markers of dead producers go."""
     for topic in ("orders", "stock"):
@@ -319,7 +333,23 @@ def forget_markers(shared: SharedMemory) -> None:
         store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
 
 
-@pytest.mark.parametrize(("kind", "call"), [("append", 0), ("commit", 1), ("one-off", 2)])
+def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
+    """What the row does not name gets no marker, and stays undecided (R30)."""
+    shared = world()
+    cluster = process(shared)
+    first, second = both(cluster, "mine")
+    touched = TopicPartitions(
+        topic=first.topic, topic_id=first.topic_id, partitions=(first.partition,)
+    )
+    row = cluster.coordinator.add_partitions(owned(cluster, "a"), [touched])
+    with pytest.raises(InvalidTxnStateError, match="was not added"):
+        cluster.coordinator.append(row, [second], {second.partition: 0})
+    assert not process(shared).topic(second.topic).view.by_path
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"), [("append", 0), ("commit", 1), ("prepare", 1), ("one-off", 2)]
+)
 def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
     kind: str, call: int
 ) -> None:
@@ -336,6 +366,7 @@ def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
     calls = {
         "append": lambda: cluster.coordinator.append(row, old[:1], {old[0].partition: 0}),
         "commit": lambda: cluster.coordinator.commit(row, old),
+        "prepare": lambda: cluster.coordinator.prepare(row, old),
         "one-off": lambda: cluster.coordinator.commit_one_off(old, Owner(run_id="x")),
     }
     faults(cluster).plan = FaultsAt(

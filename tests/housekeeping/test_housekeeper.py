@@ -37,7 +37,12 @@ from txnlog.testing.invariants import check_cluster
 DAY_MS = 24 * 60 * MINUTE_MS
 WEEK_MS = 7 * DAY_MS
 HOUR_MS = 60 * MINUTE_MS
-SELDOM = HousekeepingSettings(abort_interval_ms=HOUR_MS, lease_ms=6 * HOUR_MS)
+SELDOM = HousekeepingSettings(
+    abort_interval_ms=HOUR_MS,
+    cleaner_backoff_ms=HOUR_MS,
+    retention_check_interval_ms=HOUR_MS,
+    lease_ms=6 * HOUR_MS,
+)
 """Weeks pass in fewer steps."""
 FOREVER = {"retention.ms": "-1"}
 

@@ -23,7 +23,7 @@ from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.objects import ObjectStore
 from txnlog.testing.faults import FaultyStore, SharedMemory, SimulatedCrash
 
-WAIT_S = 60
+WAIT_S = 600
 PLAIN = LogSettings(checkpoint_mode="off")
 
 

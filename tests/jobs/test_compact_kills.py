@@ -14,6 +14,7 @@ from flights_driver import DriverProcess, driver_environment, spark_submit_comma
 from tests.spark import pipeline
 from txnlog.cluster import Cluster
 from txnlog.compaction_run import CompactionRun
+from txnlog.testing.counts import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +36,9 @@ DEATHS = (
     *((step, [pipeline.SOURCE]) for step in MERGING),
     *((step, list(pipeline.OUTPUTS)) for step in MERGING),
 )
+
 BATCHES, BATCH = 12, 10
-WAIT_S = 120
+WAIT_S = 600
 
 
 class Jobs:
@@ -72,6 +74,7 @@ class Jobs:
         await_that(lambda: hits.exists() or job.exit_code() is not None)
         assert job.exit_code() is None, job.log_tail()
         job.kill()
+        count("kills", "compaction job, at each step")
 
     def finish(self, job: DriverProcess) -> dict[str, object]:
         """Wait for one to end well; its summary."""

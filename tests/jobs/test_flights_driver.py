@@ -18,6 +18,8 @@ from flights_driver import (
     spark_submit_command,
 )
 
+WAIT_S = 600
+
 # A driver as Spark's: a JVM that starts a daemon with its own process group that forks workers.
 FAMILY = """
 import os, sys, time
@@ -40,9 +42,9 @@ def start(code: str, folder: Path) -> DriverProcess:
 
 def wait_for(condition: object) -> None:
     assert callable(condition)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline_s, "waited 20 s"
+        assert time.monotonic() < deadline_s, f"waited {WAIT_S} s"
         time.sleep(0.02)
 
 

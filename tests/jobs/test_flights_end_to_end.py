@@ -11,6 +11,8 @@ import pytest
 from flights_check import Report
 from spark_session import PROJECT
 
+from txnlog.testing.counts import count
+
 FLIGHTS_OF_JANUARY = 27_004
 CANCELLED_IN_JANUARY = 521
 
@@ -33,12 +35,13 @@ def test_demo_of_one_month_survives_a_half_published_transaction(tmp_path: Path)
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=1_800,
         check=False,
     )
     print(demo.stdout, demo.stderr)
     assert demo.returncode == 0
     assert "PREPARE_COMMIT, 1 of 2 topics marked" in demo.stdout
+    count("kills", "driver of the demo", demo.stdout.count("SIGKILL"))
     compacted = re.search(r"housekeeping: (\d+) small files compacted", demo.stdout)
     assert compacted is not None
     assert int(compacted[1]) > 0

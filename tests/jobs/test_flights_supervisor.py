@@ -15,9 +15,10 @@ from flights_kills import parse_kills, plan_kills
 from flights_supervisor import Supervisor
 from rich.console import Console
 
-TOTAL = 40
+TOTAL = 1_000
 
-# `stream` appends a row every 20 ms, dies like txnlog/failpoint.py, and leaves what Spark leaves.
+# `stream` appends a row every 20 ms, so that it is not done before it is killed; the last one,
+# which is not killed, makes no pause. It dies like txnlog/failpoint.py, and leaves what Spark does.
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -59,7 +60,8 @@ while rows.stat().st_size < int(os.environ["TOTAL"]):
             os.kill(os.getpid(), signal.SIGKILL)
     if not os.environ.get("EAGER_COMMITS"):
         (checkpoint / "commits" / batch).touch()
-    time.sleep(0.02)
+    if "--available-now" not in sys.argv:
+        time.sleep(0.02)
 if "--available-now" not in sys.argv:
     time.sleep(60)
 """

@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from contextlib import suppress
+from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from tests.producer.worlds import values
 from txnlog.cluster import Cluster
 from txnlog.errors import ForkedProcessError, InvalidTxnStateError, ProducerFencedError
 from txnlog.producer import Producer
+from txnlog.testing.counts import count
 from txnlog.testing.invariants import check_cluster
 
 SPAWN = multiprocessing.get_context("spawn")
 BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
-WAIT_S = 60
+WAIT_S = 600
+LIVES = 3
+PURCHASES_MIN = 5
 
 
 def config(root: Path, name: str | None, publish: str = "deferred") -> dict[str, Any]:
@@ -93,21 +98,32 @@ def shop(root: Path, number: int, publish: str) -> None:
             done.flush()
 
 
+def await_purchases(done: Path, shop: SpawnProcess) -> None:
+    """Wait until a shop has bought a few times."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not done.exists() or len(done.read_text().split()) < PURCHASES_MIN:
+        assert shop.is_alive()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
 @pytest.mark.slow
 def test_killed_shops_leave_both_or_neither_of_each_purchase(root: Path) -> None:
     """SIGKILL at any moment; their heirs finish or abort what they left (R36, R50, R53)."""
-    for round_number in range(3):
+    for round_number in range(LIVES):
         shops = [
             SPAWN.Process(target=shop, args=(root, number, publish))
             for number, publish in enumerate(("deferred", "eager"))
         ]
         for process in shops:
             process.start()
-        for process in shops:
-            process.join(2 + 0.3 * round_number)
+        for number, process in enumerate(shops):
+            await_purchases(root / f"done-{number}-{process.pid}", process)
+            process.join(0.1 * round_number)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
             process.join(WAIT_S)
+            count("kills", "producer")
     for number in range(2):
         with Producer(config(root, f"shop-{number}")) as heir:
             heir.init_transactions()
@@ -117,7 +133,7 @@ def test_killed_shops_leave_both_or_neither_of_each_purchase(root: Path) -> None
     assert len(set(orders)) == len(orders)
     done = {name for path in root.glob("done-*") for name in path.read_text().split()}
     assert done <= set(orders)
-    assert len(done) > 10
+    assert len(done) >= len(shops) * LIVES * PURCHASES_MIN
     check_cluster(cluster, settled=True)
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.soak.bounce import Bounce
+from txnlog.testing.counts import count
 
 
 @pytest.mark.parametrize(
     ("producers", "copiers", "duration_s"),
     [
-        pytest.param(3, 2, 12, marks=pytest.mark.slow, id="short"),
+        pytest.param(3, 2, 6, marks=pytest.mark.slow, id="short"),
         pytest.param(8, 4, 120, marks=pytest.mark.soak, id="long"),
     ],
 )
@@ -35,3 +36,5 @@ def test_killed_and_sleeping_clients_leave_each_transaction_once_or_not_at_all(
     assert bounce.kills + bounce.sleeps == duration_s
     assert bounce.kills
     assert bounce.sleeps
+    count("kills", "client in a bounce", bounce.kills)
+    count("kills", "zombie: stopped while its successor took over", bounce.sleeps)

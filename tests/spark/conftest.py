@@ -24,6 +24,7 @@ from spark_session import PROJECT
 from tests.spark import pipeline
 from txnlog.cluster import Cluster
 from txnlog.sweeper import Sweeper
+from txnlog.testing.counts import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 FAILPOINT_FILE = Path(tempfile.gettempdir()) / f"txnlog-failpoint-{os.getpid()}"
 os.environ["TXNLOG_FAILPOINT"] = f"file:{FAILPOINT_FILE}"
 
-REACH_S_MAX = 60
-REPLY_S_MAX = 180
+REACH_S_MAX = 300
+REPLY_S_MAX = 600
 
 
 class Failpoint:
@@ -187,6 +188,7 @@ class Driver:
         while _is_jvm_alive(self._process.pid):
             assert time.monotonic() < deadline_s, f"the driver did not die; see {self.log}"
             time.sleep(0.02)
+        count("kills", "Spark driver, at a step of its commit")
         self.close(kill=True)
 
     def close(self, *, kill: bool = False) -> None:

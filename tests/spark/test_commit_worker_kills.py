@@ -7,6 +7,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.spark.conftest import Failpoint, Lab
 from txnlog.failpoint import TRANSACTION
+from txnlog.testing.counts import count
 
 pytestmark = pytest.mark.spark
 
@@ -21,6 +22,7 @@ def run_to_kill(lab: Lab, failpoint: Failpoint, place: str) -> None:
     with pytest.raises(StreamingQueryException):
         lab.run(batch_records=BATCH)
     assert failpoint.hits >= int(place[-1]), place
+    count("kills", "Spark worker, at a step of its commit")
     failpoint.clear()
 
 

@@ -21,7 +21,7 @@ from txnlog.cluster import Cluster
 
 pytestmark = pytest.mark.spark
 
-EVENTS_S_MAX = 30
+EVENTS_S_MAX = 300
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def test_listener_works_over_spark_connect(tmp_path: Path, scratch: Path) -> Non
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1_200,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]

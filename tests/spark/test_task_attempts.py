@@ -15,6 +15,7 @@ from tests.spark import pipeline
 from tests.spark.conftest import Driver
 from txnlog.cluster import Cluster
 from txnlog.options import parse_options
+from txnlog.testing.counts import count
 
 
 def unused_files(root: Path, topics: Sequence[str]) -> set[str]:
@@ -37,6 +38,7 @@ def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
     error = second_driver.run("stream", root, checkpoint=tmp_path / "checkpoint", batch_records=20)
     assert error is None
     assert second_driver.failpoint.hits >= 4, "three batches, and one attempt that was killed"
+    count("kills", "Spark task, after it has staged")
     second_driver.failpoint.clear()
     pipeline.check(root, 60)
     assert unused_files(root, pipeline.OUTPUTS), "nobody deletes what the killed attempt wrote"
@@ -62,6 +64,7 @@ def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
     second_driver.failpoint.set("stage.after@2")
     assert second_driver.run("write", root, topic="evens", count=60, tasks=3) is None
     assert second_driver.failpoint.hits == 4
+    count("kills", "Spark task, after it has staged")
     second_driver.failpoint.clear()
     values = [record.value for record in pipeline.records(root, "evens")]
     assert sorted(values) == list(range(60))

@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
-WAIT_S = 60
+WAIT_S = 600
 
 
 @pytest.fixture

@@ -201,7 +201,7 @@ def test_batch_of_a_pattern_is_short_of_no_topic_unasked(topics) -> None:
 
     def read(**options: str) -> list[bytes | None]:
         settings = {"path": topics.root, "subscribePattern": r"orders\..*", **options}
-        reader = batch_reader(settings, spark_schema(settings))
+        reader = batch_reader(settings, spark_schema(include_headers=False))
         forget(reader)
         found = [batch for p in reader.partitions() for batch in reader.read(p)]
         return [value for batch in found for value in batch.column("value").to_pylist()]

@@ -1,6 +1,7 @@
-"""Files that no process of ours writes, made to hurt whoever reads them; run as a program too.
+"""Files that no process of ours writes, made to hurt whoever reads them; run as a program.
 
-`python hostile.py <folder> <case>` makes one case in a folder and reads it, with little memory.
+`python -m tests.storage.hostile <folder> <case> ...` makes cases and reads them, with little
+memory; a case `seed <number>` is files damaged at random. A line for each says how it ended.
 """
 
 from __future__ import annotations
@@ -8,17 +9,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from checkpoint.reader import Checkpoint
 from checkpoint.source_positions import source_positions
@@ -26,14 +31,17 @@ from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
 from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import Owner
+from txnlog.storage.checkpoint_reader import read_checkpoint
 from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.log_files import checkpoint_path, commit_path, list_log
 from txnlog.storage.parquet import read_batch_file, write_batch_file
-from txnlog.storage.seals import Span, make_seal, split_footer
+from txnlog.storage.seals import MAGIC, Span, make_seal, split_footer
+from txnlog.storage.small_batch import footer_begin
 from txnlog.storage.tombstones import read_tombstones
 
-MEMORY_BYTES = 3 << 30
+MEMORY_BYTES = 2 << 30
+"""What a reading may take, beyond what the process has."""
 LEVELS = 100_000
 HUGE = 10**9
 OFF = LogSettings(checkpoint_mode="off")
@@ -292,6 +300,7 @@ def _far_checkpoint(world: World) -> str:
     name = checkpoint_path("orders", 2**63 - 1)
     world.path(name).write_bytes(b"PAR1PAR1")
     world.read("orders")
+    read_checkpoint(world.opened().store, "orders", 2**63 - 1)
     return name
 
 
@@ -316,15 +325,27 @@ def loop(path: Path) -> None:
 
 IRREGULAR = (fifo, device, folder, loop)
 
+
+@contextmanager
+def roomy() -> Iterator[None]:
+    """Making some cases takes more memory than reading them may."""
+    held = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (held[1], held[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, held)
+
+
 for kind in IRREGULAR:
 
     @case(f"commit: {kind.__name__}")
     def _commit_place(world: World, kind: Callable[[Path], None] = kind) -> str:
         name = world.next_commit("orders")
+        log = world.opened().topic("orders")
         kind(world.path(name))
-        cluster = world.opened()
-        list_log(cluster.store, "orders")
-        cluster.topic("orders")
+        list_log(log.store, "orders")
+        log.refresh()
         return name
 
     @case(f"commit: {kind.__name__} in the slot of a writer")
@@ -339,7 +360,7 @@ for kind in IRREGULAR:
     def _checkpoint_place(world: World, kind: Callable[[Path], None] = kind) -> str:
         name = checkpoint_path("orders", 0)
         kind(world.path(name))
-        world.read("orders")
+        read_checkpoint(world.opened().store, "orders", 0)
         return name
 
     @case(f"data file: {kind.__name__}")
@@ -399,22 +420,17 @@ def page_asks(parquet: bytes, asked: int) -> bytes:
     while parquet[end] & 128:
         end += 1
     end += 1
-    room = end - (at + 3)
-    number = varint(asked)
-    changed = parquet[: at + 3] + number + parquet[end:]
     # The data behind it moves: only readers who believe the header come to that.
-    return changed if len(number) != room else changed
+    return parquet[: at + 3] + varint(asked) + parquet[end:]
 
 
 def data_file(world: World, parquet: bytes, *, rows: int | None = None, known: bool = False) -> str:
     name = "orders/part-0-x.parquet"
     world.path(name).write_bytes(parquet)
-    found = 0
+    store = world.opened().store
     size_bytes = len(parquet) if known else None
-    for batch in read_batch_file(
-        world.opened().store, name, num_records=rows, size_bytes=size_bytes
-    ):
-        found += batch.num_rows
+    for _ in read_batch_file(store, name, num_records=rows, size_bytes=size_bytes):
+        pass
     return name
 
 
@@ -432,11 +448,14 @@ for codec in ("snappy", "zstd", "gzip"):
         return data_file(world, page_asks(parquet, 2**31 - 1))
 
 
-@case("parquet: a zstd page is 4 GB of zeros")
+@case("parquet: a zstd page is 128 MB of zeros")
 def _bomb(world: World) -> str:
-    value = pa.array([bytes(1 << 30)], pa.large_binary())
-    one = pa.table({"offset_delta": pa.array([0], pa.int64()), "value": value})
-    return data_file(world, encoded(one, compression="zstd", use_dictionary=False))
+    with roomy():
+        value = pa.array([bytes(128 << 20)], pa.binary())
+        one = pa.table({"offset_delta": pa.array([0], pa.int64()), "value": value})
+        parquet = encoded(one, compression="zstd", use_dictionary=False)
+    assert len(parquet) < 100_000
+    return data_file(world, parquet)
 
 
 @case("parquet: footer longer than the file")
@@ -487,25 +506,19 @@ def _small(world: World) -> str:
     name = write_batch_file(store, "orders/part-0-y.parquet", table).path
     data = page_asks(world.path(name).read_bytes(), 2**32)
     body, footer = footer_of(data)
-    body = body[: body.rindex(b"TXNLSEAL") - 4 - 4 - 12]
+    body = body[: body.rindex(MAGIC) - 16 - 12]
     end = footer + struct.pack("<I", len(footer)) + b"PAR1"
-    from zlib import crc32
-
-    sealed = body + make_seal([Span(len(body), crc32(body))], end) + end
+    sealed = body + make_seal([Span(len(body), crc32(body))], end, name="part-0-x.parquet") + end
     return data_file(world, sealed, known=True)
 
 
 @case("small file: sealed, with a number of 200,000 bytes")
 def _small_varint(world: World) -> str:
-    from zlib import crc32
-
-    from txnlog.storage.small_batch import footer_begin
-
     before, _ = footer_begin("none")
     footer = before + b"\xff" * 200_000
     end = footer + struct.pack("<I", len(footer)) + b"PAR1"
     body = b"PAR1"
-    sealed = body + make_seal([Span(len(body), crc32(body))], end) + end
+    sealed = body + make_seal([Span(len(body), crc32(body))], end, name="part-0-x.parquet") + end
     return data_file(world, sealed, known=True)
 
 
@@ -524,17 +537,12 @@ def log_checkpoint(world: World, change: Callable[[bytes], bytes]) -> str:
 
 def believed(world: World, name: str) -> str:
     store = world.opened().store
-    for read in (
-        lambda: read_newest(store, list_log(store, "orders")),
-        lambda: read_tombstones(store, "orders", version=0),
-    ):
-        try:
-            read()
-        except TxnLogError as error:
-            assert name in str(error), error
-        else:
-            raise AssertionError("it was believed")
+    with pytest.raises(TxnLogError, match=name):
+        read_tombstones(store, "orders", version=0)
+    # All its commits are there: it is passed over for them.
     world.read("orders")
+    version = list_log(store, "orders").checkpoints[-1]
+    read_checkpoint(store, "orders", version)
     return name
 
 
@@ -546,9 +554,10 @@ def _checkpoint_page(world: World) -> str:
 @case("checkpoint: more rows than bytes")
 def _checkpoint_rows(world: World) -> str:
     def change(data: bytes) -> bytes:
-        rows = pa.Table.from_batches(pq.read_table(pa.BufferReader(data)).to_batches())
-        many = pa.concat_tables([rows.slice(0, 1)] * 1_000_000).combine_chunks()
-        return encoded(many, compression="zstd")
+        with roomy():
+            rows = pq.read_table(pa.BufferReader(data)).combine_chunks()
+            many = rows.take(pa.array(np.zeros(200_000, np.int64)))
+            return encoded(many, compression="zstd")
 
     return believed(world, log_checkpoint(world, change))
 
@@ -560,9 +569,8 @@ def _checkpoint_claim(world: World) -> str:
         rows = pq.read_metadata(pa.BufferReader(data)).num_rows
         # num_rows is the third field of FileMetaData, behind the list of the schema, and of a row
         # group; all have the same header and number.
-        changed = footer.replace(
-            b"\x16" + varint(rows) + b"\x19", b"\x16" + varint(10**12) + b"\x19"
-        )
+        number, huge = b"\x16" + varint(rows) + b"\x19", b"\x16" + varint(10**12) + b"\x19"
+        changed = footer.replace(number, huge)
         assert changed != footer
         return whole(body, changed)
 
@@ -627,26 +635,108 @@ for title, (file_name, file_data, file_read) in QUERY.items():
     )
 
 
+# --- At random ------------------------------------------------------------------------------------
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """Other bytes: flipped, cut, repeated, or with numbers and brackets blown up."""
+    at = rng.randrange(max(1, len(data)))
+    match rng.randrange(7):
+        case 0:
+            return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        case 1:
+            return data[:at]
+        case 2:
+            return (
+                data[:at] + data[at : at + rng.randrange(200)] * rng.randrange(2, 500) + data[at:]
+            )
+        case 3:
+            return data[:at] + rng.randbytes(rng.randrange(1, 40)) + data[at + rng.randrange(40) :]
+        case 4:
+            digits = [found.span() for found in re.finditer(rb"[0-9]+", data)] or [(at, at)]
+            start, end = rng.choice(digits)
+            number = rng.choice([b"-1", b"1000000000", b"9" * 19, b"9" * 30, b"9" * 5_000, b"1e9"])
+            return data[:start] + number + data[end:]
+        case 5:
+            return data[:at] + rng.choice([b"[", b'{"a":', b"\x19\xfc\xff\xff\xff"]) * LEVELS
+        case _:
+            ends = rng.randbytes(4), struct.pack("<i", -1), struct.pack("<I", len(data))
+            return data[:-8] + rng.choice(ends) + data[-4:]
+
+
+def read_damaged(world: World, seed: int) -> Iterator[str]:
+    """Damage each kind of file in turn, and read it; how each ended, but for those believed."""
+    rng = random.Random(seed)
+    cluster = world.opened()
+    for number in range(12):
+        cluster.topic("orders").alter(lambda config, n=number: {**config, "retention.ms": f"{n}0"})
+    create_checkpoint(cluster.store, "orders", trust_ms=OFF.trust_ms)
+    data = "orders/part-0-x.parquet"
+    world.path(data).write_bytes(foreign())
+    (world.root / "query/offsets").mkdir(parents=True)
+    offsets = "query/offsets/0"
+    world.path(offsets).write_bytes(META + MARKED % (b"0", b"5"))
+    logs = sorted(str(path.relative_to(world.root)) for path in world.root.rglob("0*.*"))
+    for name in [*logs, data, offsets] * 4:
+        whole_file = world.path(name).read_bytes()
+        world.path(name).write_bytes(mutated(whole_file, rng))
+        for read in (
+            lambda: [world.read(table) for table in ("orders", "__consumer_offsets", world.shard)],
+            lambda: list(read_batch_file(world.opened().store, data)),
+            lambda: source_positions(Checkpoint(str(world.root / "query")), 0, "c"),
+        ):
+            end = ended(read)
+            if end != "BELIEVED":
+                yield f"{name}: {end}"
+        world.path(name).write_bytes(whole_file)
+
+
 # --- The program ----------------------------------------------------------------------------------
 
 
 def attempt(root: Path, name: str) -> str:
     """Make and read a case; one line that says how it ended."""
     world = World(root)
+    with limited():
+        return ended(lambda: CASES[name](world))
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Let the process have MEMORY_BYTES more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     held = resource.getrlimit(resource.RLIMIT_AS)
-    # Making some cases takes more than reading them may.
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, held[1]))
+    limit = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, held[1]))
     try:
-        CASES[name](world)
-    except TxnLogError as error:
-        return f"{type(error).__name__}: {error}"
-    except BaseException as error:  # what ends a process in production, too
-        return f"UNTYPED {type(error).__name__}: {str(error)[:300]}"
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, held)
+
+
+def ended(read: Callable[[], object]) -> str:
+    """How a reading ended, in one line."""
+    try:
+        read()
+    except TxnLogError as error:
+        return f"{type(error).__name__}: {error}"
+    # Whatever else there is would end a process in production, too.
+    except BaseException as error:
+        return f"UNTYPED {type(error).__name__}: {str(error)[:300]}"
     return "BELIEVED"
+
+
+def lines_of(root: Path, wanted: str) -> Iterator[str]:
+    """How a case ended; of damage at random, a line for each file that was not believed."""
+    if not wanted.startswith("seed "):
+        yield attempt(root, wanted)
+        return
+    world = World(root)
+    with limited():
+        yield from read_damaged(world, int(wanted[5:]))
 
 
 if __name__ == "__main__":
     for number, wanted in enumerate(sys.argv[2:]):
-        print(f"{wanted}\t{attempt(Path(sys.argv[1]) / str(number), wanted)[:600]!r}", flush=True)
+        for line in lines_of(Path(sys.argv[1]) / str(number), wanted):
+            print(f"{wanted}\t{line[:600]!r}", flush=True)

@@ -150,9 +150,9 @@ def test_producer_ids_of_racing_processes_never_repeat(tmp_path: Path) -> None:
     workers = [context.Process(target=draw, args=(str(tmp_path), out)) for _ in range(4)]
     for worker in workers:
         worker.start()
-    given = [number for _ in workers for number in out.get(timeout=120)]
+    given = [number for _ in workers for number in out.get(timeout=1_200)]
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
     assert len(set(given)) == len(given) == 4 * (PRODUCER_ID_BLOCK + 10)
 
 

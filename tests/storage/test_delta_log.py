@@ -64,9 +64,9 @@ def test_commit_raced_by_processes_gives_each_version_one_winner(tmp_path: Path)
     workers = [context.Process(target=race, args=(root, n, 50, out)) for n in range(4)]
     for worker in workers:
         worker.start()
-    won = dict(out.get(timeout=120) for _ in workers)
+    won = dict(out.get(timeout=1_200) for _ in workers)
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
         assert worker.exitcode == 0
     assert sorted(v for versions in won.values() for v in versions) == list(range(1, 201))
     log, view = opened(ObjectStore.from_url(root))
@@ -323,7 +323,7 @@ def test_store_in_a_forked_child_raises_instead_of_hanging(
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     assert done.stdout.strip() == code, done.stderr

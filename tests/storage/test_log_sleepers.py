@@ -34,6 +34,19 @@ def test_refresh_after_sleeping_past_clean_up_is_not_at_the_head() -> None:
     assert seen.numbers["200"] == 200
 
 
+def test_log_is_opened_again_once_its_head_was_known_for_longer_than_it_is_trusted() -> None:
+    """Half the retention and not all of it: a put that is under way needs the rest (R70, D3)."""
+    shared = SharedMemory()
+    created(shared.open(), 2)
+    store = shared.open()
+    log, _ = opened(store)
+    for wait_ms, is_opened in ((OFF.trust_ms, False), (OFF.trust_ms + 1, True)):
+        store.calls.clear()
+        shared.clock.advance_ms(wait_ms)
+        log.refresh()
+        assert ("list" in {verb for verb, _ in store.calls}) == is_opened
+
+
 def test_commit_after_sleeping_past_clean_up_is_never_believed() -> None:
     """The slot is free again; a commit there is read by nobody (R70)."""
     shared = SharedMemory()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -88,6 +88,7 @@ changes = st.lists(
 
 @settings(deadline=None)
 @given(changes)
+@example([("remove", 0, 0), ("checkpoint", 0, None), ("add", 0, None)])
 def test_checkpoints_one_after_the_other_keep_what_delta_says(steps: list[Change]) -> None:
     """Live files and young tombstones, a file in one of the two (R11, R72)."""
     retention_ms = 50_000
@@ -135,15 +136,28 @@ def test_tombstones_go_by_the_stores_clock() -> None:
 
 def test_many_tombstones_lie_apart_from_what_is_live() -> None:
     """Opening a table decodes none of them; removing files is not what makes it slow."""
-    gone = [removed(f"part-{number}.parquet", NOW_MS) for number in range(150_000)]
+    gone = [removed(f"part-{number}.parquet", NOW_MS) for number in range(70_000)]
     first = chained(None, 0, [*table(), added("live"), Txn("app", 7), *gone])
     second = chained(first, 1, [added("more")])
     for parquet in (first, second):
         metadata = checkpoint_edits.open_checkpoint(parquet).metadata
         groups = checkpoint_edits.live_groups(metadata)
         assert sum(metadata.row_group(group).num_rows for group in groups) < 10
-        assert len(tombstones(parquet)) == 150_000
+        assert len(tombstones(parquet)) == 70_000
     assert live(second) == {"live", "more"}
+
+
+def test_checkpoint_of_another_tool_without_statistics_is_read_as_it_is() -> None:
+    """The footer does not say which rows are tombstones; all of them are looked at (R66, R72)."""
+    ours = chained(None, 0, [*table(), added("live"), removed("gone", NOW_MS)])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pq.read_table(pa.BufferReader(ours)), sink, write_statistics=False)
+    theirs = bytes(sink.getvalue())
+    assert tombstones(theirs) == {"gone": NOW_MS}
+    groups = checkpoint_edits.live_groups(checkpoint_edits.open_checkpoint(theirs).metadata)
+    assert groups == [0]
+    after = chained(theirs, 1, [added("more")])
+    assert (live(after), tombstones(after)) == ({"live", "more"}, {"gone": NOW_MS})
 
 
 def test_time_is_asked_for_only_where_files_were_removed() -> None:

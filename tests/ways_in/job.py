@@ -83,7 +83,7 @@ def stream(spark: SparkSession, root: str, checkpoint: Path, killed: Path | None
         .trigger(availableNow=True)
         .start(root)
     )
-    if not query.awaitTermination(120):
+    if not query.awaitTermination(1_200):
         raise TimeoutError("the query is still at work")
 
 

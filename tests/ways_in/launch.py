@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.py")
 CONNECT_JOB = Path(__file__).with_name("connect_job.py")
 PACKAGES = ("txnlog", "spark_source", "spark_sink", "checkpoint")
-WAIT_S = 300
+WAIT_S = 1_200
 
 SETTINGS: Mapping[str, str] = {
     "spark.driver.memory": "700m",

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from txnlog import arguments
-from txnlog.admin import groups, topics, transactions
+from txnlog.admin import groups, state_rows, topics, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     ConfigEntry,
@@ -270,12 +270,12 @@ class AdminClient:
     def delete_transactions(self, transactional_ids: Iterable[str]) -> Futures[str, None]:
         """Give up state rows that cannot be read, with what they have undecided or unpublished.
 
-        See transactions.delete_transaction. Errors: TransactionalIdNotFoundError,
+        See state_rows.delete_transaction. Errors: TransactionalIdNotFoundError,
         InvalidTxnStateError for a row that can be read.
         """
         return _each(
             arguments.each("transactional_ids", transactional_ids, arguments.text),
-            lambda name: transactions.delete_transaction(self.cluster, name),
+            lambda name: state_rows.delete_transaction(self.cluster, name),
         )
 
     def find_hanging(

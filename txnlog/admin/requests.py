@@ -1,7 +1,7 @@
 """Checked copies of what an AdminClient is given; nothing is written when one is refused.
 
-A wrong type is a TypeError of the call. What only one topic, group or id makes wrong is the error
-of its own future.
+A wrong type, or a value that Kafka's types do not hold, is the error of the call. What is wrong
+with one topic, group or id as the cluster has it is the error of its own future.
 """
 
 from __future__ import annotations

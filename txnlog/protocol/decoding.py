@@ -31,12 +31,13 @@ class NestingError(ValueError):
     """JSON of more levels than anything of ours has."""
 
 
-def decode(decoder: msgspec.json.Decoder[T], text: str) -> T:
+def decode(decoder: msgspec.json.Decoder[T], text: str | bytes) -> T:
     """Decode a value. Raises ValueError for what it cannot be."""
     try:
         return decoder.decode(text)
     except RecursionError as error:
-        raise nesting_error(text.encode(), error) from error
+        data = text.encode() if isinstance(text, str) else text
+        raise nesting_error(data, error) from error
 
 
 def nesting_error(data: bytes, error: RecursionError) -> NestingError:

@@ -73,7 +73,11 @@ class LocalDisk:
 
     def get(self, path: str, bytes_max: int | None = None) -> bytes:
         """The whole file. Raises FileNotFoundError, IrregularFileError, TooLargeError."""
-        file = os.open(self.path(path), _READ)
+        try:
+            file = os.open(self.path(path), _READ)
+        except OSError as error:
+            _check_irregular(error)
+            raise
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
@@ -99,7 +103,11 @@ class LocalDisk:
 
     def check_regular(self, path: str) -> None:
         """Raise FileNotFoundError, IrregularFileError unless there is a file to open."""
-        mode = os.stat(self.path(path)).st_mode
+        try:
+            mode = os.stat(self.path(path)).st_mode
+        except OSError as error:
+            _check_irregular(error)
+            raise
         if not stat.S_ISREG(mode):
             raise IrregularFileError(_kind(mode))
 
@@ -300,6 +308,15 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
     except OSError:
         # A link to itself: whoever opens it gets the error, with its name.
         return entry.stat(follow_symlinks=False)
+
+
+def _check_irregular(error: OSError) -> None:
+    """Raise IrregularFileError if open failed because of what is there; it will at every try."""
+    kind = {errno.ELOOP: "a link to itself", errno.ENXIO: "a socket or a device"}.get(
+        error.errno or 0
+    )
+    if kind is not None:
+        raise IrregularFileError(kind) from error
 
 
 def _kind(mode: int) -> str:

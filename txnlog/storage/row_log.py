@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from txnlog.errors import (
     CorruptLogError,
     GroupAuthorizationError,
-    InvalidCommitError,
     StorePermissionError,
     TransactionalIdAuthorizationError,
     TxnLogError,
@@ -86,6 +85,7 @@ class RowView(Generic[Row]):
         self._table = table
         self._kind: Any = kind
         self._id_column = id_column
+        self.is_writing = False
         self.reset()
 
     def reset(self) -> None:
@@ -99,7 +99,8 @@ class RowView(Generic[Row]):
     def parse(self, commit: Commit) -> Parsed[Row]:
         """The commit, or checkpoint in the shape of one, and its rows.
 
-        A row that cannot be read costs its own id: it is kept apart, and raises nothing here.
+        A row that cannot be read costs its own id: it is kept apart. It raises CorruptLogError
+        where it is to be written (`is_writing`): no process could read it.
         """
         adds: list[tuple[str, Row | UnreadableRow, Add]] = []
         for action in commit.actions:
@@ -123,30 +124,18 @@ class RowView(Generic[Row]):
 
         # A checkpoint's order is that of a hash; whoever walks the rows should not depend on it.
         for key, row, add in sorted(adds, key=itemgetter(0)):
-            if self._key_of.get(add.path, key) != key:
+            is_moved = self._key_of.get(add.path, key) != key
+            if is_moved or self.rows.unreadable or isinstance(row, UnreadableRow):
                 self._forget(add.path)
             if isinstance(row, UnreadableRow):
-                known = self.rows.pop(key, None)
-                if known is not None and known.path != add.path:
-                    self.rows[key] = known
+                if key in self.rows.unreadable:
+                    # Another file's, of the same id.
+                    key, row = add.path, replace(row, key=add.path)
                 self.rows.unreadable[key] = row
             else:
-                if self.rows.unreadable:
-                    self._forget(add.path)
                 self.rows[key] = row
             self.sizes[add.path] = add.size
             self._key_of[add.path] = key
-
-    def check(self, values: Mapping[str, str]) -> None:
-        """Raise InvalidCommitError for a row that no process could read back."""
-        try:
-            self._kind.from_values(values, path="", source=self._table)
-        except CorruptLogError as error:
-            raise InvalidCommitError(
-                f"A row of {self._table} was not written, since no process could read it: "
-                f"{error.message}",
-                table=self._table,
-            ) from error
 
     def _forget(self, path: str) -> None:
         key = self._key_of.pop(path, None)
@@ -167,6 +156,8 @@ class RowView(Generic[Row]):
                 raise CorruptLogError(f"{source}: a row has no {self._id_column}.")
             return row_id, row, add
         except (CorruptLogError, RecursionError, AttributeError) as error:
+            if self.is_writing:
+                raise CorruptLogError(str(error), file=source) from error
             unreadable = self._unreadable(add, source, error)
             return unreadable.key, unreadable, add
 
@@ -174,9 +165,6 @@ class RowView(Generic[Row]):
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
         # Without an id it has its file's name, which no id can be taken for.
         key = values.get(self._id_column) or add.path
-        known = self.rows.unreadable.get(key)
-        if known is not None and known.path != add.path:
-            key = add.path
         return UnreadableRow(
             key=key,
             path=add.path,
@@ -269,6 +257,7 @@ class RowLog(Generic[Row]):
         return transact(self.log, lambda: decide(self.view, self.log.version + 1), commit)
 
     def _commit(self, commit: RowCommit[Row]) -> Outcome:
+        self.view.is_writing = True
         try:
             return self.log.commit(
                 self._encode(commit),
@@ -277,6 +266,8 @@ class RowLog(Generic[Row]):
             )
         except StorePermissionError as error:
             raise self._denied("write", error) from error
+        finally:
+            self.view.is_writing = False
 
     def give_up(self, key: str, operation: str) -> bool:
         """Remove an unreadable row; False: there is none of that id or file."""
@@ -312,9 +303,7 @@ class RowLog(Generic[Row]):
                 path, data = new_row_file(now_ms)
                 size_bytes = len(data)
                 self.store.put_new(f"{self.path}/{path}", data)
-            values = row.to_values()
-            self.view.check(values)
-            actions.append(row_add(path, values, size_bytes=size_bytes, now_ms=now_ms))
+            actions.append(row_add(path, row.to_values(), size_bytes=size_bytes, now_ms=now_ms))
         actions += [Remove(row.path, now_ms, data_change=True) for row in commit.removes]
         return actions
 

@@ -254,6 +254,8 @@ class TopicLog:
             for number in range(self.partitions):
                 end = self.view.high_watermark(number)
                 actions.append(Txn(end_app_id(number), end, now_ms))
+            # Another topic of this name has none of this one's batch writes.
+            actions += [Txn(app_id, -1, now_ms) for app_id in self.view.txns.applications]
             actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
             return actions
 

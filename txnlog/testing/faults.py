@@ -17,6 +17,7 @@ from obstore.store import MemoryStore
 from txnlog.clock import Clock, VirtualClock
 from txnlog.errors import StorageError, StorePermissionError
 from txnlog.storage.objects import ObjectMeta, ObjectStore
+from txnlog.testing.counts import count
 
 T = TypeVar("T")
 
@@ -223,6 +224,8 @@ class FaultyStore(ObjectStore):
             raise SimulatedCrash(f"{verb} {path} by a dead process")
         self.calls.append((verb, path))
         fault = self.plan(verb, path)
+        if fault is not Fault.NONE:
+            count("faults", fault.value)
         self._fail_before(fault, verb, path, call)
         reply: T | None = None
         error: Exception | None = None

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from txnlog.testing.counts import count
+
 S = TypeVar("S", bound=Hashable)
 T = TypeVar("T")
 
@@ -80,6 +82,7 @@ def search(model: Model[S], *, states_max: int = STATES_MAX) -> Result:
 
     def result(complete: bool, violation: Violation | None = None) -> Result:
         seen = frozenset(labels)
+        count("states", type(model).__name__, len(parents))
         return Result(len(parents), transitions, ends, depth, complete, violation, seen)
 
     while waiting:
