@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.verify.damage import DAMAGES, Damage
+from tests.verify.damage import DAMAGES
+from tests.verify.planting import Damage
 from tests.verify.roots import shown, verified
 from txnlog.protocol.verification.findings import KINDS, FindingKind, Severity
 from txnlog.testing.counts import count
