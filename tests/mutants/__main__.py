@@ -142,7 +142,9 @@ def main() -> int:
             if broken := runner.check_tests(mutants):
                 print(f"{broken}\nThese tests fail on the code as it is; mend them first.")
                 return 1
-            print(f"their tests pass without them, {time.monotonic() - started_s:.0f} s", flush=True)
+            print(
+                f"their tests pass without them, {time.monotonic() - started_s:.0f} s", flush=True
+            )
         with ThreadPoolExecutor(given.jobs) as pool:
             running = {pool.submit(runner.run, mutant): mutant for mutant in mutants}
             for number, done in enumerate(as_completed(running), 1):
