@@ -79,7 +79,7 @@ def test_decisions_out_of_order_wait_for_the_earliest() -> None:
 
 
 def test_bounds_of_a_partition_never_contradict_its_files() -> None:
-    """An older end, or a start beyond the end, hands offsets out twice or leaves none (R14, R22)."""
+    """An older end hands offsets out twice; a start beyond the end leaves none (R14, R22)."""
     state = topic(header("a", 0, 5))
     state.set_txn(end_app_id(0), 3)
     state.set_txn(start_app_id(0), 9)
