@@ -15,6 +15,7 @@ from statistics import median
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from benchmarks.figures import Figure, at_most, reported
+from benchmarks.folders import memory_folder
 from benchmarks.opening import PARTITIONS, RECORDS, named, opening
 from benchmarks.scale import Scale
 from spark_source.schema import SPARK_COLUMNS
@@ -39,7 +40,7 @@ YOUNG_SHARE = 50
 def measure(scale: Scale) -> list[Figure]:
     """Medians of planning a micro-batch of 4 new batches, and of opening the topic."""
     name = f"a compacted topic of {scale.past_batches:,} batches"
-    with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=_memory()) as root:
+    with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=memory_folder()) as root:
         _build(root, scale.past_batches)
         warm_ms, process_s = opening(root, TOPIC, end_offset=scale.past_batches * RECORDS)
         files = len(Cluster.open(root).topic(TOPIC).view.by_path)
@@ -53,11 +54,6 @@ def measure(scale: Scale) -> list[Figure]:
         reported(f"{name}: files", files, ""),
         reported(f"{name}: files of its log", log_files, ""),
     ]
-
-
-def _memory() -> str | None:
-    """Where there is room for many files that are soon gone; ext4 remembers them for minutes."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def _build(root: str, batches: int) -> None:

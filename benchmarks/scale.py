@@ -25,6 +25,7 @@ class Scale:
     records_by_message: int
     live_batches: int
     past_batches: int
+    verified_batches: int
     flat_transactions: int
     staged_bytes: int
     records: int
@@ -51,6 +52,7 @@ FULL = Scale(
     records_by_message=300_000,
     live_batches=10_000,
     past_batches=1_000_000,
+    verified_batches=1_000_000,
     flat_transactions=100_000,
     staged_bytes=2_000_000_000,
     records=2_000_000,
@@ -72,6 +74,7 @@ QUICK = Scale(
     records_by_message=2_000,
     live_batches=200,
     past_batches=4_000,
+    verified_batches=4_000,
     flat_transactions=400,
     staged_bytes=2_000_000,
     records=2_000,

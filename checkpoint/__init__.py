@@ -3,12 +3,13 @@
 from checkpoint.location import is_readable
 from checkpoint.offset_seq import OffsetSeq, parse_offset_seq
 from checkpoint.reader import Checkpoint
-from checkpoint.source_positions import group_positions, source_positions
+from checkpoint.source_positions import group_positions, groups_of, source_positions
 
 __all__ = [
     "Checkpoint",
     "OffsetSeq",
     "group_positions",
+    "groups_of",
     "is_readable",
     "parse_offset_seq",
     "source_positions",

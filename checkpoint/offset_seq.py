@@ -14,11 +14,15 @@ from typing import Any
 import msgspec
 
 from txnlog.errors import CheckpointError
+from txnlog.protocol.decoding import decode
 
 __all__ = ["OffsetSeq", "damaged", "log_version", "parse_offset_seq"]
 
 OFFSET_LOG_VERSION_MAX = 2
 VOID_OFFSET = "-"
+_VERSION_DIGITS_MAX = 9
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_ANY = msgspec.json.Decoder()
 
 
 class OffsetSeq(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +73,8 @@ def log_version(line: str, version_max: int, file: str) -> int:
         CheckpointError: no version line, or a version above ``version_max``.
     """
     number = line[1:]
-    if not line.startswith("v") or not (number.isascii() and number.isdigit()) or int(number) < 1:
+    known = number.isascii() and number.isdigit() and len(number) <= _VERSION_DIGITS_MAX
+    if not line.startswith("v") or not known or int(number) < 1:
         raise damaged(file, f"its first line is {line[:20]!r}, not a version such as 'v1'")
     if int(number) > version_max:
         raise CheckpointError(
@@ -101,8 +106,8 @@ def _lines(data: bytes, file: str) -> list[str]:
 
 def _metadata(line: str, file: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return decode(_OBJECT, line)
+    except ValueError as error:
         raise damaged(file, f"line 2, the metadata, is not a JSON object ({error})") from error
 
 
@@ -123,7 +128,7 @@ def _offset(offset: str, number: int, file: str) -> str | None:
         raise damaged(file, f"line {number} holds no offset")
     if offset.startswith("{"):
         try:
-            msgspec.json.decode(offset)
-        except msgspec.MsgspecError as error:
+            decode(_ANY, offset)
+        except ValueError as error:
             raise damaged(file, f"line {number} is not whole JSON ({error})") from error
     return offset

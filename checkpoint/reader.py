@@ -10,7 +10,14 @@ import msgspec
 
 from checkpoint.location import shown, store_url
 from checkpoint.offset_seq import OffsetSeq, damaged, log_version, parse_offset_seq
-from txnlog.errors import CheckpointError, ConfigError, ObjectNotFoundError, UnsupportedStoreError
+from txnlog.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptLogError,
+    ObjectNotFoundError,
+    UnsupportedStoreError,
+)
+from txnlog.protocol.decoding import INT64_MAX, decode
 from txnlog.storage.objects import ObjectStore
 
 __all__ = ["Checkpoint"]
@@ -22,6 +29,10 @@ _BATCH_FILE = re.compile(r"(?:.*/)?(?P<log>offsets|commits)/(?P<batch_id>[0-9]+)
 
 class _StreamMetadata(msgspec.Struct, frozen=True):
     id: str
+
+
+_METADATA = msgspec.json.Decoder(_StreamMetadata)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Checkpoint:
@@ -61,8 +72,8 @@ class Checkpoint:
                 file=file,
             )
         try:
-            return msgspec.json.decode(data, type=_StreamMetadata).id
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return decode(_METADATA, data).id
+        except ValueError as error:
             raise damaged(file, f'it is not JSON with the query\'s "id" ({error})') from error
 
     def offsets(self, batch_id: int) -> OffsetSeq | None:
@@ -101,8 +112,8 @@ class Checkpoint:
         log_version(version.decode("utf-8", "replace").strip(), COMMIT_LOG_VERSION_MAX, file)
         if metadata:
             try:
-                msgspec.json.decode(metadata, type=dict[str, msgspec.Raw])
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                decode(_OBJECT, metadata)
+            except ValueError as error:
                 raise damaged(file, f"line 2 is not a JSON object ({error})") from error
         return True
 
@@ -125,21 +136,23 @@ class Checkpoint:
             return None
         found = (_BATCH_FILE.fullmatch(meta.path) for meta in listed)
         # Beside the numbered files lie checksums and temporary files of writers.
-        return max((int(m["batch_id"]) for m in found if m and m["log"] == log), default=None)
+        numbers = (int(m["batch_id"]) for m in found if m and m["log"] == log)
+        return max((number for number in numbers if number <= INT64_MAX), default=None)
 
     def _read(self, path: str) -> bytes | None:
         try:
             return self._store().get(path)
         except ObjectNotFoundError:
             return None
+        except CorruptLogError as error:
+            raise damaged(self.file_name(path), str(error)) from error
 
     def _store(self) -> ObjectStore:
         if self._opened is None:
             if os.path.isabs(self._url) and not os.path.isdir(self._url):
-                # Opening a local store makes its folder: looking for a checkpoint must not.
                 raise ObjectNotFoundError(f"{self._url}: no such folder.", path=self._url)
             try:
-                self._opened = ObjectStore.from_url(self._url, self._storage_options)
+                self._opened = ObjectStore.from_url(self._url, self._storage_options, create=False)
             except (ConfigError, UnsupportedStoreError) as error:
                 raise CheckpointError(
                     f"The checkpoint at {shown(self._location)!r} cannot be opened: {error} Its "

@@ -9,28 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
 
 import msgspec
 
 from checkpoint.offset_seq import OffsetSeq, damaged
 from checkpoint.reader import Checkpoint
 from txnlog.errors import CheckpointError
+from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, decode
 from txnlog.protocol.groups import GroupOffsets
 
-__all__ = ["group_positions", "source_positions"]
+__all__ = ["group_positions", "groups_of", "source_positions"]
 
 MARK = "@"
 
-Offset = Annotated[int, msgspec.Meta(ge=0)]
-Positions = dict[str, dict[Offset, Offset]]
+Positions = dict[str, dict[PartitionNumber, Natural]]
 
 
 class _Mark(msgspec.Struct, frozen=True):
     topics: dict[str, str]
     group: str
-    generation: int
+    generation: Int64
     start: Positions = {}
+
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY = msgspec.json.Decoder()
+_MARK = msgspec.json.Decoder(_Mark)
+_POSITIONS = msgspec.json.Decoder(Positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,15 @@ def source_positions(
         file=file,
         previous_file=checkpoint.file_name(f"offsets/{batch_id - 1}"),
     )
+
+
+def groups_of(seq: OffsetSeq, cluster_id: str) -> list[str]:
+    """Give the groups that sources of this cluster read under, sorted.
+
+    Raises:
+        CheckpointError: a line is damaged.
+    """
+    return sorted({line.mark.group for line in _own_lines(seq, cluster_id, "offsets")})
 
 
 def group_positions(
@@ -128,21 +142,21 @@ def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
     for source_id, text in zip(seq.source_ids, seq.sources, strict=True):
         if text is None or not text.startswith("{"):
             continue
-        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        fields = _FIELDS.decode(text)
         if MARK not in fields:
             continue
         raw = fields.pop(MARK)
-        mark = msgspec.json.decode(raw)
+        mark = decode(_ANY, bytes(raw))
         if not isinstance(mark, dict) or mark.get("cluster") != cluster_id:
             continue
         if mark.get("group") is None:
             continue
         try:
             line = _Line(
-                mark=msgspec.json.decode(raw, type=_Mark),
-                positions=msgspec.json.decode(msgspec.json.encode(fields), type=Positions),
+                mark=decode(_MARK, bytes(raw)),
+                positions=decode(_POSITIONS, msgspec.json.encode(fields)),
             )
-        except msgspec.MsgspecError as error:
+        except ValueError as error:
             raise damaged(
                 file, f"the offset of source {source_id} is malformed ({error})"
             ) from error

@@ -10,16 +10,23 @@ import logging
 import uuid
 from collections.abc import Sequence
 
-from checkpoint import Checkpoint, is_readable, source_positions
 from spark_sink.messages import StagedTask, this_process
+from spark_sink.query_rows import find_newest, stop_others
+from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
-from txnlog.errors import CheckpointError, ConfigError
+from txnlog.errors import CheckpointError
 from txnlog.logs import configure_logging
+from txnlog.one_off import commit_one_off
 from txnlog.options import Options, redacted_url
 from txnlog.phases import Phases
-from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import LastBatch, Owner, StagedBatch, TransactionMetadata
-from txnlog.protocol.micro_batches import is_committed
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    LastBatch,
+    Owner,
+    StagedBatch,
+    TransactionMetadata,
+)
+from txnlog.protocol.micro_batches import has_committed, is_committed
 from txnlog.sweeper import sweep_if_due
 
 logger = logging.getLogger("txnlog")
@@ -37,40 +44,62 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     configure_logging()
     run = tasks[0]
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
-    cluster = Cluster.cached(
-        options.root, options.storage, create=options.flag("auto.create.topics.enable")
-    )
+    cluster = Cluster.cached(options.root, options.storage)
     with phases.measure("housekeeping"):
         sweep_if_due(cluster)
-    batches = _ordered(tasks)
-    with phases.measure("sources"):
-        digest, offsets = _source_offsets(options, cluster, batch_id)
-    if not batches and not offsets:
-        return
+    if commit_once(cluster, options, tasks, batch_id, phases):
+        _log("Batch %d of query %s", (batch_id, run.query_id), phases)
+
+
+def commit_once(
+    cluster: Cluster,
+    options: Options,
+    tasks: Sequence[StagedTask],
+    batch_id: int,
+    phases: Phases,
+) -> bool:
+    """The steps of commit_micro_batch; False for a batch that is committed, or has nothing."""
+    run, batches = tasks[0], _ordered(tasks)
     transactional_id = options.text("transactional.id") or run.query_id
     with phases.measure("tail"):
         before = cluster.coordinator.describe(transactional_id)
-    if before is not None:
-        # What is decided comes out first, whoever decided it; a batch that is committed is not
-        # taken over for: a driver that wakes up late would fence the one that goes on.
-        with phases.measure("own"):
-            cluster.coordinator.finish(before)
-        if _is_committed(before, options, run, batch_id, digest):
-            return
+    is_known = has_committed(before, query_id=run.query_id, run_id=run.run_id)
+    with phases.measure("sources"):
+        planned = planned_batch(options, batch_id)
+        offsets = group_offsets(options, cluster, planned, is_first_of_run=not is_known)
+    if not batches and not offsets:
+        return False
     with phases.measure("own"):
-        row = _own(options, cluster, transactional_id, run, before)
-    if _is_committed(row, options, run, batch_id, digest):
-        return
+        newest = before
+        if not is_known:
+            newest = find_newest(cluster, run.query_id)
+        elif before is not None:
+            cluster.coordinator.finish(before)
+    # What is decided comes out first, whoever decided it; a batch that is committed is not taken
+    # over for: a driver that wakes up late would fence the one that goes on.
+    if _is_committed(newest, options, run, planned):
+        return False
+    with phases.measure("own"):
+        newest = row = _own(options, cluster, transactional_id, run, before)
+        if not is_known:
+            newest = stop_others(
+                cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
+            )
+    if _is_committed(newest, options, run, planned):
+        return False
     topics = tuple(sorted({batch.topic for batch in batches}))
-    last = LastBatch(batch_id=batch_id, digest=digest, topics=topics)
+    last = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics, run_id=run.run_id)
     cluster.coordinator.commit(
         row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases
     )
-    _log("Batch %d of query %s", (batch_id, run.query_id), phases)
+    return True
 
 
 def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
-    """Commit a batch write: once per (txnAppId, txnVersion) where they are given."""
+    """Commit a batch write: once per topic and (txnAppId, txnVersion) where they are given.
+
+    Raises DuplicateTransactionError when only some of its topics have the pair.
+    """
     batches = _ordered(tasks)
     if not batches:
         return
@@ -79,26 +108,36 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
     cluster = Cluster.cached(options.root, options.storage)
     host, pid = this_process()
     owner = Owner(run_id=str(uuid.uuid4()), host=host, pid=pid)
-    app_id, version = options.text("txnAppId"), options.number("txnVersion")
-    transactional_id = options.text("transactional.id") or (app_id and f"txnAppId-{app_id}")
+    transactional_id = options.text("transactional.id")
     if transactional_id is None:
-        cluster.coordinator.commit_one_off(batches, owner, phases=phases)
-        _log("Batch write", (), phases)
+        app = _app_transaction(options, phases)
+        if commit_one_off(cluster, batches, owner, app=app, phases=phases):
+            _log("Batch write", (), phases)
+        elif app is not None:
+            logger.warning(
+                "txnVersion %d of txnAppId %s is in %s already: this write is skipped, with %s "
+                "records in %s files. To write them none the less, give a higher txnVersion.",
+                app.version,
+                app.app_id,
+                ", ".join(sorted({f"topic {batch.topic}" for batch in batches})),
+                phases.facts["records"],
+                phases.facts["files"],
+            )
         return
     with phases.measure("own"):
         row = cluster.coordinator.init_producer_id(
             transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
         )
-    batch = None
-    if app_id is not None and version is not None:
-        known = row.owner.batches.get(app_id)
-        if known is not None and known.batch_id >= version:
-            logger.info("txnVersion %d of txnAppId %s is written already", version, app_id)
-            return
-        phases.facts.update(txnAppId=app_id, txnVersion=str(version))
-        batch = app_id, LastBatch(batch_id=version)
-    cluster.coordinator.commit(row, batches, batch=batch, phases=phases)
+    cluster.coordinator.commit(row, batches, phases=phases)
     _log("Batch write of transactional.id %s", (transactional_id,), phases)
+
+
+def _app_transaction(options: Options, phases: Phases) -> AppTransaction | None:
+    app_id, version = options.text("txnAppId"), options.number("txnVersion")
+    if app_id is None or version is None:
+        return None
+    phases.facts.update(txnAppId=app_id, txnVersion=str(version))
+    return AppTransaction(app_id=app_id, version=version)
 
 
 def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:
@@ -136,11 +175,14 @@ def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
 
 
 def _is_committed(
-    row: TransactionMetadata, options: Options, run: StagedTask, batch_id: int, digest: str
+    row: TransactionMetadata | None, options: Options, run: StagedTask, planned: PlannedBatch
 ) -> bool:
     """Whether to skip the batch. Raises CheckpointError that names the checkpoint (R55)."""
+    if row is None:
+        return False
+    batch_id = planned.batch_id
     try:
-        is_done = is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=digest)
+        is_done = is_committed(row, query_id=run.query_id, batch_id=batch_id, digest=planned.digest)
         if is_done:
             logger.info("Batch %d of query %s is committed already", batch_id, run.query_id)
         return is_done
@@ -177,49 +219,3 @@ def _own(
     return cluster.coordinator.init_producer_id(
         transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
     )
-
-
-def _source_offsets(
-    options: Options, cluster: Cluster, batch_id: int
-) -> tuple[str, list[GroupOffsets]]:
-    """(digest of the batch's offsets file or "", the group offsets to commit with it)."""
-    location = options.text("checkpointLocation")
-    group_id = options.text("group.id")
-    if location is None or not is_readable(location):
-        if group_id is None:
-            return "", []
-        found = "is not given to the sink" if location is None else f"is {location}"
-        raise ConfigError(
-            f"Option group.id={group_id} commits the source offsets of each batch, which the sink "
-            f"reads in the checkpoint, but checkpointLocation {found}. Give it with "
-            '.option("checkpointLocation", ...) on writeStream (the session setting does not reach '
-            "the sink), on a local disk, s3, gs or az.",
-            option="checkpointLocation",
-        )
-    storage = options.checkpoint_storage or options.storage
-    checkpoint = Checkpoint(location, storage)
-    try:
-        planned = checkpoint.planned(batch_id)
-    except CheckpointError:
-        if group_id is not None:
-            raise
-        return "", []
-    if group_id is None:
-        return planned.digest, []
-    offsets = source_positions(checkpoint, batch_id, cluster.cluster_id, current=planned)
-    groups = sorted(found.group_id for found in offsets)
-    if offsets and group_id not in groups:
-        raise ConfigError(
-            f"Option group.id of the sink is {group_id}, but the sources of this query read as "
-            f"{', '.join(groups)}. Give the sink the group.id of a source (each source's offsets "
-            "are committed under its own), or leave it out to commit no offsets.",
-            option="group.id",
-        )
-    if not offsets:
-        raise ConfigError(
-            f"Option group.id={group_id} commits source offsets with each batch, but no source of "
-            "this query reads this cluster under a group. Give the txnlog source the same "
-            "group.id, or leave it out of the sink.",
-            option="group.id",
-        )
-    return planned.digest, offsets

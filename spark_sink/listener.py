@@ -25,6 +25,7 @@ from spark_sink.reports import QueryReport, report_of, txnlog_sources
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.history import CommittedTransaction, CommittedTransactions
+from txnlog.options import checked_root
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -49,7 +50,8 @@ class TxnLogListener(StreamingQueryListener):
     that do not use the default, their id. Each report goes to `on_report`, if given, to the log
     (logger "txnlog", level INFO), and with `registry` or `port` (0: any; on the loopback
     interface) to Prometheus, which needs the extra `txnlog[prometheus]`.
-    Raises ConfigError when prometheus-client is asked for and not there.
+    Raises ConfigError for a root that is not absolute, and when prometheus-client is asked for and
+    not there.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class TxnLogListener(StreamingQueryListener):
         registry: CollectorRegistry | None = None,
         port: int | None = None,
     ) -> None:
-        self._root = root
+        self._root = checked_root(root)
         self._storage_options = dict(storage_options or {})
         self._transactional_ids = dict(transactional_ids or {})
         self._on_report = on_report

@@ -1,7 +1,8 @@
 """The Spark sink: tasks stage files, the driver's commit makes them one transaction.
 
 Spark pickles and rebuilds these objects: they are made in the planning worker and again in the
-commit worker of every micro-batch, so constructors do no I/O and hold nothing but options.
+commit worker of every micro-batch, so they hold nothing but options and the cluster's id. Both
+workers run beside the driver: they open the cluster, or make it. Tasks only look for it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from spark_sink.staging import Stager
 from txnlog.causes import tells_causes
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError
+from txnlog.executors import executor_cluster
 from txnlog.failpoint import reach
 from txnlog.options import Options, parse_options, warn_about
+from txnlog.protocol.txn_memory import TXN_PREFIX
 from txnlog.spark_workers import collect_garbage
 
 if TYPE_CHECKING:
@@ -50,8 +53,9 @@ def stream_writer(
             option="outputMode",
         )
     _check_schema(schema, parsed)
+    writer = TxnLogStreamWriter(parsed, _cluster(parsed).cluster_id)
     collect_garbage()
-    return TxnLogStreamWriter(parsed)
+    return writer
 
 
 @tells_causes
@@ -68,20 +72,40 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         raise ConfigError(
             "txnAppId and txnVersion go together: give both, or neither.", option="txnAppId"
         )
+    _check_app_id(parsed)
     _check_schema(schema, parsed)
-    return TxnLogWriter(parsed)
+    return TxnLogWriter(parsed, _cluster(parsed).cluster_id)
+
+
+def _check_app_id(options: Options) -> None:
+    app_id = options.text("txnAppId")
+    if app_id is None:
+        return
+    if app_id.startswith(TXN_PREFIX):
+        raise ConfigError(
+            f"Option txnAppId={app_id}: ids that start with {TXN_PREFIX} are those of txnlog's own "
+            "entries in a topic's log. Choose another one.",
+            option="txnAppId",
+        )
+    if options.is_set("transactional.id"):
+        raise ConfigError(
+            "txnAppId and transactional.id exclude each other: all writes of a txnAppId share one "
+            "transactional.id of their own. Leave transactional.id out.",
+            option="transactional.id",
+        )
 
 
 class TxnLogStreamWriter(DataSourceStreamArrowWriter):
     """Exactly once per (query id, batch id), with the batch's source offsets if group.id is set."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, cluster_id: str) -> None:
         self._options = options
+        self._cluster_id = cluster_id
 
     @tells_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return stream_message(*_stage(self._options, iterator))
+        return stream_message(*_stage(self._options, self._cluster_id, iterator))
 
     @tells_causes
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -102,13 +126,14 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
 class TxnLogWriter(DataSourceArrowWriter):
     """A batch write is one transaction; with txnAppId and txnVersion it happens once."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, cluster_id: str) -> None:
         self._options = options
+        self._cluster_id = cluster_id
 
     @tells_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
-        return batch_message(*_stage(self._options, iterator))
+        return batch_message(*_stage(self._options, self._cluster_id, iterator))
 
     @tells_causes
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -133,13 +158,20 @@ def _include_headers(options: Options) -> bool:
     return options.flag("includeHeaders") or not options.is_set("includeHeaders")
 
 
-def _stage(options: Options, rows: Iterator[pa.RecordBatch]) -> tuple[tuple[StagedBatch, ...], int]:
+def _cluster(options: Options) -> Cluster:
+    """The cluster, on the driver's machine; made if there is none and topics may be created."""
+    return Cluster.cached(
+        options.root, options.storage, create=options.flag("auto.create.topics.enable")
+    )
+
+
+def _stage(
+    options: Options, cluster_id: str, rows: Iterator[pa.RecordBatch]
+) -> tuple[tuple[StagedBatch, ...], int]:
     """Stage one task's rows: (its files, nanoseconds of own work, without waiting for rows)."""
     began_ns = perf_counter_ns()
     warn_about(options)
-    cluster = Cluster.cached(
-        options.root, options.storage, create=options.flag("auto.create.topics.enable")
-    )
+    cluster = executor_cluster(options.root, options.storage, cluster_id=cluster_id)
     stager = Stager(
         cluster,
         topic=options.text("topic"),

@@ -55,6 +55,8 @@ class TxnLogBatchReader(DataSourceReader):
         topics = SourceTopics(settings)
         logs = topics.logs()
         topics.check_there(logs)
+        if settings.fail_on_data_loss:
+            topics.check_readable()
         topics.warn_if_empty(logs)
         snapshots = topics.snapshots(logs)
         wanted = wanted_partitions(settings.subscription, snapshots)

@@ -84,11 +84,12 @@ class PartitionRange:
 
 
 class SourcePartition(InputPartition):
-    """What one Spark task reads, in this order."""
+    """What one Spark task reads, in this order, and the cluster it must find."""
 
-    def __init__(self, ranges: Sequence[PartitionRange]) -> None:
+    def __init__(self, ranges: Sequence[PartitionRange], cluster_id: str = "") -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
+        self.cluster_id = cluster_id
 
 
 def plan_ranges(

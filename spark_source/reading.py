@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
-from txnlog.compaction import store_at
+from txnlog.executors import executor_cluster
 from txnlog.spark_workers import collect_garbage
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.parquet import read_records
@@ -23,12 +23,13 @@ BATCH_BYTES = 4 << 20
 def read_partition(settings: SourceSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The records of one task; none for InputPartition(None), which Spark makes of no tasks.
 
-    Raises ConfigError for a folder that is not there: not every worker need have the disk.
+    Raises ConfigError that names the host where the driver's cluster is not there.
     """
     if not isinstance(partition, SourcePartition):
         return iter(())
-    store = store_at(settings.options.root, settings.options.storage)
-    return read_ranges(store, partition.ranges, include_headers=settings.include_headers)
+    options = settings.options
+    cluster = executor_cluster(options.root, options.storage, cluster_id=partition.cluster_id)
+    return read_ranges(cluster.store, partition.ranges, include_headers=settings.include_headers)
 
 
 def read_ranges(

@@ -19,7 +19,7 @@ from spark_source.state_tables import consumer_offsets, transaction_state
 from txnlog.causes import line_of_cause
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, StorageError
-from txnlog.options import StoreSettings, redacted_url
+from txnlog.options import StoreSettings, checked_root, redacted_url
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.topics import TopicState
 from txnlog.storage.records import CREATE_TIME
@@ -186,7 +186,7 @@ def _reads(
 ) -> _Reads:
     return _Reads(
         spark=spark,
-        root=root,
+        root=checked_root(root),
         spark_root=spark_root,
         storage=StoreSettings(storage_options or {}),
         include_headers=include_headers,
@@ -283,6 +283,7 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
             "with storage_options. Where it names the folder differently, as s3a:// for s3://, "
             "give spark_root.",
             topic=log.name,
+            retriable=False,
         ) from error
     return frame
 

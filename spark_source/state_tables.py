@@ -9,10 +9,13 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from txnlog.admin.transactions import describe_row, rows
+from txnlog.admin.state_rows import rows, unreadable_rows
+from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
+from txnlog.options import warn_once
 
+UNREADABLE = "Unreadable"
 TRANSACTIONS = pa.schema(
     [
         ("CoordinatorId", pa.int32()),
@@ -51,22 +54,38 @@ OFFSETS = pa.schema(
 
 
 def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
-    """A row for each transactional.id, as `txnlog transactions describe` shows it; by id."""
-    found = [describe_row(shard, row) for shard, row in rows(cluster)]
-    found.sort(key=lambda description: description.transactional_id)
-    return pa.Table.from_pylist(
-        [{**row.transaction(now_ms), **row.ownership()} for row in found], schema=TRANSACTIONS
-    )
+    """A row for each transactional.id, as `txnlog transactions describe` shows it; by id.
+
+    One that cannot be read has the state Unreadable, and nothing else but its shard.
+    """
+    found: list[dict[str, object]] = []
+    for shard, row in rows(cluster):
+        description = describe_row(shard, row)
+        found.append({**description.transaction(now_ms), **description.ownership()})
+    for shard, unreadable in unreadable_rows(cluster):
+        warn_once(unreadable.error.message)
+        found.append(
+            {
+                "CoordinatorId": shard,
+                "TransactionalId": unreadable.key,
+                "TransactionState": UNREADABLE,
+            }
+        )
+    found.sort(key=lambda columns: str(columns["TransactionalId"]))
+    return pa.Table.from_pylist(found, schema=TRANSACTIONS)
 
 
 def consumer_offsets(cluster: Cluster) -> pa.Table:
     """A row for each group, topic and partition with a committed offset, in that order.
 
     End and lag are null where the topic is gone. Ends are read after the offsets: no lag is < 0
-    but for a group whose offset lies beyond the end, and that one is 0.
+    but for a group whose offset lies beyond the end, and that one is 0. Groups that cannot be read
+    are left out, and logged.
     """
     log = cluster.offsets_log()
     log.refresh()
+    for unreadable in log.view.rows.unreadable.values():
+        warn_once(unreadable.error.message)
     groups = sorted(log.view.rows.values(), key=lambda group: group.group_id)
     ends: dict[tuple[str, int], int] = {}
     for topic in {topic for group in groups for topic in group.offsets}:

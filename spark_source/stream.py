@@ -139,6 +139,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             moved = positions
         else:
             snapshots = self._look()
+            self._topics.check_readable(logged.positions)
             positions, moved = self._continue(logged, snapshots)
         generation = self._join(logged)
         self._latest = ends_of(positions, snapshots)
@@ -177,10 +178,15 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._just_refreshed = None
         if logs is None or set(finish.positions) - set(logs):
             logs = self._topics.logs()
+            self._topics.check_readable(finish.positions)
         snapshots = self._topics.snapshots(logs)
         starts, ends, losses = check_ranges(starts, finish.positions, finish.topic_ids, snapshots)
         self._topics.report(losses)
-        return self._topics.plan(starts, ends, logs)
+        tasks = self._topics.plan(starts, ends, logs)
+        # A batch planned before group.id was given, or when it was another one: the sink takes it
+        # as it is only when the group was started.
+        self._join(finish)
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
@@ -245,6 +251,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # They may stand where the first look had no records yet.
             snapshots = self._look()
             self._topics.check_there(snapshots)
+            self._topics.check_readable(committed)
             positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         else:
             positions = self._topics.resolve(

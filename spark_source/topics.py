@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from spark_source.offsets import LATEST_OFFSET, Positions
 from spark_source.planning import SourcePartition, plan_ranges, plan_tasks
@@ -17,7 +17,7 @@ from spark_source.positions import (
 )
 from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
-from txnlog.errors import ConfigError, UnknownTopicOrPartitionError
+from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.options import redacted_url, warn_once
 from txnlog.storage.topic_log import TopicLog
 from txnlog.timestamps import offsets_for_times
@@ -28,6 +28,7 @@ class SourceTopics:
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
+        self._unreadable: dict[str, TxnLogError] = {}
 
     @property
     def cluster(self) -> Cluster:
@@ -40,8 +41,7 @@ class SourceTopics:
         cluster = self.cluster
         subscription = self._settings.subscription
         if subscription.pattern is not None:
-            # Listing refreshes what matches.
-            return {t: cluster.topic_log(t) for t in cluster.list_topics(subscription.matches)}
+            return self._matching(subscription.matches)
         found: dict[str, TopicLog] = {}
         for topic in subscription.partitions:
             log = cluster.topic_log(topic)
@@ -49,6 +49,32 @@ class SourceTopics:
             if log.exists:
                 found[topic] = log
         return found
+
+    def _matching(self, matches: Callable[[str], bool]) -> dict[str, TopicLog]:
+        """Topics of the pattern. One that cannot be read keeps no other from being read."""
+        found: dict[str, TopicLog] = {}
+        self._unreadable = {}
+        for topic, log in self.cluster.survey_topics(matches).items():
+            if isinstance(log, TopicLog):
+                found[topic] = log
+            elif log.retriable:
+                raise log
+            else:
+                self._unreadable[topic] = log
+                warn_once(
+                    f"Topic {topic} matches subscribePattern, cannot be read, and is left out: "
+                    f"{log.message}"
+                )
+        return found
+
+    def check_readable(self, wanted: Collection[str] | None = None) -> None:
+        """Raise the error of a topic that the last `logs` left out; None: of any.
+
+        What a query has read of must not pass for deleted, nor a table be short of a topic.
+        """
+        for topic, error in self._unreadable.items():
+            if wanted is None or topic in wanted:
+                raise error
 
     def check_there(self, found: Collection[str]) -> None:
         """Raises UnknownTopicOrPartitionError, naming the topics there are, if one is missing."""
@@ -130,11 +156,14 @@ class SourceTopics:
             read_committed=self._settings.read_committed,
         )
         settings = self._settings
-        return plan_tasks(
+        tasks = plan_tasks(
             ranges,
             min_tasks=settings.min_partitions,
             records_max=settings.max_records_per_partition,
         )
+        for task in tasks:
+            task.cluster_id = self.cluster.cluster_id
+        return tasks
 
     def report(
         self, losses: list[str], limit: str | Positions | Times = "", name: str = ""

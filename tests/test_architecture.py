@@ -13,11 +13,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
 FACADE = "pyspark_txnlog"
-FILE_LINES_MAX = 420
+FILE_LINES_MAX = 450
 # Longer files, each with the reason why cutting it in two would make it harder to read.
 LONG_FILES = {
+    "tests/storage/hostile.py": "a catalogue of hostile files, one short case after the other",
+    "txnlog/errors.py": "one tree of classes, most of three lines",
     "txnlog/storage/delta_log.py": "one state machine: where a log stands, and each move of it",
-    "txnlog/storage/objects.py": "one class: the door to every store, a method per call",
 }
 FACADE_LINES_MAX = 60
 TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")

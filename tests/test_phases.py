@@ -137,7 +137,7 @@ def test_batch_write_phases_are_in_its_history(tmp_path: Path) -> None:
         options(tmp_path, "write", txnAppId="app", txnVersion="3"),
         [stage(tmp_path, ["a"], task=0)],
     )
-    complete = history(tmp_path, "txnAppId-app")[-1][1]
+    complete = history(tmp_path, "_batch-txnAppId-app")[-1][1]
     assert (complete["txnAppId"], complete["txnVersion"]) == ("app", "3")
     one_off = [
         info["operationParameters"]
@@ -145,7 +145,7 @@ def test_batch_write_phases_are_in_its_history(tmp_path: Path) -> None:
         if (info := commit_info(path))["operation"] == "COMPLETE_COMMIT"
         and info["operationParameters"]["transactionalId"].startswith("_batch-")
     ]
-    assert len(one_off) == 1
+    assert len(one_off) == 2
     assert float(one_off[0]["publishMs"]) > 0
 
 

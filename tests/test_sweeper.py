@@ -11,7 +11,7 @@ from txnlog.clock import VirtualClock
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTxnStateError
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.topic_log import TopicLog
@@ -68,12 +68,8 @@ def test_sweeper_ongoing_row_timed_out_by_its_own_clock_only() -> None:
     """A wrong wall clock must not abort a healthy transaction; real time must (R32, R34)."""
     clock, backing = VirtualClock(), MemoryStore()
     owner, other = process(backing, clock), process(backing, clock)
-    topic = owner.create_topic("t", partitions=1)
-    row = owner.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=60_000)
-    partitions = TopicPartitions(topic="t", topic_id=topic.topic_id, partitions=(0,))
-    row = owner.coordinator.add_partitions(row, [partitions])
-    owner.coordinator.append(row, [staged(owner, topic)], {0: 0})
-    sweeper = Sweeper(other)
+    row = open_transaction(owner)
+    sweeper = Sweeper(other, interval_ms=60_000)
     sweeper.sweep()
     clock.step_wall_ms(86_400_000)
     assert sweeper.sweep() == 0
@@ -82,6 +78,72 @@ def test_sweeper_ongoing_row_timed_out_by_its_own_clock_only() -> None:
     assert [b.status for b in other.topic("t").view.batches(0, 0, 9, False)] == ["aborted"]
     with pytest.raises(InvalidTxnStateError, match="timed out"):
         owner.coordinator.commit(row)
+
+
+def open_transaction(cluster: Cluster, *, timeout_ms: int = 60_000) -> TransactionMetadata:
+    """An eager transaction with a batch."""
+    topic = cluster.create_topic("t", partitions=1)
+    row = cluster.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=timeout_ms)
+    partitions = TopicPartitions(topic="t", topic_id=topic.topic_id, partitions=(0,))
+    row = cluster.coordinator.add_partitions(row, [partitions])
+    cluster.coordinator.append(row, [staged(cluster, topic)], {0: 0})
+    return row
+
+
+@pytest.mark.parametrize("away_ms", [60_000, 3_600_000, 7 * 86_400_000])
+def test_sweeper_that_was_suspended_aborts_no_transaction_that_was_suspended_with_it(
+    away_ms: int,
+) -> None:
+    """The boot clock has jumped by the time a laptop was closed, or a process stopped; what it
+    watched unchanged for 50 s of 60 it must watch for 10 more (R32, R34).
+    """
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    row = open_transaction(owner)
+    generation = owner.groups.start("g")
+    entry = owner.coordinator.init_producer_id("e", Owner(run_id="e"), timeout_ms=60_000)
+    offsets = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
+    owner.groups.add_pending(entry, [offsets])
+    sweeper = Sweeper(other)
+    for _ in range(6):
+        assert sweeper.sweep() == 0
+        clock.advance_ms(10_000)
+    clock.advance_ms(away_ms)
+    assert sweeper.sweep() == 0
+    clock.advance_ms(9_999)
+    assert sweeper.sweep() == 0
+    owner.coordinator.commit(row)
+    owner.coordinator.commit(entry, offsets=[offsets])
+    assert other.topic("t").view.last_stable_offset(0) == 3
+
+
+def test_sweeper_after_a_suspend_still_ends_what_is_dead() -> None:
+    """The watched time stood still, it did not begin again (R32)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    open_transaction(owner)
+    sweeper = Sweeper(other)
+    for _ in range(4):
+        assert sweeper.sweep() == 0
+        clock.advance_ms(10_000)
+    clock.advance_ms(3_600_000)
+    for _ in range(3):
+        assert sweeper.sweep() == 0
+        clock.advance_ms(10_000)
+    assert sweeper.sweep() == 1
+
+
+def test_sweeper_that_is_seldom_called_ends_what_is_dead() -> None:
+    """A micro-batch every ten minutes may be the only caller that is left (R32, R73)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    open_transaction(owner)
+    sweeper, looks = Sweeper(other), 0
+    while not sweeper.sweep():
+        looks += 1
+        assert looks < 10
+        clock.advance_ms(600_000)
+    assert other.topic("t").view.last_stable_offset(0) == 3
 
 
 def test_sweeper_pending_entry_of_dead_holder_settled_after_its_timeout() -> None:

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from txnlog import arguments
 from txnlog.coordinator import TransactionCoordinator
 from txnlog.errors import (
-    ConfigError,
+    CorruptLogError,
     ForeignTableError,
+    InvalidPartitionsError,
     NotCoordinatorError,
     StorageError,
+    TxnLogError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.groups import GroupCoordinator
+from txnlog.option_values import positive_int
+from txnlog.options import checked_root
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.storage import cluster_log
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.forced_deletion import delete_unreadable
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.topic_log import TopicLog
 
 R = TypeVar("R")
 
+logger = logging.getLogger("txnlog")
+
 NUM_PARTITIONS_DEFAULT = 4
+SHARDS_MAX = 1_000
+"""Each is a table, made with the cluster. Kafka's default is 50."""
 
 
 class Cluster:
@@ -55,15 +68,18 @@ class Cluster:
     ) -> Cluster:
         """Open the cluster at `root`, making it first if `create` says so.
 
-        Raises ConfigError when there is none, UnsupportedStoreError when the store has no working
-        conditional put.
+        Raises ConfigError when there is none or `root` is not absolute, UnsupportedStoreError when
+        the store has no working conditional put.
         """
+        shards = arguments.integer("shards", shards, least=1, most=SHARDS_MAX)
         if isinstance(root, ObjectStore):
             store = root
         else:
-            store = ObjectStore.from_url(root, storage_options, create=create)
+            store = ObjectStore.from_url(checked_root(root), storage_options, create=create)
         cluster = cls(store, settings=settings)
-        if cluster._meta.open(create=create, shards=shards):
+        was_made = cluster._meta.open(create=create, shards=shards)
+        store.watch_folder(cluster_log.PATH, cluster._check_same)
+        if was_made:
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
             cluster.offsets_log()
             for number in range(cluster.shards):
@@ -79,6 +95,7 @@ class Cluster:
         create: bool = False,
     ) -> Cluster:
         """The process's own instance for this root: Spark's workers live across micro-batches."""
+        root = checked_root(root)
         key = (
             os.getpid(),
             threading.get_ident(),
@@ -106,6 +123,22 @@ class Cluster:
     def shards(self) -> int:
         return self._meta.shards
 
+    def _check_same(self) -> None:
+        """Raise NotCoordinatorError when another cluster is at this root than was opened.
+
+        Asked after the root was gone: what was mounted in its place may be something else.
+        """
+        store = ObjectStore.from_url(self.root, create=False, clock=self.store.clock)
+        found = ClusterLog(store, settings=self.settings)
+        found.open(create=False)
+        if found.cluster_id != self.cluster_id:
+            raise NotCoordinatorError(
+                f"The cluster at {self.root} has id {found.cluster_id}, and this process opened "
+                f"{self.cluster_id}: the root was gone in between, and something else is mounted "
+                "there now. Nothing was written. Mount the former root again, or restart.",
+                root=self.root,
+            )
+
     # -- topics ----------------------------------------------------------------------------------
 
     def topic(self, name: str, *, internal: bool = False) -> TopicLog:
@@ -116,6 +149,7 @@ class Cluster:
         log = self.topic_log(name, internal=internal)
         log.refresh()
         if not log.exists:
+            self.store.check_folder(cluster_log.PATH)
             raise UnknownTopicOrPartitionError(
                 f"There is no topic {name!r} at {self.root}{self._others(name)}. Create it first, "
                 "or correct the name.",
@@ -141,12 +175,40 @@ class Cluster:
         return log
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
-        """Names of the live topics, sorted; only those that match are looked into.
+        """Names of the live topics, sorted; only those that match are read.
 
-        Delta tables of others may lie among them; they are no topics.
+        Topics that cannot be read are left out, and logged: see `survey_topics`.
+        Raises StorageError where the store may answer when it is asked again.
         """
-        names = [name for name in self.topic_names() if matches(name)]
-        return [name for name in names if self.find_topic(name) is not None]
+        found = []
+        for name, log in self.survey_topics(matches).items():
+            if isinstance(log, TopicLog):
+                found.append(name)
+            elif log.retriable:
+                raise log
+            else:
+                logger.warning("Topic %r cannot be read and is left out: %s", name, log)
+        return found
+
+    def survey_topics(
+        self, matches: Callable[[str], bool] = bool
+    ) -> dict[str, TopicLog | TxnLogError]:
+        """Every topic that matches, by name: its log, tailed to its head, or why it is unreadable.
+
+        Other Delta tables and folders may lie among them; they are no topics.
+        """
+        found: dict[str, TopicLog | TxnLogError] = {}
+        for name in self.topic_names():
+            if not matches(name):
+                continue
+            try:
+                log = self.find_topic(name)
+            except TxnLogError as error:
+                found[name] = error
+            else:
+                if log is not None:
+                    found[name] = log
+        return found
 
     def topic_names(self) -> list[str]:
         """Names of folders that may be topics, or have been, sorted; none is looked into."""
@@ -173,15 +235,41 @@ class Cluster:
         config: Mapping[str, str] | None = None,
         exist_ok: bool = False,
     ) -> TopicLog:
-        """Create a topic. Raises InvalidTopicError, TopicAlreadyExistsError unless exist_ok."""
-        log = self.topic_log(check_topic_name(name))
+        """Create a topic.
+
+        `config` holds checked values (txnlog.topic_configs.check_configs). Raises
+        InvalidTopicError, InvalidPartitionsError, TopicAlreadyExistsError unless exist_ok.
+        """
+        log = self.topic_log(arguments.topic("topic", name))
         count = NUM_PARTITIONS_DEFAULT if partitions is None else partitions
+        count = arguments.integer(
+            "partitions", count, least=1, most=PARTITIONS_MAX, refusal=InvalidPartitionsError
+        )
         log.create(partitions=count, config=config or {}, exist_ok=exist_ok)
         return log
 
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic; created again it is another one, whose offsets go on (R71)."""
-        self.topic_log(check_topic_name(name)).delete()
+    def delete_topic(self, name: str, *, force: bool = False) -> None:
+        """Delete a topic; created again it is another one, whose offsets go on (R71).
+
+        `force` also deletes one whose log is damaged, with all that could still be restored once
+        vacuum's age is over. Its offsets go on far above the old ones, since the old end may stand
+        in the damaged part. Raises CorruptLogError for such a topic without `force`.
+        """
+        log = self.topic_log(check_topic_name(name))
+        try:
+            log.delete()
+        except ForeignTableError:
+            raise
+        except CorruptLogError as error:
+            if not force:
+                raise type(error)(
+                    f"{error.message} Or give the topic up, with the records that are left: "
+                    "delete it with force (delete_topics(..., force=True), `txnlog topics delete "
+                    "--force`).",
+                    **error.context,
+                ) from error
+            delete_unreadable(self.store, name)
+            log.log.invalidate()
 
     # -- coordinator state -----------------------------------------------------------------------
 
@@ -243,6 +331,5 @@ def settings_from_environment() -> LogSettings:
     text = os.environ.get("TXNLOG_CHECKPOINT_INTERVAL")
     if text is None:
         return LogSettings()
-    if not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"TXNLOG_CHECKPOINT_INTERVAL={text!r} is not a number of commits >= 1.")
-    return LogSettings(checkpoint_interval=int(text))
+    interval = positive_int("TXNLOG_CHECKPOINT_INTERVAL", text)
+    return LogSettings(checkpoint_interval=interval)

@@ -17,7 +17,7 @@ from txnlog.compaction import (
     rewrite,
     settings_of,
 )
-from txnlog.errors import TxnLogError
+from txnlog.failures import Failures
 from txnlog.key_cleaner import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCleaner
 from txnlog.protocol.cleaning import plan_cleaning
 from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan_partition
@@ -90,7 +90,7 @@ class Compactor:
     def _work(self) -> Iterator[int]:
         names = self._cluster.topic_names()
         self._looked = {name: self._looked[name] for name in names if name in self._looked}
-        yield from _each(self._existing(name) for name in names)
+        yield from _each((f"topic {name!r}", self._existing(name)) for name in names)
 
     def _existing(self, name: str) -> Iterator[int]:
         if self._cluster.find_topic(name) is None:
@@ -105,11 +105,14 @@ class Compactor:
         version = log.log.version
         # What comes later is for the next round: beside a busy producer this one would never end.
         ends = [log.view.last_stable_offset(partition) for partition in range(log.partitions)]
-        work: list[Iterator[int]] = []
+        work: list[tuple[str, Iterator[int]]] = []
         if looked.version != version:
-            work += [self._merge(log, p, looked, before_offset=end) for p, end in enumerate(ends)]
+            work += [
+                (f"partition {p}", self._merge(log, p, looked, before_offset=end))
+                for p, end in enumerate(ends)
+            ]
         if is_compacted(log.config):
-            work += [self._clean(log, partition) for partition in range(log.partitions)]
+            work += [(f"partition {p}", self._clean(log, p)) for p in range(log.partitions)]
         yield from _each(work)
         looked.version = version
 
@@ -169,13 +172,10 @@ class Compactor:
             ).run()
 
 
-def _each(work: Iterable[Iterator[int]]) -> Iterator[int]:
-    """One after the other, whatever the ones before raised; their first error at the end."""
-    errors: list[TxnLogError] = []
-    for part in work:
-        try:
+def _each(work: Iterable[tuple[str, Iterator[int]]]) -> Iterator[int]:
+    """One part after the other, whatever the ones before raised; their errors at the end."""
+    failures = Failures("Compaction")
+    for name, part in work:
+        with failures.of(name):
             yield from part
-        except TxnLogError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+    failures.check()

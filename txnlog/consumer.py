@@ -12,14 +12,19 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from txnlog import arguments
+from txnlog.arguments import INT32_MAX
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
-from txnlog.consuming.consumption import Callbacks, Consumption
+from txnlog.consuming.consumption import Callbacks, Consumption, check_position
 from txnlog.consuming.lookups import describe_topics, positions_for_times, watermarks
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import ClientStateError, TxnLogError
 from txnlog.messages import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
     OFFSET_INVALID,
+    OFFSET_STORED,
     ClusterMetadata,
     ConsumerGroupMetadata,
     Message,
@@ -27,6 +32,9 @@ from txnlog.messages import (
 )
 
 T = TypeVar("T")
+
+_SEEKS = (OFFSET_BEGINNING, OFFSET_END)
+_STARTS = (*_SEEKS, OFFSET_STORED, OFFSET_INVALID)
 
 IDLE_MS_MIN = 1.0
 IDLE_LOCAL_MS_MAX = 10.0
@@ -75,8 +83,14 @@ class Consumer:
         the partitions are still this consumer's, `on_lost` (or `on_revoke`, if there is none) when
         they are another's already. Raises ConfigError without group.id.
         """
-        callbacks = Callbacks(self, on_assign, on_revoke, on_lost)
-        self._consumption().subscribe(topics, callbacks)
+        callbacks = Callbacks(
+            self,
+            arguments.function("on_assign", on_assign),
+            arguments.function("on_revoke", on_revoke),
+            arguments.function("on_lost", on_lost),
+        )
+        names = arguments.each("topics", topics, arguments.text)
+        self._consumption().subscribe(names, callbacks)
 
     def unsubscribe(self) -> None:
         """Leave the group and read nothing any more."""
@@ -89,7 +103,10 @@ class Consumer:
         group.id this begins a new generation: what ran in the group before commits nothing more.
         Inside on_assign it sets where to start. Raises UnknownTopicOrPartitionError.
         """
-        self._consumption().assign(partitions)
+        wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+        for partition in wanted:
+            check_position(partition, _STARTS)
+        self._consumption().assign(wanted)
 
     def unassign(self) -> None:
         """Read nothing any more."""
@@ -133,11 +150,14 @@ class Consumer:
         if num_messages is None:
             count = self._config.get("max.poll.records")
             return self._wait(timeout, lambda stream: stream.take(count)) or []
+        wanted = arguments.integer("num_messages", num_messages, least=0, most=INT32_MAX)
         found: list[Message] = []
+        if wanted == 0:
+            return found
 
         def take(stream: RecordStream) -> list[Message]:
-            found.extend(stream.take(num_messages - len(found)))
-            return found if len(found) >= num_messages else []
+            found.extend(stream.take(wanted - len(found)))
+            return found if len(found) >= wanted else []
 
         self._wait(timeout, take, found)
         return found
@@ -149,7 +169,11 @@ class Consumer:
         there is nothing in time.
         """
         rows = num_records
-        if rows is None and self._config.is_set("max.poll.records"):
+        if rows is not None:
+            rows = arguments.integer("num_records", rows, least=0)
+            if rows == 0:
+                return self._consumption().stream.take_arrow(0, 0)
+        elif self._config.is_set("max.poll.records"):
             rows = self._config.get("max.poll.records")
         size_bytes = self._config.get("fetch.max.bytes")
         table = self._wait(timeout, lambda stream: stream.take_arrow(rows, size_bytes))
@@ -157,7 +181,7 @@ class Consumer:
 
     def _wait(
         self,
-        timeout_s: float,
+        timeout: float | None,
         take: Callable[[RecordStream], T],
         found: Sequence[Message] = (),
     ) -> T | None:
@@ -166,6 +190,7 @@ class Consumer:
         `found` is what it has taken out already: once there is any, nothing may raise, commit or
         change hands before the caller has it.
         """
+        timeout_s = _timeout_s(timeout)
         consumption = self._consumption()
         clock = consumption.clock
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
@@ -195,13 +220,15 @@ class Consumer:
 
     def seek(self, partition: TopicPartition) -> None:
         """Go on at `partition.offset`, OFFSET_BEGINNING or OFFSET_END. Raises ClientStateError."""
-        self._consumption().seek(partition)
+        wanted = arguments.topic_partition("partition", partition)
+        check_position(wanted, _SEEKS)
+        self._consumption().seek(wanted)
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """The next offset to be handed out; OFFSET_INVALID where it is not known (yet)."""
         readers = self._consumption().readers
         found = []
-        for asked in partitions:
+        for asked in arguments.topic_partitions("partitions", partitions):
             reader = readers.get((asked.topic, asked.partition))
             at = None if reader is None else reader.position
             offset = OFFSET_INVALID if at is None else at
@@ -210,11 +237,13 @@ class Consumer:
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand out nothing of these partitions until `resume`. Raises ClientStateError."""
-        self._consumption().pause(partitions, is_paused=True)
+        wanted = arguments.topic_partitions("partitions", partitions)
+        self._consumption().pause(wanted, is_paused=True)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Hand them out again. Raises ClientStateError."""
-        self._consumption().pause(partitions, is_paused=False)
+        wanted = arguments.topic_partitions("partitions", partitions)
+        self._consumption().pause(wanted, is_paused=False)
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -230,6 +259,7 @@ class Consumer:
         Raises IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError (R48), and
         ClientStateError when there is nothing to commit.
         """
+        asynchronous = arguments.flag("asynchronous", asynchronous)
         return self._consumption().commit(message, offsets, asynchronous=asynchronous)
 
     def committed(
@@ -240,7 +270,8 @@ class Consumer:
         With read_committed it waits for open transactions that hold offsets of these partitions,
         and raises UnstableOffsetCommitError when the time is over (R46).
         """
-        return self._consumption().committed(partitions, timeout)
+        asked = arguments.topic_partitions("partitions", partitions)
+        return self._consumption().committed(asked, _timeout_s(timeout))
 
     # -- looking things up -------------------------------------------------------------------------
 
@@ -248,19 +279,30 @@ class Consumer:
         self, partition: TopicPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int]:
         """(log start, end); the end is the last stable offset with read_committed (R12)."""
-        cluster = self._consumption().cluster
-        topic, number = partition.topic, partition.partition
-        return watermarks(cluster, topic, number, read_committed=self._read_committed)
+        asked = arguments.topic_partition("partition", partition)
+        _timeout_s(timeout)
+        arguments.flag("cached", cached)
+        return watermarks(
+            self._consumption().cluster,
+            asked.topic,
+            asked.partition,
+            read_committed=self._read_committed,
+        )
 
     def offsets_for_times(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
         """The first offset at or after the time (ms) in each `offset`, else OFFSET_END."""
+        asked = arguments.topic_partitions("partitions", partitions)
+        _timeout_s(timeout)
         cluster = self._consumption().cluster
-        return positions_for_times(cluster, partitions, read_committed=self._read_committed)
+        return positions_for_times(cluster, asked, read_committed=self._read_committed)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The cluster's topics and their partitions."""
+        if topic is not None:
+            topic = arguments.topic("topic", topic)
+        _timeout_s(timeout)
         return describe_topics(self._consumption().cluster, topic)
 
     # -- the end -----------------------------------------------------------------------------------
@@ -293,3 +335,9 @@ class Consumer:
             cluster = self._given or Cluster.open(self._config.root, self._config.storage)
             self._opened = Consumption(cluster, self._config, background=self._background)
         return self._opened
+
+
+def _timeout_s(timeout: float | None) -> float:
+    """Seconds, less than 0 for ever. Raises TypeError, ConfigError."""
+    seconds = arguments.timeout_s("timeout", timeout)
+    return -1 if seconds is None else seconds

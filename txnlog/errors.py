@@ -3,29 +3,46 @@
     TxnLogError
     |- retriable   the same call may be made again       StorageError, ConcurrentTransactionsError
     |- abortable   abort the transaction, then go on      TransactionAbortableError, ...
-    `- fatal       this client or query must stop         ProducerFencedError, CorruptLogError
+    |- fatal       this client or query must stop         ProducerFencedError, CorruptLogError
+    `- none        the call did nothing, and the client   ConfigError, RecordTooLargeError,
+                   is as it was before                    InvalidTxnStateError
 
+At most one of the three is true. A producer whose transaction has failed raises abortable errors
+only: TransactionAbortableError, with the cause, for errors that are not abortable by themselves.
 `code` is Kafka's error code where Kafka has the error (org.apache.kafka.common.protocol.Errors),
 else None. Keyword arguments of an error become attributes, so handlers need not parse messages.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TypeVar
+
+E = TypeVar("E", bound="TxnLogError")
+
+FLAGS = ("retriable", "abortable", "fatal")
 
 
 class TxnLogError(Exception):
-    """Base of all errors: a message for people, attributes for programs."""
+    """Base of all errors: a message for people, attributes for programs.
 
-    code: ClassVar[int | None] = None
-    retriable: ClassVar[bool] = False
-    abortable: ClassVar[bool] = False
-    fatal: ClassVar[bool] = False
+    `code` and the flags are the class's, unless they are given for this one error.
+    """
+
+    code: int | None = None
+    retriable: bool = False
+    abortable: bool = False
+    fatal: bool = False
 
     def __init__(self, message: str, **context: object) -> None:
         super().__init__(message)
         self.message = message
         self.context = context
+        if context:
+            self.__dict__.update((name, context[name]) for name in _GIVEN if name in context)
+
+    def replace(self: E, **context: object) -> E:
+        """The same error with other flags or attributes."""
+        return type(self)(self.message, **{**self.context, **context})
 
     def __getattr__(self, name: str) -> object:
         context = self.__dict__.get("context", {})
@@ -35,6 +52,9 @@ class TxnLogError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.context)
+
+
+_GIVEN = ("code", *FLAGS)
 
 
 def _rebuild(cls: type[TxnLogError], message: str, context: dict[str, object]) -> TxnLogError:
@@ -88,17 +108,15 @@ class UnknownTopicIdError(TxnLogError):
 
 
 class InvalidRecordError(TxnLogError):
-    """A row or column that cannot become a record; names the row or column."""
+    """A row or column that cannot become a record; names the row or column. It was not taken."""
 
     code = 87
-    abortable = True
 
 
 class RecordTooLargeError(TxnLogError):
-    """A record above max.message.bytes; nothing of its batch lands."""
+    """A record above max.message.bytes. It was not taken, and harms no transaction."""
 
     code = 10
-    abortable = True
 
 
 class OffsetOutOfRangeError(TxnLogError):
@@ -115,7 +133,11 @@ class DataLossError(OffsetOutOfRangeError):
 
 
 class StorageError(TxnLogError):
-    """The object store failed; whether a write landed is not known from this error."""
+    """The object store failed; whether a write landed is not known from this error.
+
+    What the store itself raised stays with it: `store_error` is the name of its exception,
+    `store_code` its own code where it gave one (NoSuchBucket, SlowDown, ENOSPC, 503), else None.
+    """
 
     code = 15
     retriable = True
@@ -125,23 +147,40 @@ class ObjectNotFoundError(TxnLogError):
     """No object at that path."""
 
 
-class StorePermissionError(StorageError):
+class NothingWrittenError(StorageError):
+    """A write failed before anything of it could be seen: no space, too many open files, ..."""
+
+
+class FolderNotFoundError(NothingWrittenError):
+    """A table's folder is not there: its file system was unmounted, or the folder removed."""
+
+
+class OutOfMemoryError(TxnLogError, MemoryError):
+    """This process has not enough memory to read or write a file; the file may be whole."""
+
+    retriable = True
+
+
+class StorePermissionError(NothingWrittenError):
     """The store refused for lack of permission; nothing was written."""
 
+    code = 31
     retriable = False
     fatal = True
 
 
 class TopicAuthorizationError(StorePermissionError):
-    """No permission to read a topic's log, or to write it or its files."""
+    """No permission to read a topic's log, or to write it or its files; other topics may do."""
 
     code = 29
+    fatal = False
 
 
 class GroupAuthorizationError(StorePermissionError):
-    """No permission to read or write the consumer offsets."""
+    """No permission to read or write the consumer offsets; transactions without them may do."""
 
     code = 30
+    fatal = False
 
 
 class TransactionalIdAuthorizationError(StorePermissionError):
@@ -182,6 +221,7 @@ class LogGapError(CorruptLogError):
 class UnsupportedProtocolError(TxnLogError):
     """The table asks for Delta features, or our own format version, that we do not know."""
 
+    code = 35
     fatal = True
 
 
@@ -226,6 +266,12 @@ class DuplicateSequenceError(TxnLogError):
     code = 46
 
 
+class DuplicateTransactionError(TxnLogError):
+    """Some topics of a batch write have its txnAppId and txnVersion, others lack them."""
+
+    fatal = True
+
+
 class NotCoordinatorError(TxnLogError):
     """The transaction log found is another cluster's than the one that was opened."""
 
@@ -247,10 +293,12 @@ class InvalidProducerEpochError(TxnLogError):
 
 
 class InvalidTxnStateError(TxnLogError):
-    """A call that the state of the transaction does not allow; says which call would be right."""
+    """A call that the state of the transaction does not allow; says which call would be right.
+
+    Nothing was done, and the client goes on (Kafka's IllegalStateException).
+    """
 
     code = 48
-    fatal = True
 
 
 class InvalidProducerIdMappingError(TxnLogError):
@@ -295,6 +343,28 @@ class TransactionAbortedError(TxnLogError):
 # -- clients -------------------------------------------------------------------------------------
 
 
+class UnexpectedError(TxnLogError):
+    """An exception that is no TxnLogError ended this request alone; it is the `__cause__`.
+
+    Whether the request was written is not known. Kafka: UNKNOWN_SERVER_ERROR.
+    """
+
+    code = -1
+    abortable = True
+
+
+def unexpected(error: Exception, doing: str) -> TxnLogError:
+    """The error itself if it is one of ours, else an UnexpectedError that names what was done."""
+    if isinstance(error, TxnLogError):
+        return error
+    found = UnexpectedError(
+        f"{doing} ended in {type(error).__name__}: {error}. This is a bug in txnlog or in what it "
+        "calls; please report it with the traceback in the log."
+    )
+    found.__cause__ = error
+    return found
+
+
 class RecordPurgedError(TxnLogError):
     """The record was thrown away by purge() before it was delivered."""
 
@@ -319,6 +389,12 @@ class TransactionalIdNotFoundError(TxnLogError):
 
 
 # -- groups --------------------------------------------------------------------------------------
+
+
+class OffsetMetadataTooLargeError(TxnLogError):
+    """Metadata of an offset above offset.metadata.max.bytes; nothing was committed."""
+
+    code = 12
 
 
 class IllegalGenerationError(TxnLogError):

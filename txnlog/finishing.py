@@ -6,12 +6,13 @@ meet, or come back late, change nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnlog.errors import TxnLogError
 from txnlog.failpoint import reach
+from txnlog.failures import Failures
 from txnlog.phases import Phases
 from txnlog.protocol.appends import Settled, prepare_marker
 from txnlog.protocol.groups import Group, OffsetsCommit, prepare_offsets_marker
@@ -67,13 +68,14 @@ def _write_markers(
     cluster: Cluster, row: TransactionMetadata, result: TransactionResult, reading: Reading | None
 ) -> Reading | None:
     """Step 2 in every topic; the newest reading of the row, see `_while_decided`."""
-    errors: list[TxnLogError] = []
+    work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
+    failures = Failures(work, logging.DEBUG)
     topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
     topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
     if reading is None and not topics:
         return _still_decided(cluster, row)
     for topic, topic_id in sorted(topics):
-        try:
+        with failures.of(f"topic {topic!r}"):
             reading = _while_decided(
                 cluster,
                 row,
@@ -82,11 +84,8 @@ def _write_markers(
             )
             if reading is None:
                 return None
-        except TxnLogError as error:
-            errors.append(error)
         reach("marker.after")
-    if errors:
-        raise errors[0]
+    failures.check()
     return reading
 
 
@@ -129,6 +128,7 @@ def _write_marker(
             txn_epoch=row.txn_epoch,
             result=result,
             batches=batches,
+            app=row.pending.app,
         )
 
     return log.transact(decide) is not None

@@ -11,16 +11,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from txnlog import arguments
 from txnlog.cluster import Cluster
 from txnlog.compactor import BACKOFF_MS_DEFAULT, Compactor
 from txnlog.errors import StorePermissionError, TxnLogError
+from txnlog.failures import Failures
 from txnlog.hygiene import Hygiene
 from txnlog.lease import LEASE_MS_DEFAULT, LeaseHolder
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
+    TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
+    check_producer_id_expiration,
+    check_transactional_id_expiration,
     is_old,
     prepare_expire_unchanged,
 )
@@ -29,6 +34,7 @@ from txnlog.protocol.membership import Sightings
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.watching import Watch
 from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
 from txnlog.storage.objects import ObjectMeta
 from txnlog.sweeper import INTERVAL_MS, Sweeper
@@ -50,7 +56,7 @@ class HousekeepingSettings:
     transaction.remove.expired.transaction.cleanup.interval.ms, `retention_check_interval_ms` is
     log.retention.check.interval.ms, `cleaner_backoff_ms` log.cleaner.backoff.ms. Delta's:
     `log_retention_ms` is delta.logRetentionDuration (None: the cluster's), `vacuum_age_ms`
-    delta.deletedFileRetentionDuration.
+    delta.deletedFileRetentionDuration. Raises ConfigError for an expiration that is too short.
     """
 
     abort_interval_ms: int = INTERVAL_MS
@@ -63,6 +69,16 @@ class HousekeepingSettings:
     vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
     vacuum_interval_ms: int = VACUUM_INTERVAL_MS_DEFAULT
     lease_ms: int = LEASE_MS_DEFAULT
+
+    def __post_init__(self) -> None:
+        """Raises TypeError, ConfigError: a lease of 1.5 ms is one that nobody else could read."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                number = arguments.integer(field.name, value, least=0)
+                object.__setattr__(self, field.name, number)
+        check_transactional_id_expiration(self.transactional_id_expiration_ms)
+        check_producer_id_expiration(self.producer_id_expiration_ms)
 
 
 @dataclass(slots=True)
@@ -91,6 +107,7 @@ class Housekeeper:
         self._was_held: bool | None = None
         self._sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
         self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
+        self._watch: Watch | None = None
         self._groups: dict[str, Sightings] = {}
         compactor = Compactor(cluster)
         self._retention = Retention(cluster)
@@ -143,14 +160,11 @@ class Housekeeper:
         if not self._lease.is_held:
             return None
         done: dict[str, int] = {}
-        errors: list[TxnLogError] = []
+        failures = Failures("Housekeeping")
         for duty in self._duties:
-            try:
+            with failures.of(duty.name):
                 done[duty.name] = _exhausted(duty)
-            except TxnLogError as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        failures.check()
         return done
 
     def find(self) -> list[Doomed]:
@@ -197,6 +211,9 @@ class Housekeeper:
         except TxnLogError as error:
             logger.warning("The lease of %s could not be taken: %s", self._cluster, error)
             return self._settings.abort_interval_ms
+        except Exception:
+            logger.exception("The lease of %s could not be taken", self._cluster)
+            return self._settings.abort_interval_ms
         held, other = self._lease.is_held, self._lease.other
         if held != self._was_held:
             self._was_held = held
@@ -210,6 +227,10 @@ class Housekeeper:
             count = duty.act()
         except TxnLogError as error:
             logger.warning("Housekeeping, %s, will be tried again: %s", duty.name, error)
+            return
+        except Exception:
+            # A bug in one duty must not end the others.
+            logger.exception("Housekeeping, %s, will be tried again", duty.name)
             return
         if count:
             logger.info("Housekeeping, %s: %d", duty.name, count)
@@ -226,7 +247,7 @@ class Housekeeper:
         for group_id, group in list(log.view.rows.items()):
             if not group.members:
                 continue
-            known = self._groups.get(group_id, Sightings(looked_ms=now_ms))
+            known = self._groups.get(group_id, Sightings())
             looks[group_id] = look = known.look(group, now_ms=now_ms)
             if look.overdue(group) == set(group.members):
                 expelled += self._expel_members(group_id, look)
@@ -242,12 +263,17 @@ class Housekeeper:
         return written is not None
 
     def _expire(self) -> int:
-        """Rows that say they are old, and that this process has seen unchanged for a while.
+        """Rows that say they are old, and that this process has watched unchanged for a while.
 
         A row's time is by the clock of whoever wrote it: one that is wrong costs a producer that
         does nothing for an hour a new producer id, and never one that is at work (R34).
         """
-        looked_ms = self._clock.boot_ms()
+        settings = self._settings
+        boot_ms = self._clock.boot_ms()
+        watch = self._watch or Watch(boot_ms)
+        watch = watch.look(now_ms=boot_ms, interval_ms=settings.remove_interval_ms)
+        self._watch, looked_ms = watch, watch.watched_ms
+        unchanged_ms = max(settings.remove_interval_ms, TRANSACTIONAL_ID_EXPIRATION_MS_MIN)
         # What updated_ms is compared with; nobody's wall clock.
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
@@ -260,8 +286,8 @@ class Housekeeper:
                 if known != row:
                     since_ms = looked_ms
                 idle[name] = (row, since_ms)
-                expiration_ms = self._settings.transactional_id_expiration_ms
-                is_due = looked_ms - since_ms >= self._settings.remove_interval_ms
+                expiration_ms = settings.transactional_id_expiration_ms
+                is_due = looked_ms - since_ms >= unchanged_ms
                 if is_due and is_old(row, expiration_ms=expiration_ms, now_ms=now_ms):
                     expired += self._expire_row(row)
         self._idle = idle

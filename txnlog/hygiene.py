@@ -6,13 +6,16 @@ that refuses stops no other: what it raised is raised at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.errors import TxnLogError
-from txnlog.protocol.expiry import PRODUCER_ID_EXPIRATION_MS_DEFAULT
+from txnlog.failures import Failures
+from txnlog.protocol.expiry import (
+    PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    check_producer_id_expiration,
+)
 from txnlog.protocol.producer_expiry import MARKER_AGE_MS_MIN, ExpiryLimits, prepare_expiry
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.txn_memory import TXN_PREFIX, VACUUM_AGE_MS_DEFAULT
@@ -24,7 +27,7 @@ from txnlog.storage.log_cleaning import clean_log, find_cleanable
 from txnlog.storage.row_log import OffsetsLog
 from txnlog.storage.topic_log import TopicLog
 from txnlog.storage.transact import transact
-from txnlog.vacuum import Vacuum, log_left_out, topic_logs
+from txnlog.vacuum import Vacuum, topic_logs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,7 +41,8 @@ class Hygiene:
     """Cleans one cluster. The constructor does no I/O.
 
     `log_retention_ms` is how long log files stay, `vacuum_age_ms` files that nobody names or that
-    were removed. Raises ConfigError for less than an hour.
+    were removed. Raises ConfigError for less than an hour, and for a `producer_id_expiration_ms`
+    that is too short.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Hygiene:
         vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     ) -> None:
+        check_producer_id_expiration(producer_id_expiration_ms)
         self._cluster = cluster
         self._store = cluster.store
         self._log_settings = cluster.settings
@@ -67,24 +72,24 @@ class Hygiene:
     def clean_logs(self) -> int:
         """Delete expired commits and checkpoints of every table; how many files that were."""
         now_ms = self._store.now_ms()
-        errors: list[TxnLogError] = []
+        failures = Failures("Log clean-up")
         deleted = _each(
-            self._tables(topic_logs(self._cluster, errors)),
+            {name: name for name in self._tables(topic_logs(self._cluster, failures))},
             lambda table: clean_log(self._store, table, self._log_settings, now_ms=now_ms),
-            errors,
+            failures,
         )
-        return _total(deleted, errors)
+        return _total(deleted, failures)
 
     def expire_producers(self) -> int:
         """Forget producers that nobody hears of any more; how many entries that were."""
         living = self._living()
-        errors: list[TxnLogError] = []
+        failures = Failures("Expiry of producers")
         expired = _each(
-            self._producer_tables(topic_logs(self._cluster, errors)),
+            self._producer_tables(topic_logs(self._cluster, failures)),
             lambda log: self._expire(log, living),
-            errors,
+            failures,
         )
-        return _total(expired, errors)
+        return _total(expired, failures)
 
     def vacuum(self) -> int:
         """Delete files that no table names any more; how many that were."""
@@ -93,18 +98,22 @@ class Hygiene:
     def find(self) -> list[Doomed]:
         """What all of these would remove now; writes nothing. What cannot be read is logged."""
         now_ms = self._store.now_ms()
-        living = self._living()
-        errors: list[TxnLogError] = []
-        topics = topic_logs(self._cluster, errors)
+        # A dry run's list has no end to raise them at; each is logged.
+        failures = Failures("Dry run")
+        topics = topic_logs(self._cluster, failures)
+        producers: dict[str, TopicLog | OffsetsLog] = {}
+        living: set[int] = set()
+        with failures.of("producers"):
+            living = self._living()
+            producers = self._producer_tables(topics)
         found = [
-            *_each(self._tables(topics), lambda table: self._cleanable(table, now_ms), errors),
             *_each(
-                self._producer_tables(topics),
-                lambda log: self._expired(log, living, now_ms),
-                errors,
+                {name: name for name in self._tables(topics)},
+                lambda table: self._cleanable(table, now_ms),
+                failures,
             ),
+            *_each(producers, lambda log: self._expired(log, living, now_ms), failures),
         ]
-        log_left_out(errors)
         return [doomed for some in found for doomed in some] + self._vacuum.find()
 
     # -- tables ----------------------------------------------------------------------------------
@@ -118,8 +127,9 @@ class Hygiene:
             *(log.path for log in topics),
         ]
 
-    def _producer_tables(self, topics: Iterable[TopicLog]) -> list[TopicLog | OffsetsLog]:
-        return [self._cluster.offsets_log(), *topics]
+    def _producer_tables(self, topics: Iterable[TopicLog]) -> dict[str, TopicLog | OffsetsLog]:
+        logs: list[TopicLog | OffsetsLog] = [self._cluster.offsets_log(), *topics]
+        return {log.path: log for log in logs}
 
     def _cleanable(self, table: str, now_ms: int) -> list[Doomed]:
         return [
@@ -130,12 +140,20 @@ class Hygiene:
     # -- producers -------------------------------------------------------------------------------
 
     def _living(self) -> set[int]:
-        """Producer ids that have a row; every shard must be read for that."""
+        """Producer ids that have a row; every shard must be read for that.
+
+        Raises CorruptLogError for a row whose producer id cannot be read: it may be anybody's.
+        """
         living: set[int] = set()
         for number in range(self._cluster.shards):
             shard = self._cluster.shard(number)
             shard.refresh()
             living.update(row.producer_id for row in shard.view.rows.values())
+            for row in shard.view.rows.unreadable.values():
+                said = row.values.get("producer_id", "")
+                if not said.isdigit():
+                    raise row.error
+                living.add(int(said))
         return living
 
     def _expire(self, handle: TopicLog | OffsetsLog, living: set[int]) -> int:
@@ -188,19 +206,16 @@ class Hygiene:
         ]
 
 
-def _each(tables: Iterable[T], act: Callable[[T], R], errors: list[TxnLogError]) -> Iterator[R]:
-    for table in tables:
-        try:
+def _each(tables: Mapping[str, T], act: Callable[[T], R], failures: Failures) -> Iterator[R]:
+    for name, table in tables.items():
+        with failures.of(name):
             yield act(table)
-        except TxnLogError as error:
-            errors.append(error)
 
 
-def _total(counts: Iterable[int], errors: list[TxnLogError]) -> int:
-    """The sum, once all is done; raises the first of the errors met on the way."""
+def _total(counts: Iterable[int], failures: Failures) -> int:
+    """The sum, once all is done; raises what failed on the way."""
     total = sum(counts)
-    if errors:
-        raise errors[0]
+    failures.check()
     return total
 
 

@@ -136,7 +136,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic and its partitions by number; `error` when it is not there."""
+    """A topic and its partitions by number; `error` when it is not there or cannot be read."""
 
     topic: str
     partitions: Mapping[int, PartitionMetadata]

@@ -1,4 +1,4 @@
-"""A batch write as one transaction, under an id used once, which leaves no row behind."""
+"""A batch write: one deferred transaction, under an id that leaves no row behind."""
 
 from __future__ import annotations
 
@@ -6,58 +6,156 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    DuplicateTransactionError,
+    InvalidTxnStateError,
+)
 from txnlog.failpoint import reach
 from txnlog.finishing import finish
 from txnlog.phases import Phases
-from txnlog.protocol.metadata import Manifest, Owner, StagedBatch, TransactionMetadata
+from txnlog.protocol.app_transactions import is_written, known_version, transactional_id_of
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    Manifest,
+    Owner,
+    StagedBatch,
+    TransactionMetadata,
+)
 from txnlog.protocol.transitions import Done, Transition, prepare_one_off_commit
 from txnlog.storage.readings import Reading
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
 
+ATTEMPTS_MAX = 50
+
 
 def commit_one_off(
-    cluster: Cluster, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None
-) -> None:
-    """Prepare and finish. See TransactionCoordinator.commit_one_off.
+    cluster: Cluster,
+    batches: Sequence[StagedBatch],
+    owner: Owner,
+    *,
+    app: AppTransaction | None = None,
+    phases: Phases | None,
+) -> bool:
+    """Prepare and finish a batch write; whether it was written. False: all topics have `app`.
+
+    Raises DuplicateTransactionError when only some of its topics have `app`, and what fences or
+    refuses a commit.
 
     A missing row means complete to whoever knows that PREPARE landed: so a lost reply is settled
     by the marker in the first topic, and else by preparing again.
+
+    All writes of an app id share one transactional.id, so they are decided one after another: the
+    row is there while one of them is decided and not yet in all topics. The topics are read after
+    the row was seen missing, and PREPARE lands only if it is missing still; so what they say of
+    the app id is complete, and no process can decide the same pair twice.
     """
     if not batches:
-        return
-    coordinator, clock = cluster.coordinator, cluster.store.clock
-    transactional_id = f"_batch-{uuid.uuid4()}"
-    producer_id = cluster.next_producer_id()
-    manifest = Manifest(batches=tuple(batches))
+        return False
+    write = _BatchWrite(cluster, batches, owner, app)
     measured = phases or Phases()
     with measured.measure("tail"):
-        coordinator.check_batches(batches)
-    first = cluster.topic_log(batches[0].topic)
+        cluster.coordinator.check_batches(batches)
+    reach("prepare_commit.before")
+    shard = cluster.shard(cluster.shard_of(write.transactional_id))
+    for _ in range(ATTEMPTS_MAX):
+        reading = Reading.begin(cluster.store.clock)
+        try:
+            with measured.measure("prepare"):
+                row = shard.transition(write.transactional_id, write.decide)
+        except DuplicateTransactionError:
+            # Topics are read one after another, and another write may have come between. What is
+            # read twice, with no decided write between the two, is what there is.
+            if write.is_confirmed:
+                raise
+            shard.refresh()
+            continue
+        if row is None:
+            return not write.is_repeat
+        if row.producer_id == write.producer_id:
+            reach("prepare_commit.after")
+            finish(cluster, row, reading=reading, phases=measured)
+            return True
+        if not row.state.is_prepared:
+            raise InvalidTxnStateError(
+                f"A producer uses the transactional.id {write.transactional_id!r}, which belongs "
+                "to batch writes. Give the producer another id.",
+                transactional_id=write.transactional_id,
+            )
+        finish(cluster, row, reading=None, phases=None)
+    raise ConcurrentTransactionsError(
+        f"{write.transactional_id!r}: other processes keep writing under this txnAppId; try again.",
+        transactional_id=write.transactional_id,
+    )
 
-    def decide(row: TransactionMetadata | None) -> Transition | Done:
-        if row is None and first.log.exists:
-            first.refresh()
-            if first.view.markers.get(producer_id, -1) >= 0:
-                return Done(None)
+
+class _BatchWrite:
+    """One batch write, and what is known of it.
+
+    `is_repeat`: all topics have its `app`; `is_confirmed`: they said the same the time before.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        batches: Sequence[StagedBatch],
+        owner: Owner,
+        app: AppTransaction | None,
+    ) -> None:
+        self._cluster = cluster
+        self._batches = tuple(batches)
+        self._owner = owner
+        self._app = app
+        self._topics = sorted({batch.topic for batch in batches})
+        self.transactional_id = (
+            f"_batch-{uuid.uuid4()}" if app is None else transactional_id_of(app.app_id)
+        )
+        self.producer_id = cluster.next_producer_id()
+        self.is_repeat = False
+        self.is_confirmed = False
+        self._read: dict[str, int] = {}
+
+    def decide(self, row: TransactionMetadata | None) -> Transition | Done:
+        """PREPARE_COMMIT; Done with the row that is there, or with None when all is written."""
+        if row is None and self._is_written():
+            return Done(None)
         decision = prepare_one_off_commit(
             row,
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            manifest=manifest,
-            owner=owner,
-            now_ms=clock.now_ms(),
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            manifest=Manifest(batches=self._batches, app=self._app),
+            owner=self._owner,
+            now_ms=self._cluster.store.clock.now_ms(),
         )
         if isinstance(decision, Transition):
-            coordinator.check_ages(batches)
+            self._cluster.coordinator.check_ages(self._batches)
         return decision
 
-    reach("prepare_commit.before")
-    reading = Reading.begin(clock)
-    shard = cluster.shard(cluster.shard_of(transactional_id))
-    with measured.measure("prepare"):
-        row = shard.transition(transactional_id, decide)
-    reach("prepare_commit.after")
-    if row is not None:
-        finish(cluster, row, reading=reading, phases=measured)
+    def _is_written(self) -> bool:
+        first = self._cluster.topic_log(self._batches[0].topic)
+        if first.log.exists:
+            first.refresh()
+            if first.view.markers.get(self.producer_id, -1) >= 0:
+                return True
+        if self._app is not None:
+            before, self._read = self._read, self._known(self._app.app_id)
+            self.is_confirmed = self._read == before
+            self.is_repeat = is_written(self._app, self._read)
+        return self.is_repeat
+
+    def _known(self, app_id: str) -> dict[str, int]:
+        """Topic -> the newest version of the app id there."""
+        known = {}
+        for topic in self._topics:
+            log = self._cluster.topic_log(topic)
+            log.refresh()
+            properties = {} if log.log.metadata is None else log.log.metadata.configuration
+            known[topic] = known_version(
+                log.view.txns,
+                app_id,
+                configuration=properties,
+                now_ms=self._cluster.store.now_ms(),
+            )
+        return known

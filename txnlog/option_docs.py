@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from txnlog.config import SETTINGS, Client
 from txnlog.option_table import NOT_SUPPORTED, OPTIONS, READS, WRITES, Option
+from txnlog.setting_table import SETTINGS, Client
 
 KINDS: Final[Mapping[str, str]] = {
     "read": "batch",

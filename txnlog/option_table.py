@@ -15,9 +15,11 @@ from txnlog.option_values import (
     boolean,
     choice,
     duration_ms,
+    identifier,
     not_negative,
     pattern,
     positive,
+    positive_int,
     publication,
     text,
     timestamp_ms,
@@ -200,7 +202,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="group.id",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset({"read", "readStream", "writeStream"}),
         kafka=True,
         doc="Consumer group. A stream that reads and writes under one group commits the offsets of "
@@ -217,7 +219,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="groupIdPrefix",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset(),
         ignored_in=READS,
         doc="Without effect, as in Kafka's connector when `group.id` is set: no group is made up.",
@@ -230,15 +232,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="transactional.id",
-        parse=text,
+        parse=identifier,
         applies_to=WRITES,
         kafka=True,
         default_text="the id of the streaming query",
-        doc="Name of the transactions. Two queries that run at the same time need one each.",
+        doc="Name of the transactions. Two queries that run at the same time need one each. A "
+        "query may be restarted under another one: its last batch is found, its old run fenced.",
     ),
     Option(
         name="transaction.timeout.ms",
-        parse=positive,
+        parse=positive_int,
         applies_to=WRITES,
         default=60_000,
         kafka=True,
@@ -274,15 +277,17 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="txnAppId",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset({"write"}),
-        doc="With `txnVersion`: a batch write of the same pair happens once.",
+        doc="With `txnVersion`: a batch write of the same pair happens once in each topic, as in "
+        "each Delta table. It cannot be combined with `transactional.id`.",
     ),
     Option(
         name="txnVersion",
         parse=not_negative,
         applies_to=frozenset({"write"}),
-        doc="Grows with each batch write of a `txnAppId`.",
+        doc="Grows with each batch write of a `txnAppId` to a topic; a version that the topic has, "
+        "or a lower one, is skipped with a warning.",
     ),
     Option(
         name="checkpointLocation",
@@ -292,7 +297,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     ),
     Option(
         name="queryName",
-        parse=text,
+        parse=identifier,
         applies_to=frozenset({"writeStream"}),
         doc="Spark's own.",
     ),

@@ -5,10 +5,14 @@ A parser takes the option's name and what the user wrote; its ConfigError names 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+
+from txnlog.arguments import INT32_MAX, INT64_MAX, STRING_BYTES_MAX, shown, utf8
 from txnlog.errors import ConfigError
 
 _UNITS_US: Final = {
@@ -30,10 +34,43 @@ COMPRESSION_DOC = (
 )
 
 
+def setting_text(name: str, value: Any, *, is_secret: bool = False) -> str:
+    """The value of a setting as a configuration file would have it: of a str, bool or number.
+
+    Raises ConfigError, which does not show the value if it `is_secret`.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (float, np.floating)):
+        return repr(float(value))
+    try:
+        return str(int.__index__(operator.index(value)))
+    except Exception:
+        told = f"a {type(value).__name__}" if is_secret else shown(value)
+        raise ConfigError(
+            f"Setting {name} is {told}: it takes a str, a number or a bool.", option=name
+        ) from None
+
+
 def text(name: str, value: str) -> str:
     """Any text but the empty one. Raises ConfigError."""
     if not value.strip():
         raise ConfigError(f"Option {name} is empty. Give it a value or leave it out.", option=name)
+    utf8(f"Option {name}", value)
+    return value
+
+
+def identifier(name: str, value: str) -> str:
+    """A text that fits a string of Kafka's protocol. Raises ConfigError."""
+    size_bytes = len(utf8(f"Option {name}", text(name, value)))
+    if size_bytes > STRING_BYTES_MAX:
+        raise ConfigError(
+            f"Option {name} has {size_bytes} bytes of UTF-8: give at most {STRING_BYTES_MAX}. It "
+            f"is {shown(value)}.",
+            option=name,
+        )
     return value
 
 
@@ -41,24 +78,33 @@ def boolean(name: str, value: str) -> bool:
     """true or false, in any case. Raises ConfigError."""
     lowered = value.strip().lower()
     if lowered not in ("true", "false"):
-        raise ConfigError(f"Option {name} is {value!r}: it takes true or false.", option=name)
+        raise ConfigError(f"Option {name} is {shown(value)}: it takes true or false.", option=name)
     return lowered == "true"
 
 
-def positive(name: str, value: str) -> int:
-    """A whole number of at least 1. Raises ConfigError."""
-    number = _whole(name, value)
-    if number < 1:
-        raise ConfigError(f"Option {name} is {number}: it must be 1 or more.", option=name)
-    return number
+def whole(least: int, most: int) -> Callable[[str, str], int]:
+    """A parser for a whole number from `least` to `most`, both included."""
+
+    def parse(name: str, value: str) -> int:
+        number = _whole(name, value)
+        if number < least:
+            raise ConfigError(
+                f"Option {name} is {shown(number)}: it must be {least} or more.", option=name
+            )
+        if number > most:
+            raise ConfigError(
+                f"Option {name} is {shown(number)}: it must be {most} or less.", option=name
+            )
+        return number
+
+    return parse
 
 
-def not_negative(name: str, value: str) -> int:
-    """A whole number of at least 0. Raises ConfigError."""
-    number = _whole(name, value)
-    if number < 0:
-        raise ConfigError(f"Option {name} is {number}: it must be 0 or more.", option=name)
-    return number
+# Kafka's int and long.
+positive_int = whole(1, INT32_MAX)
+not_negative_int = whole(0, INT32_MAX)
+positive = whole(1, INT64_MAX)
+not_negative = whole(0, INT64_MAX)
 
 
 def choice(*allowed: str) -> Callable[[str, str], str]:
@@ -68,7 +114,7 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
         lowered = value.strip().lower()
         if lowered not in allowed:
             raise ConfigError(
-                f"Option {name} is {value!r}: it takes {' or '.join(allowed)}.", option=name
+                f"Option {name} is {shown(value)}: it takes {' or '.join(allowed)}.", option=name
             )
         return lowered
 
@@ -92,11 +138,11 @@ def duration_ms(name: str, value: str) -> int:
     found = _DURATION.fullmatch(value.strip().lower())
     if found is None:
         raise ConfigError(
-            f"Option {name} is {value!r}: it takes a whole number with one of the units "
+            f"Option {name} is {shown(value)}: it takes a whole number with one of the units "
             f"{', '.join(_UNITS_US)}, as in 15m or 10s; without a unit it means ms.",
             option=name,
         )
-    return int(found["number"]) * _UNITS_US[found["unit"] or "ms"] // 1000
+    return _whole(name, found["number"]) * _UNITS_US[found["unit"] or "ms"] // 1000
 
 
 def timestamp_ms(name: str, value: str) -> int:
@@ -105,9 +151,9 @@ def timestamp_ms(name: str, value: str) -> int:
         found = int(value.strip())
     except ValueError:
         found = -1
-    if found < 0:
+    if not 0 <= found <= INT64_MAX:
         raise ConfigError(
-            f"Option {name} is {value!r}: it takes milliseconds since 1970-01-01 UTC, as in "
+            f"Option {name} is {shown(value)}: it takes milliseconds since 1970-01-01 UTC, as in "
             "1700000000000.",
             option=name,
         )
@@ -121,7 +167,8 @@ def pattern(name: str, value: str) -> str:
         re.compile(found)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"Option {name} is {value!r}, which is not a regular expression: {error}.", option=name
+            f"Option {name} is {shown(value)}, which is not a regular expression: {error}.",
+            option=name,
         ) from None
     return found
 
@@ -131,5 +178,5 @@ def _whole(name: str, value: str) -> int:
         return int(value.strip())
     except ValueError:
         raise ConfigError(
-            f"Option {name} is {value!r}: it takes a whole number.", option=name
+            f"Option {name} is {shown(value)}: it takes a whole number.", option=name
         ) from None

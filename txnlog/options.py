@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from txnlog.arguments import shown
 from txnlog.errors import ConfigError
 from txnlog.option_table import (
     BY_NAME,
@@ -32,6 +33,7 @@ CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
 BROKER_PREFIXES: Final = ("fetchoffset.", "kafkaconsumer.")
 BROKER_NAMES: Final = frozenset({"acks", "replication.factor"})
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
 logger = logging.getLogger("txnlog")
 _warned: set[tuple[int, str]] = set()
@@ -156,6 +158,49 @@ def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> Non
         )
 
 
+def root_of(given: Iterable[object]) -> str | None:
+    """The one root of settings that may name it twice; None without any. Raises ConfigError."""
+    roots = [checked_root(value) for value in given]
+    if len({_normal(root) for root in roots}) > 1:
+        raise ConfigError(
+            f"Two roots: path {redacted_url(roots[0])} and txnlog.root {redacted_url(roots[1])}. "
+            "Keep one of them.",
+            option="txnlog.root",
+        )
+    return roots[0] if roots else None
+
+
+def checked_root(given: object) -> str:
+    """A cluster's root: an absolute path or a URL; a pathlib.Path is taken, too.
+
+    Every client and every Spark function calls this. A relative path would be another folder in
+    each process, and a root that is made of a wrong value would be a new, empty cluster.
+    Raises ConfigError.
+    """
+    path = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(path, str) or not path.strip():
+        # Not shown: a root may hold credentials.
+        what = "blank" if isinstance(path, str) else f"of type {type(path).__name__}"
+        raise ConfigError(
+            f"The root is {what}. Give a str: an absolute path or a URL.", option="txnlog.root"
+        )
+    root = str.__str__(path).strip()
+    told = shown(redacted_url(root))
+    if _ABSOLUTE.match(root) is None:
+        raise ConfigError(
+            f"Root {told} is relative: each process would look in a place of its own. Give an "
+            "absolute path or a URL; ~ is not expanded.",
+            option="txnlog.root",
+        )
+    if "\0" in root or not _is_utf8(root):
+        raise ConfigError(
+            f"Root {told} holds a character that no path can have: NUL, or half of a surrogate "
+            "pair. Give an absolute path or a URL.",
+            option="txnlog.root",
+        )
+    return root
+
+
 def redacted_url(url: str) -> str:
     """The URL without user, password and query: they may be secrets (R67)."""
     without_query = re.sub(r"[?#].*\Z", "", url) if "://" in url else url
@@ -231,27 +276,22 @@ def _root(raw: Mapping[str, str]) -> str:
     lowered = {key.lower(): value for key, value in raw.items()}
     if "paths" in lowered:
         raise ConfigError("load() takes one root, not several.", option="path")
-    roots = [lowered[name].strip() for name in ROOT_NAMES if lowered.get(name, "").strip()]
-    if not roots:
+    found = root_of([lowered[name] for name in ROOT_NAMES if lowered.get(name, "").strip()])
+    if found is None:
         raise ConfigError(
             "No root: say where the topics lie, with load('/data/root') or start('/data/root'), or "
             "with option txnlog.root.",
             option="txnlog.root",
         )
-    if len({_normal(root) for root in roots}) > 1:
-        raise ConfigError(
-            f"Two roots: path {redacted_url(roots[0])} and txnlog.root {redacted_url(roots[1])}. "
-            "Keep one of them.",
-            option="txnlog.root",
-        )
-    root = roots[0]
-    if not root.startswith("/") and ":/" not in root:
-        raise ConfigError(
-            f"Root {root!r} is relative: driver and executors may look in different places. Give "
-            "an absolute path or a URL.",
-            option="txnlog.root",
-        )
-    return root
+    return found
+
+
+def _is_utf8(root: str) -> bool:
+    try:
+        root.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _normal(root: str) -> str:

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from txnlog import arguments
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import (
     InvalidTxnStateError,
@@ -24,6 +25,7 @@ from txnlog.errors import (
     RecordPurgedError,
     TxnLogError,
     UnknownTopicIdError,
+    unexpected,
 )
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
 from txnlog.producing.deadlines import Deadline
@@ -35,6 +37,7 @@ from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.producer_states import (
     ProducerCall,
     ProducerState,
+    failed_call,
     failed_state,
     failed_transaction,
 )
@@ -52,6 +55,9 @@ _ABORTED_BY_CLOSE = frozenset(
     }
 )
 
+
+_OUTSIDE = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
+"""Calls after whose errors no transaction is open that could be aborted."""
 
 _PURGEABLE = frozenset(
     {ProducerState.IDLE, ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR}
@@ -73,6 +79,7 @@ class Producer(RecordProducer):
         After a time-out call it again. Raises ProducerFencedError, InvalidTxnTimeoutError.
         """
         deadline = self._deadline(ProducerCall.INIT.value, timeout)
+        keep_prepared = arguments.flag("keep_prepared", keep_prepared)
         transactions = self._enter(ProducerCall.INIT)
         with self._failing(ProducerCall.INIT), self._sender.exclusive(deadline):
             if self._is_done_by_another(ProducerCall.INIT, ProducerState.INITIALIZING):
@@ -81,8 +88,15 @@ class Producer(RecordProducer):
             self._move(ProducerState.PREPARED if is_kept else ProducerState.READY)
 
     def begin_transaction(self) -> None:
-        """Begin; nothing is written (R29)."""
-        transactions = self._enter(ProducerCall.BEGIN, move=False)
+        """Begin; nothing is written (R29), unless the id expired while this producer was idle:
+        then it takes a new producer id. Raises ProducerFencedError if another one owns the id.
+        """
+        call = ProducerCall.BEGIN
+        transactions = self._enter(call, move=False)
+        if transactions.is_stale:
+            deadline = self._deadline(call.value, None)
+            with self._failing(call), self._sender.exclusive(deadline):
+                deadline.retry(transactions.renew)
         transactions.begin()
         self._sender.publication = (
             Eager(self._outlet, open_partitions=transactions.open)
@@ -104,12 +118,13 @@ class Producer(RecordProducer):
         """
         call = ProducerCall.SEND_OFFSETS
         deadline = self._deadline(call.value, timeout)
-        wanted = [_checked(position) for position in positions]
+        wanted = arguments.topic_partitions(
+            "positions", positions, partition_least=0, offset_least=0
+        )
+        group = arguments.group_metadata("group_metadata", group_metadata)
         transactions = self._enter(call)
         with self._failing(call), self._sender.exclusive(deadline):
-            deadline.retry(
-                lambda: transactions.add_offsets(wanted, group_metadata, eager=self._is_eager)
-            )
+            deadline.retry(lambda: transactions.add_offsets(wanted, group, eager=self._is_eager))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Flush and commit. After a time-out only this may be called again (R41).
@@ -156,14 +171,15 @@ class Producer(RecordProducer):
         that has lost records can only be aborted (R40). Records of a commit under way stay.
         What is just being sent is waited for, whatever `blocking` says.
         """
+        in_queue = arguments.flag("in_queue", in_queue)
+        in_flight = arguments.flag("in_flight", in_flight)
         self._check_usable()
         with self._sender.exclusive(self._deadline("purge()", None)):
             publication = self._sender.publication
             if publication is None or self._state not in _PURGEABLE:
                 return
             if in_queue:
-                for batch in self._sender.batches_of(self._accumulator.take()):
-                    publication.add(batch)
+                self._sender.hand_over()
             error = RecordPurgedError("The record was thrown away by purge() before its delivery.")
             publication.purge(error, in_queue=in_queue, in_flight=in_flight)
             if publication.error is error:
@@ -173,6 +189,8 @@ class Producer(RecordProducer):
         self, topic: str | None = None, timeout: float | None = None
     ) -> ClusterMetadata:
         """The cluster's topics and their partitions, or one of them."""
+        if topic is not None:
+            topic = arguments.topic("topic", topic)
         self._check_usable()
         with self._sender.exclusive(self._deadline("list_topics()", timeout)):
             return describe_topics(self._outlet.cluster, topic)
@@ -201,6 +219,9 @@ class Producer(RecordProducer):
         Returns whether it was committed. After a time-out call it again, with the same state.
         """
         deadline = self._deadline(ProducerCall.COMPLETE.value, timeout)
+        if state is not None:
+            # A wrong type would be another state than ours, and abort the transaction.
+            state = arguments.text("state", state, may_be_blank=True)
         transactions = self._enter(ProducerCall.COMPLETE)
         is_ours = state == transactions.prepared_state
         if is_ours and self._state is not ProducerState.ABORTING:
@@ -300,12 +321,13 @@ class Producer(RecordProducer):
         except OperationTimedOutError:
             # The state says what may be called again.
             raise
-        except TxnLogError as error:
+        except Exception as raised:
+            error = unexpected(raised, call.value)
             self._fail(call, error)
-            if error.fatal and self._state is ProducerState.ABORTABLE_ERROR:
-                # Fatal for one topic or group; the producer can go on without it.
-                raise failed_transaction(error) from error
-            raise
+            told = failed_call(error, self._state)
+            if told is raised:
+                raise
+            raise told from raised
 
     def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
         transactions = self._own()
@@ -315,7 +337,7 @@ class Producer(RecordProducer):
         to = failed_state(error, self._state)
         if call is ProducerCall.COMMIT and self._is_decided():
             return
-        if to is ProducerState.ABORTABLE_ERROR and call in (ProducerCall.INIT, ProducerCall.ABORT):
+        if to is ProducerState.ABORTABLE_ERROR and call in _OUTSIDE:
             return
         self._error = error
         self._move(to)
@@ -324,7 +346,7 @@ class Producer(RecordProducer):
         """A commit that is decided stays one, whatever its finishing meets; no answer: maybe."""
         try:
             return self._own().is_committed()
-        except TxnLogError:
+        except Exception:
             return True
 
     def _end_work(self, timeout: float | None) -> None:
@@ -332,9 +354,3 @@ class Producer(RecordProducer):
             self.flush(timeout)
         elif self._state in _ABORTED_BY_CLOSE:
             self.abort_transaction(timeout)
-
-
-def _checked(position: TopicPartition) -> TopicPartition:
-    if position.partition < 0 or position.offset < 0:
-        raise ValueError(f"{position}: give a partition, and the next offset to read.")
-    return position

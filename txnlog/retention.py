@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 
 from txnlog.cluster import Cluster
-from txnlog.errors import TxnLogError
+from txnlog.failures import Failures
 from txnlog.protocol.retention import (
     FILES_MAX,
     RetentionLimits,
@@ -24,7 +24,7 @@ from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.vacuum import Doomed
 from txnlog.storage.topic_log import TopicLog
 from txnlog.topic_configs import config_value
-from txnlog.vacuum import log_left_out, topic_logs
+from txnlog.vacuum import topic_logs
 
 logger = logging.getLogger("txnlog")
 
@@ -54,19 +54,16 @@ class Retention:
         names = self._cluster.topic_names()
         self._written_ms = {name: self._written_ms.get(name, {}) for name in names}
         removed = 0
-        errors: list[TxnLogError] = []
+        failures = Failures("Retention")
         for name in names:
-            try:
+            with failures.of(f"topic {name!r}"):
                 if self._cluster.find_topic(name) is None:
                     del self._written_ms[name]
                 else:
                     removed += self.enforce(name)
-            except TxnLogError as error:
-                errors.append(error)
-        if errors:
-            if removed:
-                logger.info("Retention removed %d files, and not all it should", removed)
-            raise errors[0]
+        if failures and removed:
+            logger.info("Retention removed %d files, and not all it should", removed)
+        failures.check()
         return removed
 
     def enforce(self, topic: str) -> int:
@@ -91,13 +88,11 @@ class Retention:
     def find(self) -> list[Doomed]:
         """What would leave the topics now; commits nothing. What cannot be read is logged."""
         found: list[Doomed] = []
-        errors: list[TxnLogError] = []
-        for log in topic_logs(self._cluster, errors):
-            try:
+        # A dry run's list has no end to raise them at; each is logged.
+        failures = Failures("Dry run")
+        for log in topic_logs(self._cluster, failures):
+            with failures.of(log.name):
                 found += self._find(log)
-            except TxnLogError as error:
-                errors.append(error)
-        log_left_out(errors)
         return found
 
     def _find(self, log: TopicLog) -> list[Doomed]:

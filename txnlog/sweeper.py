@@ -1,8 +1,8 @@
 """Finishing what processes that are gone for good left behind (R73).
 
-Every long-lived process with write access looks at the shards and groups now and then. Ages count
-from when this sweeper itself first saw a thing unchanged, so nobody's wrong clock ends a healthy
-transaction (R34).
+Every long-lived process with write access looks at the shards and groups now and then. Ages are the
+time this sweeper has watched a thing unchanged, so neither another machine's wrong clock nor a
+suspend of this one ends a healthy transaction (R34).
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import logging
 import os
 import socket
 from collections.abc import Hashable
+from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from txnlog.cluster import Cluster
 from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
+from txnlog.failures import Failures
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
+from txnlog.protocol.watching import Watch
+from txnlog.storage.row_log import OffsetsLog, TransactionLog
 
 logger = logging.getLogger("txnlog")
 
@@ -31,9 +35,11 @@ class Sweeper:
     def __init__(self, cluster: Cluster, *, interval_ms: int = INTERVAL_MS) -> None:
         self._cluster = cluster
         self._interval_ms = interval_ms
-        self._first_seen_ms: dict[Hashable, int] = {}
+        self._first_seen: dict[Hashable, Watch] = {}
+        self._watch: Watch | None = None
         self._swept_ms: int | None = None
         self._refused = False
+        self._told: set[str] = set()
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
@@ -51,6 +57,9 @@ class Sweeper:
             self._refused = True
         except TxnLogError as error:
             logger.warning("Sweeping %s failed, it will be tried again: %s", self._cluster, error)
+        except Exception:
+            # A client sweeps for others: a bug there ends no call of its own user.
+            logger.exception("Sweeping %s failed, it will be tried again", self._cluster)
 
     def sweep(self) -> int:
         """One look at everything; how many transactions and entries were settled.
@@ -58,48 +67,61 @@ class Sweeper:
         A decided transaction is finished when it was there at an earlier look, an Ongoing one is
         aborted after its time-out, a pending group entry is settled after its holder's.
         """
-        seen: dict[Hashable, int] = {}
+        now_ms = self._cluster.store.clock.boot_ms()
+        before = self._watch or Watch(now_ms)
+        self._watch = before.look(now_ms=now_ms, interval_ms=self._interval_ms)
+        seen: dict[Hashable, Watch] = {}
         settled = 0
-        errors: list[TxnLogError] = []
+        failures = Failures("Sweeping")
         rows = self._rows()
         for row in rows.values():
-            try:
+            with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
-            except TxnLogError as error:
-                errors.append(error)
+        self._tell_unreadable(failures)
         for group_id, entry in self._entries():
+            if self._is_unreadable(entry.transactional_id):
+                continue
             holder = rows.get(entry.transactional_id)
             timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
-            if (
-                self._age_ms(("group", group_id, entry.producer_id, entry.version), seen)
-                < timeout_ms
-            ):
+            key = ("group", group_id, entry.producer_id, entry.version)
+            if self._watched_ms(key, seen) < timeout_ms:
                 continue
-            try:
+            # A transaction that its client has prepared: only the client ends it.
+            with failures.of(f"group {group_id!r}"), suppress(UnstableOffsetCommitError):
                 self._cluster.groups.settle(group_id, entry, by=self._name)
                 settled += 1
-            except UnstableOffsetCommitError:
-                # A transaction that its client has prepared: only the client ends it.
-                continue
-            except TxnLogError as error:
-                errors.append(error)
-        self._first_seen_ms = seen
-        if errors:
-            raise errors[0]
+        self._first_seen = seen
+        failures.check()
         return settled
 
-    def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, int]) -> int:
+    def _sweep_row(self, row: TransactionMetadata, seen: dict[Hashable, Watch]) -> int:
         is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
         if not row.state.is_prepared and not is_open:
             return 0
-        age_ms = self._age_ms(_key(row), seen)
+        watched_ms = self._watched_ms(_key(row), seen)
+        # Finishing early takes nothing from anyone, so any time that has passed counts.
+        age_ms = self._cluster.store.clock.boot_ms() - seen[_key(row)].looked_ms
         if row.state.is_prepared and age_ms >= self._interval_ms:
             self._cluster.coordinator.finish(row)
             return 1
-        if is_open and age_ms >= row.timeout_ms:
+        if is_open and watched_ms >= row.timeout_ms:
             self._cluster.coordinator.time_out(row, by=self._name)
             return 1
         return 0
+
+    def _tell_unreadable(self, failures: Failures) -> None:
+        """Rows and groups that cannot be read: each fails one sweep of this process."""
+        logs: list[TransactionLog | OffsetsLog] = [self._cluster.offsets_log()]
+        logs += [self._cluster.shard(number) for number in range(self._cluster.shards)]
+        for log in logs:
+            for key, row in log.view.rows.unreadable.items():
+                if f"{log.path}/{key}" not in self._told:
+                    self._told.add(f"{log.path}/{key}")
+                    failures.add(f"{log.path}, {key!r}", row.error)
+
+    def _is_unreadable(self, transactional_id: str) -> bool:
+        shard = self._cluster.shard(self._cluster.shard_of(transactional_id))
+        return transactional_id in shard.view.rows.unreadable
 
     def _rows(self) -> dict[str, TransactionMetadata]:
         found: dict[str, TransactionMetadata] = {}
@@ -118,10 +140,11 @@ class Sweeper:
             for entry in group.pending
         ]
 
-    def _age_ms(self, key: Hashable, seen: dict[Hashable, int]) -> int:
-        now_ms = self._cluster.store.clock.boot_ms()
-        seen[key] = self._first_seen_ms.get(key, now_ms)
-        return now_ms - seen[key]
+    def _watched_ms(self, key: Hashable, seen: dict[Hashable, Watch]) -> int:
+        """How long this sweeper has watched a thing; `seen` keeps the look that met it first."""
+        assert self._watch is not None
+        first = seen[key] = self._first_seen.get(key, self._watch)
+        return self._watch.watched_ms - first.watched_ms
 
 
 def _key(row: TransactionMetadata) -> Hashable:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txnlog.arguments import INT64_MAX, INT64_MIN
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.timestamps import candidates
 from txnlog.storage.objects import ObjectStore
@@ -49,6 +50,8 @@ def _first_in_file(
     store: ObjectStore, path: str, header: BatchHeader, timestamp_ms: int, start: int
 ) -> int | None:
     """Offset of the file's first record of that time or later, at `start` or after."""
+    # Arrow compares 64 bits; no record has a time as late, or early, as their ends.
+    wanted_us = max(INT64_MIN, min(timestamp_ms * 1000, INT64_MAX))
     records = read_batch_file(
         store,
         path,
@@ -60,7 +63,7 @@ def _first_in_file(
     )
     for batch in records:
         times_us = batch.column("timestamp").cast(pa.int64())
-        is_late = pc.fill_null(pc.greater_equal(times_us, timestamp_ms * 1000), False)
+        is_late = pc.fill_null(pc.greater_equal(times_us, wanted_us), False)
         late = np.flatnonzero(is_late.to_numpy(zero_copy_only=False))
         if len(late):
             return header.base_offset + int(batch.column("offset_delta")[int(late[0])].as_py())

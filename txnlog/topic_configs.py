@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from txnlog.arguments import shown
 from txnlog.errors import ConfigError, InvalidPartitionsError
-from txnlog.option_values import not_negative, positive
+from txnlog.option_values import not_negative, positive, positive_int, setting_text
 from txnlog.options import warn_once
 
 PARTITIONS: Final = "partitions"
@@ -42,7 +43,8 @@ def policies(name: str, value: str) -> str:
     found = sorted({part.strip().lower() for part in value.split(",")})
     if not found or not set(found) <= {"compact", "delete"}:
         raise ConfigError(
-            f"Option {name} is {value!r}: it takes delete, compact or compact,delete.", option=name
+            f"Option {name} is {shown(value)}: it takes delete, compact or compact,delete.",
+            option=name,
         )
     return ",".join(found)
 
@@ -55,7 +57,7 @@ def ratio(name: str, value: str) -> float:
         number = -1.0
     if not 0 <= number <= 1:
         raise ConfigError(
-            f"Option {name} is {value!r}: it takes a number from 0 to 1.", option=name
+            f"Option {name} is {shown(value)}: it takes a number from 0 to 1.", option=name
         )
     return number
 
@@ -93,7 +95,7 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
         ),
         TopicConfig(
             name="max.message.bytes",
-            parse=positive,
+            parse=positive_int,
             default="1048588",
             doc="Most bytes of one record, as Kafka's producer estimates them; a larger one is "
             "RecordTooLarge.",
@@ -126,7 +128,7 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
         ),
         TopicConfig(
             name="segment.bytes",
-            parse=positive,
+            parse=positive_int,
             default="134217728",
             doc="About how large the files become into which compaction merges small batches "
             "(Kafka's default is 1 GiB).",
@@ -144,8 +146,7 @@ def check_configs(given: Mapping[str, object]) -> dict[str, str]:
     for name, value in given.items():
         row = find_config(name)
         if row is not None:
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[row.name] = str(row.parse(row.name, text))
+            found[row.name] = str(row.parse(row.name, setting_text(row.name, value)))
     return found
 
 
@@ -166,7 +167,7 @@ def find_config(name: str) -> TopicConfig | None:
         )
     near = difflib.get_close_matches(lowered, TOPIC_CONFIGS, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(TOPIC_CONFIGS)}."
-    raise ConfigError(f"There is no topic configuration {name!r}. {hint}", option=name)
+    raise ConfigError(f"There is no topic configuration {shown(name)}. {hint}", option=name)
 
 
 def config_value(config: Mapping[str, str], name: str) -> float | str:

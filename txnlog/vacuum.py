@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,11 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedProtocolError,
 )
+from txnlog.failures import Failures
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
     BATCH_FILE,
+    NEVER_COMMITTED,
     RETENTION_PROPERTY,
     ROW_FILE,
     Doomed,
@@ -52,11 +54,11 @@ logger = logging.getLogger("txnlog")
 DELETED_AT_ONCE = 1_000
 
 
-def topic_logs(cluster: Cluster, errors: list[TxnLogError]) -> list[TopicLog]:
+def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
     """Every topic there is or was: a deleted one has a log, and files for a while.
 
     Other folders below the root are left alone: other tables, and damaged ones, which are logged.
-    What the store refused is added to `errors`.
+    What the store refused is added to `failures`.
     """
     found = []
     for name in cluster.topic_names():
@@ -69,17 +71,11 @@ def topic_logs(cluster: Cluster, errors: list[TxnLogError]) -> list[TopicLog]:
             logger.warning("Housekeeping leaves %s alone: %s", name, error)
             continue
         except TxnLogError as error:
-            errors.append(error)
+            failures.add(log.path, error)
             continue
         if log.log.exists and "partitions" in log.config:
             found.append(log)
     return found
-
-
-def log_left_out(errors: Iterable[TxnLogError]) -> None:
-    """Tell what a dry run could not look at: its list has no end to raise it at."""
-    for error in errors:
-        logger.warning("A dry run goes on without what could not be read: %s", error)
 
 
 @dataclass(slots=True)
@@ -133,14 +129,14 @@ class Vacuum:
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
         named = self._named()
+        is_whole = self._knows_manifests()
         found: list[Doomed] = []
-        errors: list[TxnLogError] = []
-        for table in self._tables(now_ms, age_ms, errors):
-            try:
-                found += self._doomed(table, named, now_ms, age_ms)
-            except TxnLogError as error:
-                errors.append(error)
-        log_left_out(errors)
+        # A dry run's list has no end to raise them at; each is logged.
+        failures = Failures("Dry run")
+        for table in self._tables(now_ms, age_ms, failures):
+            with failures.of(table.name):
+                doomed = self._doomed(table, named, now_ms, age_ms)
+                found += doomed if is_whole else _certain(table, doomed)
         return found
 
     def run(self) -> int:
@@ -151,49 +147,42 @@ class Vacuum:
         """
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
-        errors: list[TxnLogError] = []
-        tables = self._tables(now_ms, age_ms, errors)
+        failures = Failures("Vacuum")
+        tables = self._tables(now_ms, age_ms, failures)
         topics = [table for table in tables if isinstance(table.handle, TopicLog)]
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
         deleted = 0
         for table in rows:
             # A row's file is named by its own table only.
-            try:
+            with failures.of(table.name):
                 self._write_barrier(table.handle, age_ms)
                 deleted += self._delete(table, self._doomed(table, frozenset(), now_ms, age_ms))
-            except TxnLogError as error:
-                errors.append(error)
-        try:
-            deleted += self._run_topics(topics, now_ms, age_ms, errors)
-        except TxnLogError as error:
-            errors.append(error)
-        if errors:
-            raise errors[0]
+        with failures.of("manifests"):
+            deleted += self._run_topics(topics, now_ms, age_ms, failures)
+        failures.check()
         return deleted
 
     def _run_topics(
-        self, topics: Sequence[_Table], now_ms: int, age_ms: int, errors: list[TxnLogError]
+        self, topics: Sequence[_Table], now_ms: int, age_ms: int, failures: Failures
     ) -> int:
         """After the listing: barriers in all logs, the manifests, then table by table."""
         behind_barrier = []
         for table in topics:
-            try:
+            with failures.of(table.name):
                 self._write_barrier(table.handle, age_ms)
                 behind_barrier.append(table)
-            except TxnLogError as error:
-                errors.append(error)
         if not behind_barrier:
             return 0
         for number in range(self._cluster.shards):
             shard = self._cluster.shard(number)
             self._write_barrier(shard, age_ms)
         named = self._named()
+        is_whole = self._knows_manifests()
         deleted = 0
         for table in behind_barrier:
-            try:
-                deleted += self._delete(table, self._doomed(table, named, now_ms, age_ms))
-            except TxnLogError as error:
-                errors.append(error)
+            with failures.of(table.name):
+                doomed = self._doomed(table, named, now_ms, age_ms)
+                deleted += self._delete(table, doomed if is_whole else _certain(table, doomed))
         return deleted
 
     # -- looks -----------------------------------------------------------------------------------
@@ -208,23 +197,20 @@ class Vacuum:
             self._wanted_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
         )
 
-    def _tables(self, now_ms: int, age_ms: int, errors: list[TxnLogError]) -> list[_Table]:
+    def _tables(self, now_ms: int, age_ms: int, failures: Failures) -> list[_Table]:
         """Tables with files that are worth the barriers."""
         cluster = self._cluster
         handles: list[Handle] = [
-            *topic_logs(cluster, errors),
+            *topic_logs(cluster, failures),
             *(cluster.shard(number) for number in range(cluster.shards)),
             cluster.offsets_log(),
         ]
         found = []
         for handle in handles:
-            try:
+            with failures.of(handle.path):
                 table = self._table(handle, now_ms, age_ms)
-            except TxnLogError as error:
-                errors.append(error)
-                continue
-            if table.old:
-                found.append(table)
+                if table.old:
+                    found.append(table)
         return found
 
     def _table(self, handle: Handle, now_ms: int, age_ms: int) -> _Table:
@@ -251,6 +237,18 @@ class Vacuum:
             for row in shard.view.rows.values():
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
         return named
+
+    def _knows_manifests(self) -> bool:
+        """Whether every state row can be read: one that cannot may name staged files."""
+        shards = map(self._cluster.shard, range(self._cluster.shards))
+        unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
+        if unreadable:
+            logger.warning(
+                "Vacuum keeps files of topics that no commit names: the state rows of %s cannot be "
+                "read, and may name them. See `txnlog transactions list`.",
+                ", ".join(map(repr, sorted(unreadable))),
+            )
+        return not unreadable
 
     def _doomed(
         self, table: _Table, named: Collection[tuple[str, str]], now_ms: int, age_ms: int
@@ -302,3 +300,9 @@ class Vacuum:
                 done = start + len(some)
                 logger.info("Vacuum of %s: %d of %d files deleted", table.name, done, len(doomed))
         return len(doomed)
+
+
+def _certain(table: _Table, doomed: Sequence[Doomed]) -> list[Doomed]:
+    """Without those of a topic that a manifest may name: what was removed had its commit."""
+    is_topic = isinstance(table.handle, TopicLog)
+    return [item for item in doomed if not is_topic or item.reason != NEVER_COMMITTED]

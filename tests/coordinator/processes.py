@@ -123,7 +123,7 @@ def position(cluster: Cluster) -> int:
 def recover(shared: SharedMemory, *, settings: LogSettings = PLAIN) -> Cluster:
     """Let a sweeper of a new process settle everything; no other traffic (R73)."""
     cluster = process(shared, settings=settings)
-    sweeper = Sweeper(cluster)
+    sweeper = Sweeper(cluster, interval_ms=2 * MINUTE_MS)
     for _ in range(3):
         sweeper.sweep()
         shared.clock.advance_ms(2 * MINUTE_MS)

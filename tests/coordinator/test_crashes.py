@@ -234,7 +234,7 @@ def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred]) -> No
         decided = None
         for second in range(60):
             helper = process(shared)
-            sweeper = Sweeper(helper)
+            sweeper = Sweeper(helper, interval_ms=120_000)
             sweeper.sweep()
             shared.clock.advance_ms(120_000)
             with planned(helper, {second: Fault.CRASH_AFTER}):
@@ -259,7 +259,7 @@ def take_over(other: Cluster) -> None:
 
 
 def sweep(other: Cluster) -> None:
-    sweeper = Sweeper(other)
+    sweeper = Sweeper(other, interval_ms=120_000)
     sweeper.sweep()
     faults(other).clock.sleep_ms(120_000)
     sweeper.sweep()

@@ -36,6 +36,7 @@ from txnlog.sweeper import Sweeper
 
 GROUP = "readers"
 TIMEOUT_MS = 60_000
+SWEEP_MS = 31_000
 STATES = ("PREPARE_", "COMPLETE_")
 
 
@@ -95,7 +96,9 @@ class Interpreter:
                         _row(cluster, name), reading=Reading.begin(cluster.store.clock)
                     )
                 case "sweep", []:
-                    sweeper = self._sweepers.setdefault(cluster, Sweeper(cluster))
+                    sweeper = self._sweepers.setdefault(
+                        cluster, Sweeper(cluster, interval_ms=SWEEP_MS)
+                    )
                     return f"settles {sweeper.sweep()}"
                 case "fetch", [group]:
                     return f"finds {cluster.groups.fetch(group) or 'nothing'}"

@@ -17,7 +17,14 @@ from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.one_off import commit_one_off
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+)
 from txnlog.protocol.topics import TopicCommit, marker_app_id
 from txnlog.storage.checkpoints import create_checkpoint
 from txnlog.storage.delta_log import LogSettings
@@ -227,6 +234,21 @@ def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Pa
             path.rename(kept / path.name)
         cluster = Cluster.open(str(root), settings=LogSettings(checkpoint_mode="off"))
         topic = cluster.topic("t")
+
+
+def test_readers_txn_version_same_as_ours(cluster: Cluster) -> None:
+    """A batch write's txnAppId is Delta's: other writers' tools look for it there (R36)."""
+    topics = [cluster.create_topic(name, partitions=1) for name in ("events", "more")]
+    for version, among in ((3, topics), (4, topics[:1])):
+        batches = [stage(cluster, topic, 0, [b"x"]) for topic in among]
+        app = AppTransaction(app_id="nightly", version=version)
+        assert commit_one_off(cluster, batches, Owner(run_id="r"), app=app, phases=None)
+    for checkpointed in (False, True):
+        for topic, version in zip(topics, (4, 3), strict=True):
+            if checkpointed:
+                create_checkpoint(cluster.store, topic.path, trust_ms=TRUST_MS)
+            folder = cluster.store.local_path(topic.path)
+            assert DeltaTable(str(folder)).transaction_version("nightly") == version
 
 
 def read_by_delta_rs(table: Path) -> tuple[object, ...]:

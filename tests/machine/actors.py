@@ -125,9 +125,11 @@ class Writer(Actor):
         return not self.is_dead and self.made._state in (S.IN_TRANSACTION, S.IDLE)
 
     def begin(self) -> None:
+        # After a pause it looks whether it has its id still: that may fail as any call.
         if not self.is_dead and self.made._state is S.READY:
-            self.txn = self.world.auditor.begin(is_whole=self.kind.how == "deferred")
-            self.made.begin_transaction()
+            self.txn = None
+            if self.call(self.made.begin_transaction) == "done":
+                self.txn = self.world.auditor.begin(is_whole=self.kind.how == "deferred")
 
     def produce(
         self, topic: str, partition: int, copy_of: tuple[str, tuple[str, int], int] | None = None

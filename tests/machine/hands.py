@@ -29,7 +29,7 @@ class Hand:
     def __init__(self, world: World, number: int) -> None:
         self.process = world.process(number)
         self.cluster = self.process.open()
-        self.sweeper = Sweeper(self.cluster)
+        self.sweeper = Sweeper(self.cluster, interval_ms=70_000)
         self.keeper = Housekeeper(self.cluster, KEEPING)
         self.admin = AdminClient({}, cluster=self.cluster)
         self.compactor = Compactor(self.cluster)

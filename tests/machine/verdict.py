@@ -22,7 +22,7 @@ def settle(world: World, ids: Sequence[str], *warm: Cluster) -> None:
         row = cluster.coordinator.describe(name)
         if row is not None and row.pending.prepared_by_client:
             cluster.coordinator.init_producer_id(name, Owner(run_id="heir"))
-    sweeper = Sweeper(cluster)
+    sweeper = Sweeper(cluster, interval_ms=120_000)
     for _ in range(3):
         sweeper.sweep()
         world.shared.clock.advance_ms(120_000)

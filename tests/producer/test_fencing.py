@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import position, process, recover
+from tests.coordinator.processes import (
+    ERRORS,
+    outcome_of,
+    planned,
+    position,
+    process,
+    recover,
+)
 from tests.producer.worlds import (
     BOTH,
     cluster_of,
@@ -22,10 +29,13 @@ from txnlog.errors import (
     ProducerFencedError,
     TxnLogError,
 )
+from txnlog.producer import Producer
 from txnlog.protocol.transitions import prepare_expire
 from txnlog.sweeper import Sweeper
-from txnlog.testing.faults import Fault
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
+
+WEEK_MS = 7 * 86_400_000
 
 
 @BOTH
@@ -58,7 +68,7 @@ def test_eager_transaction_that_timed_out_says_so_and_can_be_aborted() -> None:
     made.begin_transaction()
     made.produce("orders", "late")
     made.flush()
-    sweeper = Sweeper(process(shared))
+    sweeper = Sweeper(process(shared), interval_ms=61_000)
     sweeper.sweep()
     shared.clock.advance_ms(61_000)
     sweeper.sweep()
@@ -117,21 +127,166 @@ def test_producer_whose_expired_id_has_a_new_owner_is_fenced(publish: str) -> No
     sleeper = started(shared, publish)
     expire(shared)
     heir = started(shared, publish)
-    sleeper.begin_transaction()
-    sleeper.produce("orders", "sleeper")
     with pytest.raises(ProducerFencedError):
-        sleeper.commit_transaction()
+        sleeper.begin_transaction()
     with heir.transaction():
         heir.produce("orders", "heir")
     assert values(process(shared), "orders") == ["heir"]
 
 
-def expire(shared) -> None:
+def expire(shared: SharedMemory) -> None:
     """What housekeeping does with an id that was idle for transactional.id.expiration.ms."""
+    shared.clock.advance_ms(WEEK_MS)
     cluster = process(shared)
-    cluster.shard(cluster.shard_of("tx")).transition(
-        "tx", lambda row: prepare_expire(row, now_ms=shared.clock.now_ms())
+    shard = cluster.shard(cluster.shard_of("tx"))
+    left = shard.transition("tx", lambda row: prepare_expire(row, now_ms=shared.clock.now_ms()))
+    assert left is None
+
+
+def begun(shared: SharedMemory, publish: str, value: str) -> Producer:
+    """A producer with a transaction of which only the producer knows yet."""
+    made = started(shared, publish)
+    made.begin_transaction()
+    made.produce("orders", value, partition=0)
+    return made
+
+
+@BOTH
+def test_zombie_whose_id_expired_does_not_commit_what_it_began_before_it_was_fenced(
+    publish: str,
+) -> None:
+    """A missing row says nothing of who had it: the successor has done the work again. Until the
+    zombie begins anew, and so reads its positions again, it takes the id from nobody (R35, R44).
+    """
+    shared = world()
+    zombie = begun(shared, publish, "twice")
+    heir = started(shared, publish)
+    with heir.transaction():
+        heir.produce("orders", "once")
+    expire(shared)
+    with pytest.raises(TxnLogError, match="expired") as told:
+        zombie.commit_transaction()
+    assert (told.value.abortable, told.value.fatal) == (True, False)
+    zombie.abort_transaction()
+    with heir.transaction():
+        heir.produce("orders", "next")
+    assert sorted(values(process(shared), "orders")) == ["next", "once"]
+    with pytest.raises(ProducerFencedError):
+        zombie.begin_transaction()
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_transaction_that_was_open_while_its_id_expired_is_aborted_and_the_next_one_commits(
+    publish: str,
+) -> None:
+    """Nobody else had the id, which nobody can know: the producer aborts and goes on (R8, R35)."""
+    shared = world()
+    made = begun(shared, publish, "lost")
+    expire(shared)
+    made.flush()
+    with pytest.raises(TxnLogError, match="expired"):
+        made.commit_transaction()
+    made.abort_transaction()
+    with made.transaction():
+        made.produce("orders", "next")
+    assert values(process(shared), "orders") == ["next"]
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_commit_that_others_finished_is_not_published_again_after_its_id_expired(
+    publish: str,
+) -> None:
+    """Decided, finished by a sweeper, expired, and only then repeated: a missing row is no "never
+    was" (R35, R36, R41).
+    """
+    shared = world()
+    made = begun(shared, publish, "once")
+    made.send_offsets_to_transaction(input_at(5), group())
+    store = cluster_of(made).store
+    marker = ("put", "orders/_delta_log")
+    store.plan = lambda verb, path: (
+        Fault.FAIL_BEFORE if (verb, path.rpartition("/")[0]) == marker else Fault.NONE
     )
+    # An eager transaction's data must get through, which is put there as well.
+    if publish == "eager":
+        store.plan = lambda verb, path: Fault.NONE
+        made.flush()
+        store.plan = lambda verb, path: (
+            Fault.FAIL_BEFORE if (verb, path.rpartition("/")[0]) == marker else Fault.NONE
+        )
+    with pytest.raises(OperationTimedOutError):
+        made.commit_transaction(timeout=40)
+    store.plan = lambda verb, path: Fault.NONE
+    recover(shared)
+    assert values(process(shared), "orders") == ["once"]
+    expire(shared)
+    made.commit_transaction()
+    assert values(process(shared), "orders") == ["once"]
+    with made.transaction():
+        made.produce("orders", "next", partition=0)
+    assert values(process(shared), "orders") == ["once", "next"]
+    assert position(process(shared)) == 5
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_commit_without_reply_whose_id_expired_says_that_its_outcome_is_lost(publish: str) -> None:
+    """It may have landed, and been finished, before the row went (R35, R41, R63)."""
+    shared = world()
+    made = begun(shared, publish, "once")
+    made.flush()
+    store = cluster_of(made).store
+    store.plan = lambda verb, path: (
+        Fault.LOSE_REPLY if "__transaction_state" in path else Fault.NONE
+    )
+    with pytest.raises(OperationTimedOutError):
+        made.commit_transaction(timeout=40)
+    store.plan = lambda verb, path: Fault.NONE
+    recover(shared)
+    expire(shared)
+    with pytest.raises(OutcomeLostError, match="got no reply"):
+        made.commit_transaction()
+    assert values(process(shared), "orders") == ["once"]
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_prepared_transaction_ended_by_an_heir_whose_id_expired_is_not_told_as_aborted(
+    publish: str,
+) -> None:
+    """The heir has asked the outside database, and committed (R35, R41)."""
+    shared = world()
+    made = begun(shared, publish, "once")
+    state = made.prepare_transaction()
+    heir = producer(shared, "tx", publish)
+    heir.init_transactions(keep_prepared=True)
+    assert heir.complete_transaction(state)
+    expire(shared)
+    with pytest.raises(OutcomeLostError, match="another process ended it"):
+        made.complete_transaction(state)
+    assert values(process(shared), "orders") == ["once"]
+
+
+@BOTH
+def test_begin_after_an_expiry_survives_faults_at_every_call(publish: str) -> None:
+    """begin writes nothing else, so this is its only chance to fail (R28, R41)."""
+    for fault in (*ERRORS, Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+        for number in range(12):
+            shared = world()
+            made = started(shared, publish)
+            expire(shared)
+            with planned(cluster_of(made), {number: fault}):
+                outcome = outcome_of(made.begin_transaction)
+            shared.land_late()
+            assert outcome in ("done", "crashed"), (fault, number)
+            if outcome == "crashed":
+                made = started(shared, publish)
+                made.begin_transaction()
+            made.produce("orders", "after")
+            made.commit_transaction()
+            assert values(process(shared), "orders") == ["after"]
 
 
 def test_producer_overtaken_while_its_commit_is_finished_does_not_go_on_as_the_heir() -> None:

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import position, process, recover, state_of
-from tests.producer.worlds import BOTH, GROUP, Reports, group, input_at, producer, values, world
+from tests.coordinator.processes import (
+    CRASHES,
+    outcome_of,
+    planned,
+    position,
+    process,
+    recover,
+    state_of,
+)
+from tests.producer.worlds import (
+    BOTH,
+    GROUP,
+    Reports,
+    cluster_of,
+    group,
+    input_at,
+    producer,
+    values,
+    world,
+)
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError, UnstableOffsetCommitError
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
@@ -177,3 +195,40 @@ def test_block_that_prepares_is_left_prepared() -> None:
     made.complete_transaction(state)
     made.poll()
     assert len(reports.offsets) == 1
+
+
+@BOTH
+def test_prepared_transaction_of_a_dead_owner_has_its_offsets_whatever_write_it_died_at(
+    publish: str,
+) -> None:
+    """The row says that everything can be published, so entries in the group rows come before it:
+    else the database's yes commits the output, and the input is read again (R45, R36).
+    """
+
+    def opened(shared: SharedMemory) -> Producer:
+        made = producer(shared, "tx", publish)
+        made.init_transactions()
+        made.begin_transaction()
+        made.produce("orders", "a", partition=0)
+        made.send_offsets_to_transaction(input_at(5), group())
+        return made
+
+    made = opened(world())
+    with planned(cluster_of(made), {}) as dry:
+        made.prepare_transaction()
+    kept = 0
+    for number in range(dry.calls):
+        for crash in CRASHES:
+            shared = world()
+            dying = opened(shared)
+            with planned(cluster_of(dying), {number: crash}):
+                assert outcome_of(dying.prepare_transaction) == "crashed"
+            heir = producer(shared, "tx", publish)
+            heir.init_transactions(keep_prepared=True)
+            state = heir.prepared_state
+            if state is not None:
+                kept += 1
+                assert heir.complete_transaction(state)
+            assert position(process(shared)) == (0 if state is None else 5), (number, crash)
+            assert values(process(shared), "orders") == ([] if state is None else ["a"])
+    assert kept >= 1

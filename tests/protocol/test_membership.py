@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from tests.protocol.group_row import REBALANCE_MS, Row, a_member, partitions_of
+from tests.protocol.group_row import REBALANCE_MS, SESSION_MS, Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.protocol.membership import (
     Sightings,
@@ -100,8 +100,9 @@ def test_member_that_beat_since_the_look_is_spared() -> None:
     row.join("a")
     row.join("b")
     row.join("a", released=1)
-    seen = Sightings().look(row.now, now_ms=0).look(row.now, now_ms=999)
-    seen = seen.look(row.now, now_ms=1_000)
+    seen = Sightings()
+    for now_ms in (0, 500, 1_000):
+        seen = seen.look(row.now, now_ms=now_ms)
     assert seen.overdue(row.now) == {"a", "b"}
     row.beat("b", Sightings())
     assert not row.beat("a", seen, beat=False)
@@ -113,8 +114,23 @@ def test_observer_that_was_suspended_expels_nobody_for_it() -> None:
     row = Row()
     row.join("a")
     row.join("b")
-    seen = Sightings().look(row.now, now_ms=0).look(row.now, now_ms=3_600_000)
-    assert seen.overdue(row.now) == set()
+    for away_ms in (SESSION_MS // 2, SESSION_MS - 1, SESSION_MS, 3_600_000):
+        seen = Sightings()
+        for now_ms in (0, 300, 300 + away_ms, 400 + away_ms):
+            seen = seen.look(row.now, now_ms=now_ms)
+            assert seen.overdue(row.now) == set(), away_ms
+
+
+def test_observer_that_seldom_looks_expels_the_dead_all_the_same() -> None:
+    """A housekeeper looks every ten seconds; sessions may be of six (R48)."""
+    row = Row()
+    row.join("a")
+    row.join("b")
+    seen = Sightings()
+    for number in range(4):
+        assert seen.overdue(row.now) == set()
+        seen = seen.look(row.now, now_ms=number * 2 * SESSION_MS)
+    assert seen.overdue(row.now) == {"a", "b"}
 
 
 def test_member_that_does_not_let_go_is_expelled() -> None:

@@ -48,6 +48,23 @@ def test_two_drivers_on_one_checkpoint_one_commits_the_other_is_told(
     lab.check(3 * BATCH)
 
 
+def test_second_driver_under_another_id_fences_the_first(
+    lab: Lab, failpoint: Failpoint, second_driver: Driver
+) -> None:
+    """Each id has a row of its own: both committed the batch that both had staged (R54, R58)."""
+    lab.feed(0, 3 * BATCH)
+    failpoint.set("prepare_commit.before@2:pause")
+    first = lab.start(batch_records=BATCH, transactional_id="before")
+    failpoint.await_hits(2)
+    error = second_driver.run("stream", lab.root, checkpoint=lab.checkpoint, batch_records=BATCH)
+    assert error is None
+    failpoint.clear()
+    with pytest.raises(StreamingQueryException, match="ProducerFencedError") as failure:
+        pipeline.run(first)
+    assert "the query was started under transactional.id" in str(failure.value)
+    lab.check(3 * BATCH)
+
+
 @pytest.mark.parametrize(
     ("batches", "refused"), [(1, "CONCURRENT_STREAM_LOG_UPDATE"), (3, "CheckpointError")]
 )

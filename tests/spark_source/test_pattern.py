@@ -10,7 +10,8 @@ from spark_source.batch import batch_reader
 from spark_source.schema import spark_schema
 from tests.spark_source.stream_steps import next_end, positions, reader_of, values
 from txnlog import options as options_module
-from txnlog.errors import ConfigError, DataLossError
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError, CorruptLogError, DataLossError
 from txnlog.storage.log_files import commit_path
 from txnlog.storage.objects import ObjectStore
 
@@ -151,3 +152,60 @@ def test_pattern_of_a_batch_reads_what_matches_or_nothing(topics) -> None:
             {"path": topics.root, "subscribePattern": pattern}, spark_schema(include_headers=False)
         )
         assert len(reader.partitions()) == count
+
+
+def damaged(topics, name: str) -> None:
+    topics.create(name)
+    topics.append(name, 0, [b"lost"])
+    topics.cluster.store.put(commit_path(name, 1), b'{"add": {"pa')
+
+
+def forget(reader) -> None:
+    """As a new process: one that has read the log before does not read it again."""
+    Cluster.cached(reader._settings.options.root, {})._topics.clear()
+
+
+def test_pattern_reads_on_beside_a_damaged_topic_that_it_has_not_read(topics, caplog) -> None:
+    """One damaged topic among a thousand kept the query from starting (R37)."""
+    topics.create("orders.eu")
+    topics.append("orders.eu", 0, [b"a"])
+    damaged(topics, "orders.us")
+    options_module._warned.clear()
+    reader = pattern_of(topics)
+    forget(reader)
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        end = next_end(reader, {})
+        assert values(reader, {}, end) == [b"a"]
+        assert next_end(reader, end) == end
+    assert positions(end) == {"orders.eu": {"0": 1}}
+    assert caplog.text.count("orders.us matches subscribePattern, cannot be read") == 1
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_damaged_topic_that_was_read_does_not_pass_for_deleted(topics, lenient: str) -> None:
+    """Its position would be forgotten, and all of it read again once it is restored (R60)."""
+    topics.create("orders.eu")
+    topics.create("orders.us")
+    reader = pattern_of(topics, failOnDataLoss=lenient)
+    end = next_end(reader, {})
+    topics.cluster.store.put(commit_path("orders.us", 1), b'{"add": {"pa')
+    with pytest.raises(CorruptLogError, match=r"orders\.us/_delta_log"):
+        next_end(pattern_of(topics, failOnDataLoss=lenient), end)
+
+
+def test_batch_of_a_pattern_is_short_of_no_topic_unasked(topics) -> None:
+    """A table without the rows of one topic looks like any other (R60)."""
+    topics.create("orders.eu")
+    topics.append("orders.eu", 0, [b"a"])
+    damaged(topics, "orders.us")
+
+    def read(**options: str) -> list[bytes | None]:
+        settings = {"path": topics.root, "subscribePattern": r"orders\..*", **options}
+        reader = batch_reader(settings, spark_schema(include_headers=False))
+        forget(reader)
+        found = [batch for p in reader.partitions() for batch in reader.read(p)]
+        return [value for batch in found for value in batch.column("value").to_pylist()]
+
+    with pytest.raises(CorruptLogError, match=r"orders\.us"):
+        read()
+    assert read(failOnDataLoss="false") == [b"a"]

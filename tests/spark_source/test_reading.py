@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+import txnlog.cluster
 from spark_source import reading
 from spark_source.planning import PartitionRange, plan_ranges
 from spark_source.reading import BATCH_BYTES, BATCH_ROWS, read_ranges
@@ -160,7 +162,7 @@ def test_truncated_and_missing_files_name_the_file(topics) -> None:
         read(topics, 0, 10)
 
 
-def test_task_without_the_root_says_so_and_makes_none(topics) -> None:
+def test_task_without_the_root_names_its_host_and_makes_none(topics, monkeypatch) -> None:
     """A disk that a worker has not mounted: an empty folder there would hide what is wrong."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
@@ -168,9 +170,18 @@ def test_task_without_the_root_says_so_and_makes_none(topics) -> None:
     task = reader.partitions({}, next_end(reader, {}))[0]
     root = Path(topics.root)
     root.rename(root.with_name("elsewhere"))
-    with pytest.raises(ConfigError, match=f"There is no folder {root}. Check the path"):
+    host = f"Host {socket.gethostname()}"
+    monkeypatch.setattr(txnlog.cluster, "_CACHE", {})
+    with pytest.raises(ConfigError, match=f"{host}: There is no folder {root}. Check the path"):
         list(reader.read(task))
     assert not root.exists()
+    root.mkdir()
+    with pytest.raises(ConfigError, match=f"{host}: There is no txnlog cluster"):
+        list(reader.read(task))
+    assert not list(root.iterdir())
+    Cluster.open(str(root), create=True)
+    with pytest.raises(ConfigError, match=f"{host} has cluster .* the driver has cluster"):
+        list(reader.read(task))
 
 
 def test_schema_of_the_user_other_than_ours_is_refused() -> None:

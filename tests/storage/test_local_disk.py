@@ -18,7 +18,7 @@ from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.metadata import Owner
 from txnlog.storage import local_disk
 from txnlog.storage.delta_log import DeltaLog
-from txnlog.storage.local_disk import LocalDisk
+from txnlog.storage.local_disk import IrregularFileError, LocalDisk
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.topic_log import TopicView
 
@@ -144,10 +144,12 @@ def test_path_that_leaves_the_root_is_refused(disk: LocalDisk, path: str) -> Non
             call()
 
 
-def test_get_of_a_folder_is_not_found(disk: LocalDisk) -> None:
-    """An object store has no folders."""
+def test_get_of_a_folder_is_an_error_and_not_an_absence(disk: LocalDisk) -> None:
+    """A folder in the place of a commit holds its slot: a reader that took it for absent would
+    believe that the log ends there.
+    """
     disk.put("a/b", b"")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(IrregularFileError, match="a folder"):
         disk.get("a")
 
 

@@ -17,6 +17,7 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedStoreError,
 )
+from txnlog.storage.local_disk import NothingWrittenOSError
 from txnlog.storage.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
@@ -181,8 +182,16 @@ def test_errors_of_the_store_become_typed_and_name_the_path(
 
     for verb in ("put", "get"):
         monkeypatch.setattr(f"txnlog.storage.objects.obstore.{verb}", fail)
-    for verb in ("put", "put_new", "put_if_absent", "get", "open_writer"):
-        monkeypatch.setattr(f"txnlog.storage.local_disk.LocalDisk.{verb}", fail)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        # A local disk says so where a put failed before its file had a name.
+        if expected is StorePermissionError:
+            raise NothingWrittenOSError(errno.EACCES, str(raised)) from raised
+        raise raised
+
+    monkeypatch.setattr("txnlog.storage.local_disk.LocalDisk.get", fail)
+    for verb in ("put", "put_new", "put_if_absent", "open_writer"):
+        monkeypatch.setattr(f"txnlog.storage.local_disk.LocalDisk.{verb}", refuse)
     for call in (
         lambda: store.put("t/x", b""),
         lambda: store.put_new("t/x", b""),

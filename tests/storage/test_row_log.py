@@ -151,8 +151,10 @@ def test_row_that_cannot_be_read_is_refused_and_names_the_commit(
     add = row_add(row.path, values, size_bytes=1, now_ms=0)
     plant(log.log, [add])
     for stale in (reader, TransactionLog(store, 0, settings=OFF)):
-        with pytest.raises(CorruptLogError, match=commit_path(TABLE, 2)):
-            stale.refresh()
+        stale.refresh()
+        for ask in (stale.row, stale.view.rows.get, stale.view.rows.__getitem__):
+            with pytest.raises(CorruptLogError, match=commit_path(TABLE, 2)):
+                ask("tx")
 
 
 def test_no_permission_for_the_state_is_told_as_such(store: ObjectStore) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txnlog.admin import groups, topics, transactions
+from txnlog import arguments
+from txnlog.admin import groups, state_rows, topics, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     ConfigEntry,
@@ -34,13 +35,24 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from txnlog.admin.requests import (
+    config_resource,
+    group_partitions,
+    new_count,
+    new_topic,
+    of_kind,
+    offset_specs,
+    transaction_or_spec,
+)
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
 from txnlog.consuming.lookups import describe_topics
-from txnlog.errors import TxnLogError
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
+from txnlog.storage.objects import ObjectStore
+from txnlog.verifying.report import Progress, Verification, VerifySettings, no_progress
+from txnlog.verifying.verifier import verify
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -88,42 +100,58 @@ class AdminClient:
 
         Errors: TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, ConfigError.
         """
+        validate_only = arguments.flag("validate_only", validate_only)
+        new = {topic.topic: topic for topic in arguments.each("new_topics", new_topics, new_topic)}
         cluster = self._open(create=not validate_only)
-        new = {topic.topic: topic for topic in new_topics}
         return _each(
             new, lambda name: topics.create_topic(cluster, new[name], validate_only=validate_only)
         )
 
-    def delete_topics(self, names: Iterable[str]) -> Futures[str, None]:
-        """Delete topics. One that is created again goes on at the old offsets (R71)."""
-        return _each(names, self.cluster.delete_topic)
+    def delete_topics(self, names: Iterable[str], *, force: bool = False) -> Futures[str, None]:
+        """Delete topics. One that is created again goes on at the old offsets (R71).
+
+        `force` also deletes those whose log is damaged; see Cluster.delete_topic.
+        Errors: UnknownTopicOrPartitionError, CorruptLogError.
+        """
+        by_force = arguments.flag("force", force)
+        return _each(
+            arguments.each("names", names, arguments.text),
+            lambda name: self.cluster.delete_topic(name, force=by_force),
+        )
 
     def create_partitions(self, new_partitions: Sequence[NewPartitions]) -> Futures[str, None]:
         """Add partitions to topics. Errors: InvalidPartitionsError."""
-        counts = {new.topic: new.new_total_count for new in new_partitions}
+        checked = arguments.each("new_partitions", new_partitions, new_count)
+        counts = {new.topic: new.new_total_count for new in checked}
         return _each(
             counts, lambda name: topics.create_partitions(self.cluster, name, counts[name])
         )
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The cluster's topics and their partitions, or one of them."""
+        if topic is not None:
+            topic = arguments.topic("topic", topic)
+        arguments.timeout_s("timeout", timeout)
         return describe_topics(self.cluster, topic)
 
     def describe_topics(self, names: Iterable[str]) -> Futures[str, TopicDescription]:
         """Topics with the log start, last stable offset and end of each partition."""
-        return _each(names, lambda name: topics.describe_topic(self.cluster, name))
+        checked = arguments.each("names", names, arguments.text)
+        return _each(checked, lambda name: topics.describe_topic(self.cluster, name))
 
     def describe_configs(
         self, resources: Iterable[ConfigResource]
     ) -> Futures[ConfigResource, dict[str, ConfigEntry]]:
         """Every configuration of topics, with defaults. See txnlog.topic_configs."""
-        return _each(resources, lambda resource: topics.describe_configs(self.cluster, resource))
+        checked = arguments.each("resources", resources, config_resource)
+        return _each(checked, lambda resource: topics.describe_configs(self.cluster, resource))
 
     def incremental_alter_configs(
         self, resources: Iterable[ConfigResource]
     ) -> Futures[ConfigResource, None]:
         """Change the configurations that are named, per topic all or none. Errors: ConfigError."""
-        return _each(resources, lambda resource: topics.alter_configs(self.cluster, resource))
+        checked = arguments.each("resources", resources, config_resource)
+        return _each(checked, lambda resource: topics.alter_configs(self.cluster, resource))
 
     def delete_records(
         self, partitions: Sequence[TopicPartition]
@@ -140,7 +168,7 @@ class AdminClient:
             found = topics.delete_records(self.cluster, asked.topic, before)
             return DeletedRecords(found[asked.partition])
 
-        return _each(partitions, delete)
+        return _each(arguments.topic_partitions("partitions", partitions), delete)
 
     def list_offsets(
         self,
@@ -149,11 +177,13 @@ class AdminClient:
         isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> Futures[TopicPartition, ListOffsetsResultInfo]:
         """Earliest, latest, or by timestamp. (Kafka's default isolation is READ_UNCOMMITTED.)"""
+        arguments.one_of("isolation_level", isolation_level, IsolationLevel)
         read_committed = isolation_level is IsolationLevel.READ_COMMITTED
+        specs = offset_specs("topic_partition_offsets", topic_partition_offsets)
         return _each(
-            topic_partition_offsets,
+            specs,
             lambda asked: topics.list_offset(
-                self.cluster, asked, topic_partition_offsets[asked], read_committed=read_committed
+                self.cluster, asked, specs[asked], read_committed=read_committed
             ),
         )
 
@@ -168,13 +198,20 @@ class AdminClient:
         transactional_id_pattern: str | None = None,
     ) -> Future[list[TransactionListing]]:
         """Transactional ids that match every filter; `duration_ms`: open for longer than that."""
+        wanted = arguments.each("states", states, of_kind(TransactionState))
+        ids = arguments.each("producer_ids", producer_ids, arguments.integer)
+        duration_ms = arguments.integer("duration_ms", duration_ms)
+        name = "transactional_id_pattern"
+        pattern = transactional_id_pattern
+        if pattern is not None:
+            pattern = arguments.text(name, pattern, may_be_blank=True)
         return _one(
             lambda: transactions.list_transactions(
                 self.cluster,
-                states=states,
-                producer_ids=producer_ids,
+                states=wanted,
+                producer_ids=ids,
                 duration_ms=duration_ms,
-                pattern=transactional_id_pattern,
+                pattern=pattern,
             )
         )
 
@@ -185,16 +222,15 @@ class AdminClient:
 
         Errors: TransactionalIdNotFoundError.
         """
-        return _each(
-            transactional_ids, lambda name: transactions.describe_transaction(self.cluster, name)
-        )
+        ids = arguments.each("transactional_ids", transactional_ids, arguments.identifier)
+        return _each(ids, lambda name: transactions.describe_transaction(self.cluster, name))
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> Futures[TopicPartition, list[ProducerState]]:
         """The producers that partitions know, and what they have open there."""
         return _each(
-            partitions,
+            arguments.topic_partitions("partitions", partitions),
             lambda p: transactions.describe_producers(self.cluster, p.topic, p.partition),
         )
 
@@ -207,13 +243,14 @@ class AdminClient:
         Errors: TransactionalIdNotFoundError, InvalidTxnStateError when it has committed.
         """
 
+        why = arguments.text("reason", reason, may_be_blank=True)
+        what = transaction_or_spec("transaction", transaction)
+
         def abort() -> None:
-            if isinstance(transaction, str):
-                transactions.abort_transaction(
-                    self.cluster, transaction, by=self._by, reason=reason
-                )
+            if isinstance(what, str):
+                transactions.abort_transaction(self.cluster, what, by=self._by, reason=why)
             else:
-                transactions.abort_hanging(self.cluster, transaction, by=self._by, reason=reason)
+                transactions.abort_hanging(self.cluster, what, by=self._by, reason=why)
 
         return _one(abort)
 
@@ -224,11 +261,21 @@ class AdminClient:
 
         Errors: TransactionalIdNotFoundError.
         """
+        why = arguments.text("reason", reason, may_be_blank=True)
         return _each(
-            transactional_ids,
-            lambda name: transactions.fence_producers(
-                self.cluster, name, by=self._by, reason=reason
-            ),
+            arguments.each("transactional_ids", transactional_ids, arguments.identifier),
+            lambda name: transactions.fence_producers(self.cluster, name, by=self._by, reason=why),
+        )
+
+    def delete_transactions(self, transactional_ids: Iterable[str]) -> Futures[str, None]:
+        """Give up state rows that cannot be read, with what they have undecided or unpublished.
+
+        See state_rows.delete_transaction. Errors: TransactionalIdNotFoundError,
+        InvalidTxnStateError for a row that can be read.
+        """
+        return _each(
+            arguments.each("transactional_ids", transactional_ids, arguments.text),
+            lambda name: state_rows.delete_transaction(self.cluster, name),
         )
 
     def find_hanging(
@@ -239,13 +286,16 @@ class AdminClient:
     ) -> Future[list[HangingTransaction]]:
         """Undecided data older than any time-out (R21), everywhere or in these partitions."""
 
+        given = partitions
+        if given is not None:
+            given = arguments.topic_partitions("partitions", given)
+        timeout_ms = arguments.integer("max_transaction_timeout_ms", max_transaction_timeout_ms)
+
         def find() -> list[HangingTransaction]:
-            where = partitions
+            where = given
             if where is None:
                 where = topics.all_partitions(self.cluster, self.cluster.list_topics())
-            return transactions.find_hanging(
-                self.cluster, where, timeout_ms_max=max_transaction_timeout_ms
-            )
+            return transactions.find_hanging(self.cluster, where, timeout_ms_max=timeout_ms)
 
         return _one(find)
 
@@ -254,9 +304,13 @@ class AdminClient:
     def list_consumer_groups(
         self, *, states: Collection[ConsumerGroupState] = ()
     ) -> Future[ListConsumerGroupsResult]:
-        """Groups that have offsets or members."""
+        """Groups that have offsets or members; `errors` are those of rows that are unreadable."""
+        wanted = arguments.each("states", states, of_kind(ConsumerGroupState))
         return _one(
-            lambda: ListConsumerGroupsResult(groups.list_groups(self.cluster, states=states))
+            lambda: ListConsumerGroupsResult(
+                groups.list_groups(self.cluster, states=wanted),
+                groups.unreadable_groups(self.cluster),
+            )
         )
 
     def describe_consumer_groups(
@@ -266,12 +320,14 @@ class AdminClient:
 
         Errors: GroupIdNotFoundError.
         """
-        return _each(group_ids, lambda name: groups.describe_group(self.cluster, name))
+        ids = arguments.each("group_ids", group_ids, arguments.identifier)
+        return _each(ids, lambda name: groups.describe_group(self.cluster, name))
 
     def list_consumer_group_offsets(
         self, requests: Sequence[ConsumerGroupTopicPartitions], *, require_stable: bool = False
     ) -> Futures[str, ConsumerGroupTopicPartitions]:
         """Committed offsets of groups. Errors: GroupIdNotFoundError, UnstableOffsetCommitError."""
+        require_stable = arguments.flag("require_stable", require_stable)
         return _each_group(
             requests,
             lambda asked: groups.list_offsets(self.cluster, asked, require_stable=require_stable),
@@ -297,15 +353,40 @@ class AdminClient:
         )
 
     def delete_consumer_groups(self, group_ids: Iterable[str]) -> Futures[str, None]:
-        """Forget groups without members. Errors: GroupIdNotFoundError, NonEmptyGroupError."""
-        return _each(group_ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
+        """Forget groups without members, and those whose rows cannot be read.
+
+        Errors: GroupIdNotFoundError, NonEmptyGroupError.
+        """
+        ids = arguments.each("group_ids", group_ids, arguments.identifier)
+        return _each(ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
+
+    # -- everything ------------------------------------------------------------------------------
+
+    def verify(
+        self, settings: VerifySettings | None = None, *, progress: Progress | None = None
+    ) -> Future[Verification]:
+        """Check all that is below the root; writes nothing. See txnlog.verifying.verifier.
+
+        Errors: ConfigError when there is no cluster, StorageError, UnknownTopicOrPartitionError.
+        """
+
+        def check() -> Verification:
+            if self._cluster is not None:
+                store = self._cluster.store
+            else:
+                # Opening the cluster fails where it is damaged.
+                store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
+            return verify(store, settings, progress=progress or no_progress)
+
+        return _one(check)
 
 
 def _one(act: Callable[[], V]) -> Future[V]:
     future: Future[V] = Future()
     try:
         future.set_result(act())
-    except TxnLogError as error:
+    except Exception as error:
+        # Also a bug: it hides no success of the others.
         future.set_exception(error)
     return future
 
@@ -321,5 +402,6 @@ def _each_group(
     requests: Sequence[ConsumerGroupTopicPartitions],
     act: Callable[[ConsumerGroupTopicPartitions], V],
 ) -> Futures[str, V]:
-    by_group = {request.group_id: request for request in requests}
+    checked = arguments.each("requests", requests, group_partitions)
+    by_group = {request.group_id: request for request in checked}
     return _each(by_group, lambda name: act(by_group[name]))

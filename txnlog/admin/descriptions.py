@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from txnlog.errors import TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.protocol.metadata import Fenced
 from txnlog.protocol.states import TransactionState
@@ -140,12 +141,16 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional.id; `coordinator` is the shard that holds its row."""
+    """A transactional.id; `coordinator` is the shard that holds its row.
+
+    With an `error` the row cannot be read: its state is None and its producer id -1.
+    """
 
     transactional_id: str
     coordinator: int
     producer_id: int
-    state: TransactionState
+    state: TransactionState | None
+    error: TxnLogError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +276,7 @@ class ConsumerGroupListing:
 
 @dataclass(frozen=True, slots=True)
 class ListConsumerGroupsResult:
-    """The groups; `errors` is always empty here."""
+    """The groups; `errors`, which have a `key`, are those of groups that cannot be read."""
 
     valid: Sequence[ConsumerGroupListing]
     errors: Sequence[Exception] = ()

@@ -135,6 +135,8 @@ def commits(cluster: Cluster, table: str, from_version: int) -> Iterator[Commit]
             raise LogGapError(
                 f"{cluster.store.url}/{path} was removed while it was to be read; try again.",
                 file=path,
+                retriable=True,
+                fatal=False,
             ) from error
         if version >= from_version:
             yield decode_commit(data, version=version, source=path)

@@ -17,12 +17,18 @@ from txnlog.admin.topics import by_topic
 from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
-from txnlog.errors import ConfigError, GroupIdNotFoundError
+from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
-from txnlog.protocol.group_changes import is_gone, prepare_delete_group, prepare_delete_offsets
+from txnlog.protocol.group_changes import (
+    is_gone,
+    prepare_delete_group,
+    prepare_delete_offsets,
+    prepare_give_up_group,
+)
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import Entangled, OffsetsCommit, unstable
 from txnlog.protocol.membership import is_rebalancing
+from txnlog.storage.row_log import RowView
 
 ATTEMPTS_MAX = 50
 
@@ -30,7 +36,7 @@ ATTEMPTS_MAX = 50
 def list_groups(
     cluster: Cluster, *, states: Collection[ConsumerGroupState] = ()
 ) -> list[ConsumerGroupListing]:
-    """Every group that has offsets or members, by name."""
+    """Every group that has offsets or members and can be read, by name."""
     log = cluster.offsets_log()
     log.refresh()
     found = [
@@ -41,6 +47,12 @@ def list_groups(
         if not is_gone(group)
     ]
     return [listing for listing in found if not states or listing.state in states]
+
+
+def unreadable_groups(cluster: Cluster) -> list[CorruptLogError]:
+    """Why groups cannot be read, by name; as of the newest look at them."""
+    unreadable = cluster.offsets_log().view.rows.unreadable
+    return [row.error for _, row in sorted(unreadable.items())]
 
 
 def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
@@ -131,13 +143,39 @@ def delete_offsets(
 
 
 def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
-    """Forget a group without members. Raises GroupIdNotFoundError, NonEmptyGroupError."""
+    """Forget a group without members, or one whose row cannot be read.
+
+    `group_id` is the row's file where its id cannot be read either.
+    Raises GroupIdNotFoundError, NonEmptyGroupError.
+    """
+    log = cluster.offsets_log()
+    log.refresh()
+    if group_id in log.view.rows.unreadable:
+        _give_up(cluster, group_id)
+        return
     require_group(cluster, group_id)
 
     def decide(now: Group | None, now_ms: int) -> OffsetsCommit | Entangled | None:
         return prepare_delete_group(now, now_ms=now_ms)
 
     _change(cluster, group_id, decide, by=by)
+
+
+def _give_up(cluster: Cluster, key: str) -> None:
+    """Its generation goes on; of a row without an id nothing is kept."""
+    clock = cluster.store.clock
+    log = cluster.offsets_log()
+
+    def decide(view: RowView[Group], _: int) -> OffsetsCommit | None:
+        row = view.rows.unreadable.get(key)
+        if row is None:
+            return None
+        return prepare_give_up_group(key, row.values, path=row.path, now_ms=clock.now_ms())
+
+    if key == log.view.rows.unreadable[key].path:
+        log.give_up(key, "DELETE CONSUMER GROUP")
+    else:
+        log.change(decide)
 
 
 def require_group(cluster: Cluster, group_id: str) -> Group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
@@ -13,6 +13,7 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from txnlog.admin.state_rows import require_row, rows, unreadable_rows
 from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import partition_log
@@ -21,7 +22,6 @@ from txnlog.errors import (
     ConfigError,
     InvalidTxnStateError,
     ObjectNotFoundError,
-    TransactionalIdNotFoundError,
 )
 from txnlog.messages import TopicPartition
 from txnlog.protocol.appends import prepare_marker
@@ -53,6 +53,7 @@ def list_transactions(
 ) -> list[TransactionListing]:
     """State rows that match every filter given; `duration_ms`: open for longer than that.
 
+    Rows that cannot be read have an error, and match every filter but the pattern.
     Raises ConfigError for a pattern that is no regular expression.
     """
     try:
@@ -78,6 +79,17 @@ def list_transactions(
                 state=row.state,
             )
         )
+    found += [
+        TransactionListing(
+            transactional_id=row.key,
+            coordinator=number,
+            producer_id=-1,
+            state=None,
+            error=row.error,
+        )
+        for number, row in unreadable_rows(cluster)
+        if matches is None or matches(row.key)
+    ]
     return sorted(found, key=lambda listing: listing.transactional_id)
 
 
@@ -341,6 +353,10 @@ def abort_hanging(
             producer_id=spec.producer_id,
         )
     row = next((r for _, r in rows(cluster) if r.producer_id == spec.producer_id), None)
+    for _, unreadable in unreadable_rows(cluster):
+        # It may have decided that very transaction as a commit.
+        if unreadable.values.get("producer_id") in (None, str(spec.producer_id)):
+            raise unreadable.error
     if row is not None and row.state.is_prepared:
         row = cluster.coordinator.finish(row)
     elif row is not None and row.producer_epoch <= spec.producer_epoch:
@@ -358,26 +374,5 @@ def abort_hanging(
                 txn_epoch=spec.producer_epoch,
                 result=TransactionResult.ABORT,
             )
-        )
-    return row
-
-
-def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
-    """(shard, row) of every transactional.id, as of now."""
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
-        for row in list(shard.view.rows.values()):
-            yield number, row
-
-
-def require_row(cluster: Cluster, transactional_id: str) -> TransactionMetadata:
-    """The row of an id. Raises TransactionalIdNotFoundError."""
-    row = cluster.coordinator.describe(transactional_id)
-    if row is None:
-        raise TransactionalIdNotFoundError(
-            f"There is no transactional.id {transactional_id!r}: it has committed nothing yet, or "
-            "has expired.",
-            transactional_id=transactional_id,
         )
     return row

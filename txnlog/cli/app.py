@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,8 @@ from typer.core import TyperGroup
 
 from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
 from txnlog.cli import transactions as transactions_commands
-from txnlog.cli.session import Output, Session, parse_storage, pipe_closed
+from txnlog.cli import verify as verify_command
+from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
 
 GLOBAL = ("--root", "--storage", "--output")
@@ -48,16 +48,6 @@ def hoisted(args: list[str]) -> list[str]:
         else:
             rest.append(arg)
     return front + rest
-
-
-def fail(error: TxnLogError, *, is_json: bool) -> None:
-    """What happened, on one line of stderr."""
-    message = " ".join(error.message.split())
-    if is_json:
-        told = {"error": type(error).__name__, "code": error.code, "message": message}
-        typer.echo(json.dumps(told), err=True)
-    else:
-        typer.echo(f"txnlog: {message}", err=True)
 
 
 app = typer.Typer(
@@ -100,3 +90,4 @@ app.command("offsets")(offsets.offsets)
 app.add_typer(transactions_commands.app, name="transactions")
 app.command("dump")(dump.dump)
 app.command("housekeeping")(housekeeping.housekeeping)
+app.command("verify")(verify_command.verify)

@@ -15,7 +15,7 @@ from txnlog.admin import (
 )
 from txnlog.cli.flags import KafkaFlags
 from txnlog.cli.resets import Committed, Rule, scope, shift_by, to_offset, to_spec
-from txnlog.cli.session import Session, parse_time_ms, session_of
+from txnlog.cli.session import UNREADABLE, Session, parse_time_ms, session_of
 from txnlog.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
 
@@ -39,10 +39,13 @@ Topics = Annotated[
 
 @app.command("list")
 def list_all(context: typer.Context) -> None:
-    """Groups and their state."""
+    """Groups and their state. Those that cannot be read have an error, and the exit code is 1."""
     session = session_of(context)
-    found = session.admin().list_consumer_groups().result().valid
-    session.show(("GROUP", "STATE"), [(g.group_id, g.state.value) for g in found])
+    found = session.admin().list_consumer_groups().result()
+    errors = {str(error.key): error for error in found.errors}  # type: ignore[attr-defined]
+    rows = [(g.group_id, g.state.value) for g in found.valid]
+    session.show(("GROUP", "STATE"), sorted([*rows, *((name, UNREADABLE) for name in errors)]))
+    session.finish(errors)
 
 
 @app.command()
@@ -174,7 +177,7 @@ def delete_offsets(context: typer.Context, group: Group, topic: Topics = None) -
 
 @app.command()
 def delete(context: typer.Context, group: Group) -> None:
-    """Forget a group that has no members."""
+    """Forget a group that has no members, or whose row cannot be read."""
     session = session_of(context)
     session.admin().delete_consumer_groups([group])[group].result()
     session.say(f"Deleted group {group}.")

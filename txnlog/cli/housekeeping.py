@@ -19,7 +19,9 @@ from txnlog.housekeeping import (
 from txnlog.lease import LEASE_MS_DEFAULT
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    PRODUCER_ID_EXPIRATION_MS_MIN,
     TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
+    TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
 )
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Doomed
@@ -67,7 +69,7 @@ def housekeeping(
         typer.Option(
             "--transactional.id.expiration.ms",
             help="An id without a transaction for so long is forgotten; not a streaming query's.",
-            min=1,
+            min=TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
         ),
     ] = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
     producer_expiration_ms: Annotated[
@@ -75,7 +77,7 @@ def housekeeping(
         typer.Option(
             "--producer.id.expiration.ms",
             help="An idempotent producer that wrote nothing for so long is forgotten.",
-            min=1,
+            min=PRODUCER_ID_EXPIRATION_MS_MIN,
         ),
     ] = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     log_retention_ms: Annotated[

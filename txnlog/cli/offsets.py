@@ -37,7 +37,9 @@ def offsets(
     spec = SPECS.get(time) or OffsetSpec.for_timestamp(parse_time_ms("--time", time))
     level = IsolationLevel.READ_UNCOMMITTED if read_uncommitted else IsolationLevel.READ_COMMITTED
     wanted: list[TopicPartition] = []
-    for name in topic or sorted(admin.list_topics().topics):
+    listed = {} if topic else dict(admin.list_topics().topics)
+    errors = {name: found.error for name, found in listed.items()}
+    for name in topic or sorted(name for name, error in errors.items() if error is None):
         numbers = (
             parse_numbers("--partitions", partitions)
             if partitions is not None
@@ -47,3 +49,4 @@ def offsets(
     found = admin.list_offsets(dict.fromkeys(wanted, spec), isolation_level=level)
     rows = [(asked.topic, asked.partition, found[asked].result().offset) for asked in wanted]
     session.show(("TOPIC", "PARTITION", "OFFSET"), rows)
+    session.finish(errors)

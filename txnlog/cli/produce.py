@@ -91,7 +91,10 @@ def _send(
         wanted = {**defaults, **record}
         if wanted["topic"] is None:
             raise InvalidRecordError(f"Record {tally.sent + 1} names no topic; give --topic.")
-        producer.produce(**wanted)
+        try:
+            producer.produce(**wanted)
+        except TypeError as error:
+            raise InvalidRecordError(f"Record {tally.sent + 1}: {error}") from None
         tally.sent += 1
         producer.poll(0)
 

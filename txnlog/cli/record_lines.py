@@ -48,7 +48,7 @@ def from_json(line: bytes, number: int) -> dict[str, Any]:
         record.update({name: found[name] for name in places if found.get(name) is not None})
         if found.get("headers"):
             record["headers"] = [(name, decode(value)) for name, value in found["headers"]]
-    except (ValueError, TypeError, KeyError, binascii.Error) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
         raise InvalidRecordError(
             f"Line {number} is no record as `consume --output json` writes it: {error}.",
             line=number,

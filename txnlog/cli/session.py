@@ -20,9 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from txnlog.admin import AdminClient
+from txnlog.errors import TxnLogError
+from txnlog.option_values import timestamp_ms
 from txnlog.options import STORAGE_PREFIX, StoreSettings
 
 CLIENT_ID = "txnlog-cli"
+UNREADABLE = "Unreadable"
 PIPE_WIDTH = 100_000
 
 
@@ -82,10 +85,47 @@ class Session:
         """One JSON document on a line."""
         typer.echo(json.dumps(value, ensure_ascii=False))
 
+    def finish(self, errors: Mapping[str, BaseException | None]) -> None:
+        """After a listing: a line on stderr for each entry with an error, and exit code 1."""
+        found = {name: error for name, error in errors.items() if error is not None}
+        for name, error in sorted(found.items()):
+            typer.echo(f"txnlog: {name}: {' '.join(str(error).split())}", err=True)
+        if found:
+            raise typer.Exit(1)
+
     def say(self, line: str) -> None:
         """A line about what was done; nothing in JSON."""
         if not self.is_json:
             typer.echo(line)
+
+
+def fail(error: TxnLogError, *, is_json: bool) -> None:
+    """What happened: on one line of stderr, and a line for each part of work that failed."""
+    failures: Any = error.context.get("failures", ())
+    if is_json:
+        told = _described(error)
+        if failures:
+            told["errors"] = [{"part": part, **_described(one)} for part, one in failures]
+        typer.echo(json.dumps(told), err=True)
+        return
+    if not failures:
+        typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
+        return
+    typer.echo(f"txnlog: {error.message.splitlines()[0]}", err=True)
+    for part, one in failures:
+        typer.echo(f"txnlog: {part}: {_on_one_line(one.message)}", err=True)
+
+
+def _described(error: TxnLogError) -> dict[str, Any]:
+    told: dict[str, Any] = {"error": type(error).__name__, "code": error.code}
+    store_code = error.context.get("store_code")
+    if store_code is not None:
+        told["store_code"] = store_code
+    return {**told, "message": _on_one_line(error.message)}
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def session_of(context: typer.Context) -> Session:
@@ -119,8 +159,8 @@ def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 def parse_time_ms(option: str, value: str) -> int:
     """Milliseconds since 1970, or an ISO 8601 time (UTC where it names no zone)."""
-    if value.isdigit():
-        return int(value)
+    if value.isascii() and value.isdigit():
+        return timestamp_ms(option, value)
     try:
         at = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:
@@ -136,7 +176,11 @@ def format_time(time_ms: int) -> str:
     """A time for people; "-" where it is not known."""
     if time_ms < 0:
         return "-"
-    at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    try:
+        at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        # Records may have any time of 64 bits; a calendar of Python's ends with the year 9999.
+        return f"{time_ms}ms"
     return at.isoformat("T", "milliseconds").replace("+00:00", "Z")
 
 

@@ -44,11 +44,17 @@ def delete(
     context: typer.Context,
     topic: Topic,
     if_exists: Annotated[bool, typer.Option("--if-exists")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Also one whose log is damaged: what is left of it is given up."
+        ),
+    ] = False,
 ) -> None:
     """Delete a topic. Created again, it goes on at its old offsets."""
     session = session_of(context)
     try:
-        session.admin().delete_topics([topic])[topic].result()
+        session.admin().delete_topics([topic], force=force)[topic].result()
     except UnknownTopicOrPartitionError:
         if not if_exists:
             raise
@@ -58,14 +64,15 @@ def delete(
 
 @app.command("list")
 def list_all(context: typer.Context) -> None:
-    """Names of the topics."""
+    """Names of the topics; those that cannot be read have an error, and the exit code is 1."""
     session = session_of(context)
     topics = session.admin().list_topics().topics
     if session.is_json:
         session.show_json(sorted(topics))
-        return
-    for name in sorted(topics):
-        typer.echo(name)
+    else:
+        for name in sorted(topics):
+            typer.echo(name)
+    session.finish({name: topic.error for name, topic in topics.items()})
 
 
 @app.command()
@@ -78,7 +85,11 @@ def describe(
     admin = session.admin()
     names = [topic] if topic is not None else sorted(admin.list_topics().topics)
     rows = []
+    errors: dict[str, BaseException | None] = {}
     for name, future in admin.describe_topics(names).items():
+        errors[name] = future.exception()
+        if errors[name] is not None and topic is None:
+            continue
         found = future.result()
         rows += [
             (
@@ -94,6 +105,7 @@ def describe(
         ]
     columns = ("Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark")
     session.show((*columns, "TopicId", "Configs"), rows)
+    session.finish(errors)
 
 
 @app.command()

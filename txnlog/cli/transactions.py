@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from txnlog.admin import AbortTransactionSpec, TransactionDescription
-from txnlog.cli.session import Session, format_time, parse_numbers, session_of
+from txnlog.cli.session import UNREADABLE, Session, format_time, parse_numbers, session_of
 from txnlog.messages import TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
@@ -57,11 +57,18 @@ def list_all(
         duration_ms=duration_filter,
         transactional_id_pattern=transactional_id_pattern,
     )
+    listings = found.result()
     rows = [
-        (t.transactional_id, t.coordinator, t.producer_id, t.state.kafka_name)
-        for t in found.result()
+        (
+            t.transactional_id,
+            t.coordinator,
+            t.producer_id,
+            UNREADABLE if t.state is None else t.state.kafka_name,
+        )
+        for t in listings
     ]
     session.show(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows)
+    session.finish({t.transactional_id: t.error for t in listings})
 
 
 @app.command()
@@ -210,3 +217,14 @@ def fence(
     fenced = session.admin().fence_producers([transactional_id], reason=reason)
     epoch = fenced[transactional_id].result().producer_epoch
     session.say(f"Fenced the owner of {transactional_id}; its producer epoch is {epoch} now.")
+
+
+@app.command()
+def delete(context: typer.Context, transactional_id: TransactionalId) -> None:
+    """Give up a state row that cannot be read, by its id or file; the id can be used again.
+
+    What it had decided and not yet published stays unpublished.
+    """
+    session = session_of(context)
+    session.admin().delete_transactions([transactional_id])[transactional_id].result()
+    session.say(f"Deleted the state row of {transactional_id}.")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from txnlog import arguments
+from txnlog.arguments import INT64_MAX
 from txnlog.clock import Clock
 from txnlog.config import Config
 from txnlog.consuming.fetching import Key, PartitionReader
@@ -56,16 +58,25 @@ class Commits:
     def wanted(
         self, message: Message | None, offsets: Sequence[TopicPartition] | None
     ) -> list[TopicPartition]:
-        """What Consumer.commit was asked for. Raises ConfigError, ClientStateError."""
+        """What Consumer.commit was asked for, checked.
+
+        Raises TypeError, ConfigError, InvalidTopicError, OffsetMetadataTooLargeError,
+        ClientStateError.
+        """
         if message is not None and offsets is not None:
             raise ConfigError("commit takes a message or offsets, not both.")
         if message is not None:
-            position = (message.offset() or 0) + 1
-            return [TopicPartition(message.topic(), message.partition(), position)]
-        found = self._positions() if offsets is None else list(offsets)
-        wrong = [p for p in found if p.offset < 0]
-        if wrong:
-            raise ConfigError(f"{wrong[0]} cannot be committed: its offset is below 0.")
+            offsets = [_after(message)]
+        if offsets is None:
+            found = self._positions()
+        else:
+            found = arguments.topic_partitions(
+                "offsets",
+                offsets,
+                partition_least=0,
+                offset_least=0,
+                metadata_bytes_max=self._config.get("offset.metadata.max.bytes"),
+            )
         if not found:
             raise ClientStateError("There is no position to commit yet: poll first.")
         return found
@@ -132,6 +143,21 @@ class Commits:
             on_commit(error, partitions)
         elif error is not None:
             logger.warning("Offsets could not be committed: %s", error)
+
+
+def _after(message: Message) -> TopicPartition:
+    """The position after a message. Raises TypeError, ConfigError."""
+    try:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+    except Exception:
+        raise TypeError(f"message must be a Message, not {arguments.shown(message)}.") from None
+    if offset is None:
+        raise ConfigError(
+            f"The message of topic {topic!r} has no offset, so there is no position after it to "
+            "commit. Give a message that poll() or consume() has returned."
+        )
+    offset = arguments.integer("message.offset()", offset, least=0, most=INT64_MAX - 1)
+    return TopicPartition(topic, partition, offset + 1)
 
 
 def _by_topic(

@@ -7,7 +7,7 @@ automatic commit, sweeping. What is handed out in between comes from `stream`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -396,14 +396,16 @@ class Consumption:
             session.close()
 
 
+def check_position(partition: TopicPartition, allowed: Collection[int]) -> None:
+    """Raise ConfigError for an offset below 0 that is none of the OFFSET_* that are `allowed`."""
+    if partition.offset < 0 and partition.offset not in allowed:
+        raise ConfigError(
+            f"Offset {partition.offset} of {partition.topic}-{partition.partition} is no position: "
+            "give 0 or more, OFFSET_BEGINNING or OFFSET_END."
+        )
+
+
 def _offset(reader: PartitionReader, offset: int) -> int:
     if offset == OFFSET_BEGINNING:
         return reader.start_offset
-    if offset == OFFSET_END:
-        return reader.end_offset
-    if offset < 0:
-        raise ConfigError(
-            f"Offset {offset} of {reader.topic}-{reader.partition} is no position: give 0 or more, "
-            "OFFSET_BEGINNING or OFFSET_END."
-        )
-    return offset
+    return reader.end_offset if offset == OFFSET_END else offset

@@ -24,10 +24,12 @@ from txnlog.errors import (
     RebalanceInProgressError,
     TxnLogError,
     UnstableOffsetCommitError,
+    unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.protocol.group_metadata import Group, Positions
 from txnlog.protocol.membership import Standing
+from txnlog.protocol.watching import LOOKS_MAX, Watch
 
 logger = logging.getLogger("txnlog")
 
@@ -59,7 +61,7 @@ class GroupSession:
         self._alone = NO_GENERATION
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._looked_at: Group | None = None
-        self._waits_since_ms: int | None = None
+        self._waits: Watch | None = None
 
     # -- the part ----------------------------------------------------------------------------------
 
@@ -78,7 +80,7 @@ class GroupSession:
     def join(self, subscription: tuple[str, ...]) -> None:
         """Want a part, or another one; `membership.take` gets it."""
         self._alone = NO_GENERATION
-        self._waits_since_ms = None
+        self._waits = None
         topics = resolve(self._cluster, subscription)
         self._start_thread()
         self.membership.join(topics)
@@ -87,7 +89,7 @@ class GroupSession:
 
     def start_alone(self) -> None:
         """Begin a generation of this consumer's own: it chose its partitions itself."""
-        self._waits_since_ms = None
+        self._waits = None
         self._alone = self._cluster.groups.start(self.settings.group_id)
 
     def leave(self) -> None:
@@ -149,9 +151,10 @@ class GroupSession:
         UnstableOffsetCommitError.
         """
         now_ms = self._cluster.store.clock.boot_ms()
-        if self._waits_since_ms is None:
-            self._waits_since_ms = now_ms
-        is_patient = now_ms - self._waits_since_ms < SETTLE_PATIENCE_MS
+        watch = self._waits or Watch(now_ms)
+        # A poll after a suspend must not find that the holder had its time.
+        self._waits = watch.look(now_ms=now_ms, interval_ms=SETTLE_PATIENCE_MS // LOOKS_MAX)
+        is_patient = self._waits.watched_ms < SETTLE_PATIENCE_MS
         try:
             found = self._cluster.groups.fetch(
                 self.settings.group_id,
@@ -163,7 +166,7 @@ class GroupSession:
             if is_patient:
                 return None
             raise
-        self._waits_since_ms = None
+        self._waits = None
         return found
 
     def committed(
@@ -202,7 +205,7 @@ class GroupSession:
         member_id, generation = self.membership.member_id, self.generation
 
         def job() -> None:
-            error = None
+            error: TxnLogError | None = None
             try:
                 self._second.groups.commit(
                     self.settings.group_id,
@@ -211,8 +214,10 @@ class GroupSession:
                     member_id=member_id,
                     metadata=notes,
                 )
-            except TxnLogError as refused:
-                error = refused
+            except Exception as refused:
+                if not isinstance(refused, TxnLogError):
+                    logger.exception("A commit of offsets ended in a bug")
+                error = unexpected(refused, "Committing offsets")
             self._done.put(lambda: on_done(error))
 
         self._start_thread()

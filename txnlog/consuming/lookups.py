@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from txnlog.cluster import Cluster
-from txnlog.errors import UnknownTopicOrPartitionError
+from txnlog.errors import InvalidTopicError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.messages import (
     OFFSET_END,
     ClusterMetadata,
@@ -18,17 +18,27 @@ from txnlog.timestamps import offsets_for_times
 
 
 def describe_topics(cluster: Cluster, topic: str | None = None) -> ClusterMetadata:
-    """All topics, or the one that is asked for; that one with an error when it is not there."""
+    """All topics, or the one that is asked for.
+
+    One that is not there, or cannot be read, has an `error` and no partitions.
+    """
+    found: dict[str, TopicLog | TxnLogError]
     if topic is None:
-        logs = {name: cluster.topic_log(name) for name in cluster.list_topics()}
-        return ClusterMetadata(
-            cluster.cluster_id, {name: _describe(log) for name, log in logs.items()}
-        )
-    try:
-        found = _describe(cluster.topic(topic))
-    except UnknownTopicOrPartitionError as error:
-        found = TopicMetadata(topic, {}, error)
-    return ClusterMetadata(cluster.cluster_id, {topic: found})
+        found = cluster.survey_topics()
+    else:
+        try:
+            found = {topic: cluster.topic(topic)}
+        except InvalidTopicError:
+            raise
+        except TxnLogError as error:
+            found = {topic: error}
+    return ClusterMetadata(
+        cluster.cluster_id,
+        {
+            name: _describe(log) if isinstance(log, TopicLog) else TopicMetadata(name, {}, log)
+            for name, log in found.items()
+        },
+    )
 
 
 def watermarks(

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 
 from txnlog.cluster import Cluster
 from txnlog.errors import (
-    ConfigError,
     FencedInstanceIdError,
     TxnLogError,
     UnknownMemberIdError,
 )
+from txnlog.option_values import pattern
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import (
     Sightings,
@@ -300,12 +300,7 @@ def check_subscription(topics: Iterable[str]) -> None:
         if not topic.startswith(PATTERN_PREFIX):
             check_topic_name(topic)
             continue
-        try:
-            re.compile(topic)
-        except re.error as error:
-            raise ConfigError(
-                f"{topic!r} starts with ^ but is not a regular expression: {error}."
-            ) from None
+        pattern("topics", topic)
 
 
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
@@ -332,7 +327,7 @@ class Background:
         self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job that raises nothing."""
+        """Run a job; what it raises is only logged."""
         self._jobs.put(job)
 
     def drain(self) -> None:
@@ -362,7 +357,11 @@ class Background:
                 continue
             if job is None:
                 return
-            job()
+            try:
+                job()
+            except Exception:
+                # Without this thread there are no heartbeats, and the member would be expelled.
+                logger.exception("A job of the consumer's thread failed; it goes on")
 
     def _beat(self) -> None:
         try:

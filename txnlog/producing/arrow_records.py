@@ -115,15 +115,38 @@ def _records_of(batch: pa.RecordBatch, now_ms: int) -> Records:
             _timestamps(batch, now_ms),
             _column(batch, "key", lambda column: column.cast(pa.binary())),
             _column(batch, "value", lambda column: column.cast(pa.binary())),
-            _column(batch, "headers", to_headers),
+            _column(batch, "headers", lambda column: to_headers(_checked(column))),
         ],
         schema=RECORD_SCHEMA,
     )
     partitions = None
     if "partition" in batch.schema.names:
-        partitions = _cast(batch, "partition", lambda column: column.cast(pa.int32()))
+        partitions = _cast(batch, "partition", _to_partitions)
     sizes = record_sizes(records)
     return Records(records, partitions, int(sizes.sum()), int(sizes.max()))
+
+
+def _to_partitions(column: pa.Array) -> pa.Array:
+    # Arrow would make 1 of True, of 1.0 and of "1".
+    if not pa.types.is_integer(column.type) and not pa.types.is_null(column.type):
+        raise TypeError("it takes integers")
+    return column.cast(pa.int32())
+
+
+def _to_timestamps(column: pa.Array) -> pa.Array:
+    if pa.types.is_integer(column.type):
+        column = pc.multiply_checked(column.cast(pa.int64()), 1000)
+    elif not pa.types.is_timestamp(column.type) and not pa.types.is_null(column.type):
+        raise TypeError("it takes timestamps with a zone, or milliseconds as integers")
+    # Nanoseconds are cut off; what does not fit is an error.
+    is_fine = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    return column.cast(TIMESTAMP_TYPE, safe=not is_fine)
+
+
+def _checked(column: pa.Array) -> pa.Array:
+    # Arrow believes whoever made an array that its strings are UTF-8.
+    column.validate(full=True)
+    return column
 
 
 def _column(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
@@ -132,6 +155,8 @@ def _column(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.A
         return pa.nulls(batch.num_rows, wanted)
     column = batch.column(name)
     if column.type == wanted:
+        if name == "headers":
+            _cast(batch, name, _checked)
         return column
     return _cast(batch, name, convert)
 
@@ -147,13 +172,7 @@ def _timestamps(batch: pa.RecordBatch, now_ms: int) -> pa.Array:
             "with a zone, or give milliseconds since 1970 as int64.",
             column="timestamp",
         )
-
-    def convert(column: pa.Array) -> pa.Array:
-        if pa.types.is_integer(column.type):
-            column = pc.multiply(column.cast(pa.int64()), 1000)
-        return column.cast(TIMESTAMP_TYPE, safe=False)
-
-    found = _cast(batch, "timestamp", convert)
+    found = _cast(batch, "timestamp", _to_timestamps)
     lowest = pc.min(found.cast(pa.int64())).as_py()
     if lowest is not None and lowest < 0:
         raise InvalidRecordError(

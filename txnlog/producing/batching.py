@@ -86,6 +86,24 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
         )
 
 
+def unsplit(piece: Piece) -> Batch:
+    """All records of a piece that cannot be split, only to tell their callbacks."""
+    callbacks: Mapping[int, OnDelivery] = NO_CALLBACKS
+    records: pa.RecordBatch | RecordLists
+    if isinstance(piece, Rows):
+        count = len(piece.values)
+        headers = [piece.headers.get(row) for row in range(count)] if piece.headers else None
+        # Times need arithmetic, which may be what failed.
+        records = RecordLists([None] * count, piece.keys[:count], piece.values, headers)
+        callbacks = piece.callbacks
+    else:
+        records = piece.records
+        if piece.callback is not None:
+            callbacks = {piece.num_records - 1: piece.callback}
+    to = piece.destination
+    return Batch(to.topic, to.topic_id, -1, records, piece.size_bytes, piece.created_ms, callbacks)
+
+
 def stage(
     store: ObjectStore, batches: Sequence[Batch], compression: str | None = None
 ) -> StagedBatch:

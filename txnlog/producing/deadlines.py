@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from txnlog.clock import Clock
-from txnlog.errors import OperationTimedOutError, TxnLogError
+from txnlog.errors import BufferExhaustedError, OperationTimedOutError, TxnLogError
 
 T = TypeVar("T")
 
@@ -56,3 +56,12 @@ class Deadline:
             f"goes on where it stopped.{why}",
             call=self._call,
         )
+
+
+def exhausted(memory_bytes: int, block_ms: int, error: TxnLogError | None) -> BufferExhaustedError:
+    """The error of a produce() that found no room in time, and what held the others up."""
+    return BufferExhaustedError(
+        f"buffer.memory={memory_bytes} bytes stayed full for max.block.ms={block_ms}; the record "
+        "was not taken. Call poll() or flush(), and produce it again."
+        f"{f' The last error: {error.message}' if error is not None else ''}"
+    )

@@ -5,7 +5,14 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from txnlog.errors import InvalidRecordError, RecordTooLargeError, UnknownTopicOrPartitionError
+from txnlog.errors import (
+    BufferExhaustedError,
+    ForkedProcessError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    TxnLogError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.producing.accumulator import Destination
 from txnlog.protocol.topics import check_topic_name
 from txnlog.topic_configs import is_compacted
@@ -52,7 +59,15 @@ class Destinations:
         StorageError.
         """
         check_topic_name(topic)
-        log = self._find(topic)
+        try:
+            log = self._find(topic)
+        except ForkedProcessError:
+            raise
+        except TxnLogError as error:
+            if not error.fatal:
+                raise
+            # No record was taken, and other topics can be written.
+            raise error.replace(fatal=False) from error
         batches = CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions
         message_bytes_max = int(log.config.get(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_DEFAULT))
         before = self._found.get(topic)
@@ -87,6 +102,15 @@ class Destinations:
         log = self._cluster.create_topic(topic, partitions=self._partitions_of_new, exist_ok=True)
         log.refresh()
         return log
+
+
+def exhausted(memory_bytes: int, block_ms: int, error: TxnLogError | None) -> BufferExhaustedError:
+    """What `produce` raises when there was no room; `error` is why nothing could be sent."""
+    return BufferExhaustedError(
+        f"buffer.memory={memory_bytes} bytes stayed full for max.block.ms={block_ms}; the record "
+        "was not taken. Call poll() or flush(), and produce it again."
+        f"{f' The last error: {error.message}' if error is not None else ''}"
+    )
 
 
 def check_record(

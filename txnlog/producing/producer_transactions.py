@@ -1,6 +1,7 @@
 """A producer's transactions at the coordinator: one attempt per call, no waiting, no threads.
 
 init      own the transactional.id; with keep_prepared, what was prepared before
+renew     before a begin: take a new producer id if the id has expired
 open      name partitions and groups in the row (eager publication), before the first data
 prepare   hold what is to be committed until an outside database has decided (KIP-939)
 commit    steps 0 to 4; repeated after a retriable error, it finds what has been done
@@ -10,6 +11,9 @@ abort     always ends in a write where something of the transaction may be under
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,6 +28,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -31,6 +36,12 @@ from txnlog.protocol.states import TransactionResult, TransactionState
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
+
+
+def new_owner(client_id: str) -> Owner:
+    """A producer's session as an owner of its transactional.id."""
+    run_id = f"{client_id}-{uuid.uuid4()}"
+    return Owner(run_id=run_id, host=socket.gethostname(), pid=os.getpid())
 
 
 @dataclass(slots=True)
@@ -53,9 +64,12 @@ class ProducerTransactions:
     ) -> None:
         self._cluster = cluster
         self._coordinator = cluster.coordinator
+        self._clock = cluster.store.clock
         self._owner = owner
         self._timeout_ms = timeout_ms
         self._row: TransactionMetadata | None = None
+        self._seen_ms = 0
+        self._is_unsure = False
         self.transactional_id = transactional_id
         self.lost: TxnLogError | None = None
         self.begin()
@@ -76,6 +90,7 @@ class ProducerTransactions:
 
     def init(self, *, keep_prepared: bool, take_over: bool = True) -> bool:
         """Own the id; whether a prepared transaction is kept."""
+        seen_ms = self._clock.boot_ms()
         self._row = self._coordinator.init_producer_id(
             self.transactional_id,
             self._owner,
@@ -83,15 +98,29 @@ class ProducerTransactions:
             keep_prepared=keep_prepared,
             take_over=take_over,
         )
+        self._seen_ms, self._is_unsure = seen_ms, False
         is_kept = self._row.state is TransactionState.ONGOING
-        self._is_touched = self._is_opened = is_kept
+        self._is_touched = is_kept
         return is_kept
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the id may have expired or changed hands: `renew` before the next begin."""
+        return self._is_unsure or self._clock.boot_ms() - self._seen_ms >= SEEN_MS_MAX
+
+    def renew(self) -> None:
+        """Read the row again; take a new producer id if it is gone, while no transaction is open.
+
+        Only before a begin: a row that is missing later may have been another owner's in between,
+        or may be the one whose commit is being repeated (R44). Raises ProducerFencedError when
+        another owner has the id.
+        """
+        self.init(keep_prepared=False, take_over=False)
 
     def begin(self) -> None:
         """Forget the transaction before; no I/O (R29)."""
         self._offsets: dict[str, _Positions] = {}
         self._is_touched = False
-        self._is_opened = False
         self._is_doubtful = False
         self._is_decided = False
         self._is_lost = False
@@ -102,12 +131,7 @@ class ProducerTransactions:
     ) -> TransactionMetadata:
         """AddPartitionsToTxn, and groups (R30); the row with all that was named so far."""
         self._is_touched = True
-
-        def attempt() -> TransactionMetadata:
-            return self._coordinator.add_partitions(self.row, named, groups=groups)
-
-        self._row = attempt() if self._is_opened else self._revived(attempt)
-        self._is_opened = True
+        self._row = self._coordinator.add_partitions(self.row, named, groups=groups)
         return self._row
 
     def add_offsets(
@@ -147,17 +171,18 @@ class ProducerTransactions:
         self._row = self._decided(
             lambda: self._coordinator.prepare(self.row, batches, offsets=self._requests())
         )
-        self._is_opened = True
         return self.prepared_state
 
     def commit(self, batches: Sequence[StagedBatch]) -> None:
         """Commit, or go on with a commit. Raises what refuses it, `is_committed` says for certain.
 
         After a try whose outcome is not known no refusal is believed: OutcomeLostError. After one
-        that decided it, a refusal says that somebody has finished it and gone on.
+        that decided it, a refusal says that another process has finished it; the next begin looks
+        who has the id.
         """
         held = self.row.pending.prepared_by_client
         offsets = () if held else self._requests()
+        seen_ms = self._clock.boot_ms()
         try:
             row = self._decided(
                 lambda: self._coordinator.commit(self.row, batches, offsets=offsets)
@@ -165,9 +190,9 @@ class ProducerTransactions:
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
-            self.lost = error
+            self._is_unsure = True
             return
-        self._adopt(row)
+        self._adopt(row, seen_ms)
 
     def is_committed(self) -> bool:
         """Whether the transaction is decided as a commit, whoever finishes it."""
@@ -179,21 +204,25 @@ class ProducerTransactions:
             return
         try:
             if not self._is_lost:
+                seen_ms = self._clock.boot_ms()
                 if self._aborting is None:
                     self._aborting = self._coordinator.add_partitions(
                         self.row, (), groups=sorted(self._offsets)
                     )
-                self._adopt(self._coordinator.abort(self._aborting))
+                self._adopt(self._coordinator.abort(self._aborting), seen_ms)
                 return
-        except (InvalidProducerEpochError, InvalidProducerIdMappingError):
-            # Somebody ended it for us; where nobody took the id, it goes on under a new epoch.
+        except InvalidProducerIdMappingError:
+            # The commit that removed the row took the slot of every put that may be under way.
+            self._is_unsure = True
+            return
+        except InvalidProducerEpochError:
+            # Another process ended it; if nobody took the id, it continues under a new epoch.
             self._is_lost = True
         self.init(keep_prepared=False, take_over=False)
 
     def note_failure(self, error: TxnLogError) -> None:
         """An error that an abort will have to make good."""
-        if isinstance(error, (InvalidProducerEpochError, InvalidProducerIdMappingError)):
-            self._is_lost = True
+        self._is_lost |= isinstance(error, InvalidProducerEpochError)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -213,33 +242,27 @@ class ProducerTransactions:
         """A try of a deciding write, which keeps in mind whether one may have landed."""
         self._is_touched = True
         try:
-            if self._is_opened or self._is_doubtful:
-                return attempt()
-            return self._revived(attempt)
+            return attempt()
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
             self._is_doubtful |= isinstance(error, CommitStateUnknownError)
-            is_told = error.retriable or self._is_decided or not self._is_doubtful
+            # What was prepared does not expire: another process has ended it, which way is lost.
+            held = self.row.pending.prepared_by_client
+            is_gone = held and isinstance(error, InvalidProducerIdMappingError)
+            is_told = error.retriable or self._is_decided or not (self._is_doubtful or is_gone)
             if is_told or self.is_committed():
                 raise
+            why = "another process ended it" if is_gone else "an earlier try got no reply"
             raise OutcomeLostError(
                 f"Whether the transaction of {self.transactional_id!r} at epoch "
-                f"{self.row.producer_epoch} was committed is not known: an earlier try got no "
-                f"reply, and now: {error.message}",
+                f"{self.row.producer_epoch} was committed is not known: {why}, and now: "
+                f"{error.message}",
                 transactional_id=self.transactional_id,
             ) from error
 
-    def _revived(self, attempt: Callable[[], TransactionMetadata]) -> TransactionMetadata:
-        """An id that expired while it was idle has lost nothing: take a new producer id."""
-        try:
-            return attempt()
-        except InvalidProducerIdMappingError:
-            self.init(keep_prepared=False, take_over=False)
-            return attempt()
-
-    def _adopt(self, row: TransactionMetadata) -> None:
+    def _adopt(self, row: TransactionMetadata, seen_ms: int) -> None:
         """Go on with the row after an end, unless it is another owner's by now."""
         if row.owner.run_id != self._owner.run_id:
             self.lost = fenced(row, f"run {self._owner.run_id}")
         else:
-            self._row = row
+            self._row, self._seen_ms = row, seen_ms

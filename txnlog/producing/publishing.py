@@ -10,17 +10,20 @@ sleeps or knows of threads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from txnlog.errors import TransactionAbortedError, TxnLogError
+from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
 
 if TYPE_CHECKING:
     from txnlog.cluster import Cluster
+
+logger = logging.getLogger("txnlog")
 
 FILE_BYTES_MAX = 16 << 20
 """Records of a partition that a deferred transaction gathers before it writes a file."""
@@ -53,6 +56,9 @@ class Publication(Protocol):
 
     def add(self, batch: Batch) -> None:
         """Take a batch; no I/O."""
+
+    def refuse(self, batch: Batch, error: TxnLogError) -> None:
+        """Fail the delivery of a batch that cannot be sent; then a transaction has failed."""
 
     def pump(self) -> None:
         """Send what can be sent. What fails and may be tried again is left for the next call."""
@@ -103,6 +109,11 @@ class Deferred:
         lane.waiting_bytes += batch.size_bytes
         self._waiting_bytes += batch.size_bytes
 
+    def refuse(self, batch: Batch, error: TxnLogError) -> None:
+        self._deliveries.add(batch, None, error)
+        self._release(batch.size_bytes)
+        self.error = self.error or error
+
     def pump(self) -> None:
         """Write files where too much waits. A retriable error is raised by `stage_all` only."""
         try:
@@ -112,10 +123,12 @@ class Deferred:
                 full = lane.waiting_bytes >= FILE_BYTES_MAX
                 if full or (too_much and self._waiting_bytes > self._memory_bytes // 2):
                     self._stage(lane)
-        except TxnLogError as error:
-            self.last_error = error
-            if not error.retriable:
-                self.error = error
+        except Exception as error:
+            if not isinstance(error, TxnLogError):
+                logger.exception("Records of a transaction cannot be written to a file")
+            self.last_error = failed = unexpected(error, "Writing a file of the transaction")
+            if not failed.retriable:
+                self.error = failed
 
     def stage_all(self) -> list[StagedBatch]:
         """Write what waits, and name every file, by topic and partition, in order.

@@ -7,9 +7,6 @@ many records at once, by the sender's thread or by whoever flushes or commits.
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import uuid
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
@@ -17,10 +14,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from txnlog import arguments
 from txnlog.cluster import Cluster
 from txnlog.config import parse_config
 from txnlog.errors import (
-    BufferExhaustedError,
     ClientStateError,
     ConfigError,
     TxnLogError,
@@ -28,19 +25,25 @@ from txnlog.errors import (
 )
 from txnlog.forking import refusal, watch
 from txnlog.producing.accumulator import Accumulator, Destination, OnDelivery, Table
-from txnlog.producing.arguments import HeadersArgument, to_bytes, to_headers, to_timestamp_ms
-from txnlog.producing.arrow_records import check_records, to_records
-from txnlog.producing.deadlines import Deadline
+from txnlog.producing.arrow_records import Records, check_records, to_records
+from txnlog.producing.deadlines import Deadline, exhausted
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations, check_record
-from txnlog.producing.producer_transactions import ProducerTransactions
+from txnlog.producing.producer_transactions import ProducerTransactions, new_owner
 from txnlog.producing.publishing import Deferred, Outlet
+from txnlog.producing.record_arguments import (
+    HeadersArgument,
+    to_bytes,
+    to_headers,
+    to_place,
+    to_timestamp_ms,
+)
 from txnlog.producing.requests import Idempotent
 from txnlog.producing.sender import Sender
-from txnlog.protocol.metadata import Owner
 from txnlog.protocol.producer_states import (
     ProducerCall,
     ProducerState,
+    failed_call,
     failed_state,
     failed_transaction,
     prepare_call,
@@ -124,7 +127,7 @@ class RecordProducer:
             self._transactions = ProducerTransactions(
                 cluster,
                 transactional_id=transactional_id,
-                owner=_owner(get("client.id")),
+                owner=new_owner(get("client.id")),
                 timeout_ms=get("transaction.timeout.ms"),
             )
         watch(self)
@@ -160,24 +163,25 @@ class RecordProducer:
 
         `timestamp` in ms since 1970, 0: now. In a deferred transaction the callback comes after the
         commit, with the offset that it gave out. Raises RecordTooLarge-, UnknownTopicOrPartition-,
-        InvalidTxnState-, InvalidRecordError, BufferExhaustedError. Then nothing was taken.
+        InvalidTxnState-, InvalidTopic-, InvalidRecordError, BufferExhaustedError, and TypeError
+        for a value of the wrong type. Then nothing was taken.
         """
         if value.__class__ is not bytes and value is not None:
             value = to_bytes(value, "value")
         if key.__class__ is not bytes and key is not None:
             key = to_bytes(key, "key")
-        size_bytes = RECORD_OVERHEAD_BYTES
-        if value is not None:
-            size_bytes += len(value)
-        if key is not None:
-            size_bytes += len(key)
+        size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
         named = None
-        if headers:
+        if headers is not None:
             named, headers_bytes = to_headers(headers)
             size_bytes += headers_bytes
-        if timestamp:
+        if timestamp.__class__ is not int or timestamp:
             timestamp = to_timestamp_ms(timestamp)
+        if partition.__class__ is not int or topic.__class__ is not str:
+            topic, partition = to_place(topic, partition)
         called = on_delivery or callback or self._on_delivery
+        if called is not None and not callable(called):
+            arguments.function("on_delivery", called)
         deadline: Deadline | None = None
         while True:
             accumulator = self._accumulator
@@ -202,7 +206,7 @@ class RecordProducer:
                     rows.timestamps_ms.append(timestamp or self._now_ms())
                     if partition >= 0:
                         rows.partitions[at] = partition
-                    if named is not None:
+                    if named:
                         rows.headers[at] = named
                     if called is not None:
                         rows.callbacks[at] = called
@@ -232,27 +236,47 @@ class RecordProducer:
         Columns: value, and key, headers, partition, timestamp where they are; see arrow_records.
         `on_delivery` is called for the last record of each part, of one partition, that the table
         was split into. Raises as `produce` does, and InvalidRecordError. A table of more than
-        16 MiB is taken slice by slice: outside of a transaction an error leaves what came before.
+        16 MiB is taken slice by slice: an error after the first slice fails a transaction; outside
+        of one it leaves what came before, `rows_taken` rows, and is not retriable.
         """
         deadline = self._deadline("produce_batch()", None)
-        for found in to_records(table, self._now_ms()):
-            is_taken = False
-            while not is_taken:
-                destination = self._make_ready(topic, deadline)
-                check_records(found, destination)
-                table_piece = Table(
-                    destination,
-                    self._clock.boot_ms(),
-                    found.records,
-                    found.partitions,
-                    found.size_bytes,
-                    on_delivery or self._on_delivery,
-                )
-                is_taken = self._accumulator.add_table(table_piece)
+        topic = arguments.topic("topic", topic)
+        called = arguments.function("on_delivery", on_delivery) or self._on_delivery
+        rows_taken = 0
+        try:
+            for found in to_records(table, self._now_ms()):
+                self._take_table(topic, found, called, deadline)
+                rows_taken += found.records.num_rows
+        except TxnLogError as error:
+            if not rows_taken:
+                raise
+            partial = error.replace(retriable=False, rows_taken=rows_taken)
+            if self._transactions is None:
+                raise partial from error
+            self._send_failed(partial)
+            raise failed_call(partial, self._state) from error
+
+    def _take_table(
+        self, topic: str, found: Records, called: OnDelivery | None, deadline: Deadline
+    ) -> None:
+        is_taken = False
+        while not is_taken:
+            destination = self._make_ready(topic, deadline)
+            check_records(found, destination)
+            table_piece = Table(
+                destination,
+                self._clock.boot_ms(),
+                found.records,
+                found.partitions,
+                found.size_bytes,
+                called,
+            )
+            is_taken = self._accumulator.add_table(table_piece)
 
     def poll(self, timeout: float = 0) -> int:
         """Call the delivery callbacks that wait; wait for one for `timeout` seconds. How many."""
         self._check_usable()
+        timeout = arguments.timeout_s("timeout", timeout) or 0
         if not self._background and self._sender.publication is not None:
             with self._sender.exclusive(self._deadline("poll()", timeout)):
                 self._sender.pump()
@@ -287,6 +311,7 @@ class RecordProducer:
         """
         if self._state is ProducerState.CLOSED or self._is_forked:
             return
+        timeout = arguments.timeout_s("timeout", timeout)
         try:
             self._end_work(timeout)
         finally:
@@ -321,8 +346,8 @@ class RecordProducer:
         self.flush(timeout)
 
     def _deadline(self, call: str, timeout: float | None) -> Deadline:
-        given = timeout is not None and timeout >= 0
-        timeout_ms = timeout * 1000 if given and timeout is not None else self._block_ms
+        seconds = arguments.timeout_s("timeout", timeout)
+        timeout_ms = self._block_ms if seconds is None or seconds < 0 else seconds * 1000
         return Deadline(self._clock, call, timeout_ms)
 
     def _drain(self, deadline: Deadline) -> None:
@@ -350,25 +375,15 @@ class RecordProducer:
                 publication = self._sender.publication
                 error = None if publication is None else publication.last_error
                 if deadline.remaining_ms <= 0:
-                    raise self._exhausted(error) from error
+                    raise exhausted(self._memory_bytes, self._block_ms, error) from error
                 deadline.pause(error)
         return destination
-
-    def _exhausted(self, error: TxnLogError | None) -> BufferExhaustedError:
-        return BufferExhaustedError(
-            f"buffer.memory={self._memory_bytes} bytes stayed full for max.block.ms="
-            f"{self._block_ms}; the record was not taken. Call poll() or flush(), and produce it "
-            f"again.{f' The last error: {error.message}' if error is not None else ''}"
-        )
 
     def _throw_away(self, error: TxnLogError) -> None:
         """Fail everything that is not sent; nobody appends any more."""
         with self._sender.io:
-            publication = self._sender.publication
-            pieces = self._accumulator.take()
+            publication = self._sender.hand_over()
             if publication is not None:
-                for batch in self._sender.batches_of(pieces):
-                    publication.add(batch)
                 publication.discard(error)
 
     def _send_failed(self, error: TxnLogError) -> None:
@@ -412,8 +427,3 @@ def _tell(reference: weakref.ref[RecordProducer], error: TxnLogError) -> None:
     producer = reference()
     if producer is not None:
         producer._send_failed(error)
-
-
-def _owner(client_id: str) -> Owner:
-    run_id = f"{client_id}-{uuid.uuid4()}"
-    return Owner(run_id=run_id, host=socket.gethostname(), pid=os.getpid())

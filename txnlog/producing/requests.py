@@ -17,9 +17,10 @@ from txnlog.errors import (
     InvalidProducerEpochError,
     OperationTimedOutError,
     OutOfOrderSequenceError,
-    TopicAuthorizationError,
     TxnLogError,
+    UnexpectedError,
     UnknownTopicIdError,
+    unexpected,
 )
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
@@ -67,7 +68,9 @@ class RequestPublication:
 
     @property
     def waiting(self) -> int:
-        return sum(request.num_records for queue in self._queues.values() for request in queue)
+        # Copies: the thread that pumps changes them while others ask.
+        queues = list(self._queues.values())
+        return sum(request.num_records for queue in queues for request in list(queue))
 
     def add(self, batch: Batch) -> None:
         """Join the topic's newest request if it was not tried yet, else begin another."""
@@ -77,6 +80,10 @@ class RequestPublication:
             newest = Request(batch.topic, batch.topic_id, batch.created_ms)
             queue.append(newest)
         newest.batches.append(batch)
+
+    def refuse(self, batch: Batch, error: TxnLogError) -> None:
+        self._deliveries.add(batch, None, error)
+        self._release(batch.size_bytes)
 
     def pump(self) -> None:
         for topic in list(self._queues):
@@ -112,10 +119,14 @@ class RequestPublication:
         try:
             self._stage(request)
             offsets = self._append(request)
-        except TxnLogError as error:
-            request.is_doubtful |= isinstance(error, CommitStateUnknownError)
-            return self._refused(request, error)
-        for (_, batches), offset in zip(_by_partition(request), offsets, strict=True):
+            written = list(zip(_by_partition(request), offsets, strict=True))
+        except Exception as error:
+            if not isinstance(error, TxnLogError):
+                logger.exception("A request for topic %r ended in a bug", request.topic)
+            failed = unexpected(error, f"Writing records to topic {request.topic!r}")
+            request.is_doubtful |= isinstance(failed, (CommitStateUnknownError, UnexpectedError))
+            return self._refused(request, failed)
+        for (_, batches), offset in written:
             for batch in batches:
                 self._deliveries.add(batch, offset)
                 offset += batch.num_records
@@ -136,6 +147,8 @@ class RequestPublication:
             f"{'; they may have been written all the same' if request.is_doubtful else ''}. The "
             f"last error: {error.message}",
             topic=request.topic,
+            # Producing the records again might write them twice.
+            retriable=False,
         )
         failed.__cause__ = error
         self._give_up(request, failed)
@@ -232,7 +245,7 @@ class Idempotent(RequestPublication):
         self._reset()
         if isinstance(error, UnknownTopicIdError):
             self._on_lost(request.topic)
-        elif error.fatal and not isinstance(error, TopicAuthorizationError):
+        elif error.fatal:
             self.error = error
 
 
@@ -282,6 +295,10 @@ class Eager(RequestPublication):
             first = request.base_sequences[staged.partition]
             self._next_sequences[key] = first + staged.num_records
         return offsets
+
+    def refuse(self, batch: Batch, error: TxnLogError) -> None:
+        super().refuse(batch, error)
+        self.error = self.error or error
 
     def _give_up(self, request: Request, error: TxnLogError) -> None:
         self._fail(request, error)

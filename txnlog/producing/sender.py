@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from txnlog.errors import TransactionAbortableError, TxnLogError
-from txnlog.producing.accumulator import Accumulator, Piece
-from txnlog.producing.batching import Batch, split
+from txnlog.errors import TxnLogError, unexpected
+from txnlog.producing.accumulator import Accumulator
+from txnlog.producing.batching import split, unsplit
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.publishing import Publication
 from txnlog.sweeper import sweep_if_due
@@ -72,32 +72,35 @@ class Sender:
 
     def pump(self) -> None:
         """Send all that waits, as far as it goes now; `io` is held."""
-        pieces = self.accumulator.take()
-        publication = self.publication
+        publication = self.hand_over()
         if publication is None:
             return
-        try:
-            batches = list(self.batches_of(pieces))
-        except Exception as error:
-            # A bug; but what was taken must not be missing from a commit without a word (R40).
-            logger.exception("Records cannot be made ready to be sent")
-            for piece in pieces:
-                self.accumulator.release(piece.size_bytes)
-            publication.error = TransactionAbortableError(
-                f"Records that were taken cannot be made ready to be sent ({error!r}), and are "
-                "lost. Abort the transaction, or close the producer, and report this."
-            )
-            batches = []
-        for batch in batches:
-            publication.add(batch)
         publication.pump()
         if publication.error is not None:
             self._on_error(publication.error)
 
-    def batches_of(self, pieces: Sequence[Piece]) -> Iterator[Batch]:
-        """The batches of pieces, in their order."""
+    def hand_over(self) -> Publication | None:
+        """Give the publication all that waits, in order; `io` is held.
+
+        Records that cannot become batches, which would be a bug, fail alone: their callbacks are
+        told, and a transaction cannot commit without them (R40).
+        """
+        pieces = self.accumulator.take()
+        publication = self.publication
+        if publication is None:
+            return None
         for piece in pieces:
-            yield from split(piece, self._sticky_run_bytes)
+            try:
+                batches = list(split(piece, self._sticky_run_bytes))
+            except Exception as error:
+                topic = piece.destination.topic
+                logger.exception("Records for topic %r cannot become batches", topic)
+                failed = unexpected(error, f"Making batches of records for topic {topic!r}")
+                publication.refuse(unsplit(piece), failed)
+                continue
+            for batch in batches:
+                publication.add(batch)
+        return publication
 
     def waiting(self) -> int:
         """Records that are not sent yet."""
@@ -126,28 +129,30 @@ class Sender:
 
     def turn(self) -> bool:
         """Wait until there is something to do, at most LOOK_S, and do it; False: stopped."""
-        is_due = self._wait()
-        if self._is_stopped:
-            return False
         try:
-            if is_due:
-                with self.io:
-                    self.pump()
-                    is_stuck = self.publication is not None and self.publication.waiting > 0
-                if is_stuck:
-                    with self.accumulator.lock:
-                        if not self._is_stopped:
-                            self.accumulator.changed.wait(RETRY_MS / 1000)
-            elif self.io.acquire(blocking=False):
-                try:
-                    sweep_if_due(self._cluster)
-                finally:
-                    self.io.release()
+            is_due = self._wait()
+            if not self._is_stopped:
+                self._act(is_due)
         except Exception:
             # The thread must outlive a bug: whoever flushes or commits meets it, too.
             logger.exception("The producer's thread failed; it goes on")
             self._clock.sleep_ms(RETRY_MS)
-        return True
+        return not self._is_stopped
+
+    def _act(self, is_due: bool) -> None:
+        if is_due:
+            with self.io:
+                self.pump()
+                is_stuck = self.publication is not None and self.publication.waiting > 0
+            if is_stuck:
+                with self.accumulator.lock:
+                    if not self._is_stopped:
+                        self.accumulator.changed.wait(RETRY_MS / 1000)
+        elif self.io.acquire(blocking=False):
+            try:
+                sweep_if_due(self._cluster)
+            finally:
+                self.io.release()
 
     def _wait(self) -> bool:
         with self.accumulator.lock:

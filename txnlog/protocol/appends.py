@@ -19,7 +19,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
-from txnlog.protocol.metadata import StagedBatch, TopicPartitions
+from txnlog.protocol.metadata import AppTransaction, StagedBatch, TopicPartitions
 from txnlog.protocol.producer_expiry import check_remembered
 from txnlog.protocol.sequences import ProducerState, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
@@ -112,12 +112,14 @@ def prepare_marker(
     txn_epoch: int,
     result: TransactionResult,
     batches: Sequence[StagedBatch] = (),
+    app: AppTransaction | None = None,
 ) -> TopicCommit | Settled:
     """The marker commit of (producer_id, txn_epoch) in one topic (rule 4 of ARCHITECTURE.md).
 
     It settles every live `ongoing` header of the producer up to the epoch, on commit publishes
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
-    later write of the transaction (R4, R5). Written even when there is nothing to mark.
+    later write of the transaction (R4, R5). Written even when there is nothing to mark. A commit
+    remembers `app` in the same write, so that data and txnVersion appear together.
     """
     if state.deleted or state.topic_id != topic_id:
         return Settled()
@@ -127,7 +129,10 @@ def prepare_marker(
         replace(header, status=result.status) for header in state.ongoing_of(producer_id, txn_epoch)
     )
     published: tuple[BatchHeader, ...] = ()
+    txns = {marker_app_id(producer_id): txn_epoch}
     if result is TransactionResult.COMMIT:
+        if app is not None:
+            txns[app.app_id] = app.version
         published = _place(
             state,
             [batch for batch in batches if batch.topic_id == topic_id],
@@ -141,7 +146,7 @@ def prepare_marker(
         producer_id=producer_id,
         producer_epoch=txn_epoch,
         adds=marked + published,
-        txns={marker_app_id(producer_id): txn_epoch},
+        txns=txns,
     )
 
 

@@ -17,6 +17,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import (
+    PARTITIONS_MAX,
+    Natural,
+    NestingError,
+    decode,
+    to_int64,
+)
 
 NONE = "none"
 ONGOING = "ongoing"
@@ -36,6 +43,8 @@ HEADER_COLUMNS: Mapping[str, str] = {
     "txn_status": "string",
 }
 _STATUS = "txn_status"
+_OFFSET_MAX = 2**63 - 2
+"""The end, one after it, must be a long, too."""
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +69,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         """What `stats` says. Raises CorruptLogError naming the file."""
         try:
             return decode_stats(self.stats)
-        except (msgspec.MsgspecError, TypeError) as error:
+        except (msgspec.MsgspecError, NestingError, TypeError) as error:
             raise CorruptLogError(
                 f"Data file {self.path}: its statistics in the log cannot be read ({error}): "
                 f"{self.stats[:200]!r}. Whoever rewrote the file must leave them as they were, or "
@@ -110,20 +119,25 @@ def header_from_values(
     try:
         header = BatchHeader(
             path,
-            int(values["partition"]),
-            int(values["base_offset"]),
-            int(values["last_offset"]),
-            int(values["producer_id"]),
-            int(values["producer_epoch"]),
-            int(values["base_sequence"]),
+            to_int64(values["partition"]),
+            to_int64(values["base_offset"]),
+            to_int64(values["last_offset"]),
+            to_int64(values["producer_id"]),
+            to_int64(values["producer_epoch"]),
+            to_int64(values["base_sequence"]),
             values["txn_status"],
             size_bytes,
             stats,
         )
     except (KeyError, ValueError, TypeError) as error:
         raise _corrupt(source, path, f"{type(error).__name__}: {error}") from error
-    if header.status not in STATUSES or header.last_offset < header.base_offset:
-        raise _corrupt(source, path, f"status {header.status!r}, offsets {header.base_offset}")
+    if (
+        header.status not in STATUSES
+        or not 0 <= header.base_offset <= header.last_offset <= _OFFSET_MAX
+        or not 0 <= header.partition < PARTITIONS_MAX
+        or min(header.producer_id, header.producer_epoch, header.base_sequence) < -1
+    ):
+        raise _corrupt(source, path, f"it cannot be: {header.to_values()}"[:400])
     return header
 
 
@@ -167,10 +181,18 @@ def headers_from_columns(
     except (KeyError, ValueError) as error:
         raise _corrupt(source, "", f"{type(error).__name__}: {error}") from error
     partition, base_offset, last_offset = columns[:3]
-    wrong = np.flatnonzero(last_offset < base_offset)
+    wrong = np.flatnonzero(
+        (base_offset < 0)
+        | (last_offset < base_offset)
+        | (last_offset > _OFFSET_MAX)
+        | (partition < 0)
+        | (partition >= PARTITIONS_MAX)
+        | (np.minimum.reduce(columns[3:]) < -1)
+    )
     if not known or len(wrong):
         path = paths[int(wrong[0])].as_py() if len(wrong) else ""
-        raise _corrupt(source, path, f"statuses {statuses.dictionary.to_pylist()}, or its offsets")
+        statuses = statuses.dictionary.to_pylist()
+        raise _corrupt(source, path, f"its offsets or other numbers, or statuses {statuses}"[:400])
     order = np.lexsort((base_offset, partition))
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
@@ -220,7 +242,7 @@ def decode_stats(stats: str) -> Statistics:
     """Read Delta's `stats`; nothing is known of a file without. Raises what its decoder raises."""
     if not stats:
         return Statistics()
-    found = _STATS.decode(stats)
+    found = decode(_STATS, stats)
     low, high = found.min_values.timestamp, found.max_values.timestamp
     wide = Statistics()
     return Statistics(
@@ -235,7 +257,7 @@ class _Times(msgspec.Struct, frozen=True):
 
 
 class _Stats(msgspec.Struct, frozen=True, rename="camel"):
-    num_records: int | None = None
+    num_records: Natural | None = None
     min_values: _Times = _Times()
     max_values: _Times = _Times()
 

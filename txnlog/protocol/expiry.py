@@ -2,12 +2,54 @@
 
 from __future__ import annotations
 
+from txnlog.errors import ConfigError
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.protocol.transitions import Done, Transition, prepare_expire
+from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition, prepare_expire
+
+CLOCK_ERROR_MS = 60_000
+"""More than two answers of the store's clock may differ by."""
+
+SEEN_MS_MAX = 60_000
+"""A producer that has not seen its row for so long looks at it before it begins a transaction."""
+
+DELIVERY_TIMEOUT_MS_DEFAULT = 120_000
+"""delivery.timeout.ms: how long a staged batch is sent again."""
 
 TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT = 604_800_000
+TRANSACTIONAL_ID_EXPIRATION_MS_MIN = SEEN_MS_MAX + TIMEOUT_MS_MAX + CLOCK_ERROR_MS
+"""A deferred transaction writes nothing before its commit: a row is idle while one is open."""
+
 PRODUCER_ID_EXPIRATION_MS_DEFAULT = 86_400_000
 """producer.id.expiration.ms: idempotent producers that wrote nothing for so long are forgotten."""
+
+PRODUCER_ID_EXPIRATION_MS_MIN = DELIVERY_TIMEOUT_MS_DEFAULT + 2 * CLOCK_ERROR_MS
+"""A new producer's first batch, still on its way, must be younger than what is forgotten: by the
+clock error that `check_remembered` allows for, and by that between the two clocks."""
+
+
+def check_transactional_id_expiration(expiration_ms: int) -> None:
+    """Raises ConfigError for a setting that would forget producers that are at work."""
+    if expiration_ms < TRANSACTIONAL_ID_EXPIRATION_MS_MIN:
+        raise ConfigError(
+            f"transactional.id.expiration.ms={expiration_ms} is below "
+            f"{TRANSACTIONAL_ID_EXPIRATION_MS_MIN}: a deferred transaction writes nothing to its "
+            f"row for up to transaction.max.timeout.ms={TIMEOUT_MS_MAX}, its producer may have "
+            f"seen the row {SEEN_MS_MAX} ms before it began, and clocks may differ by "
+            f"{CLOCK_ERROR_MS} ms. Set it higher.",
+            option="transactional.id.expiration.ms",
+        )
+
+
+def check_producer_id_expiration(expiration_ms: int) -> None:
+    """Raises ConfigError for a setting that would refuse batches of new producers."""
+    if expiration_ms < PRODUCER_ID_EXPIRATION_MS_MIN:
+        raise ConfigError(
+            f"producer.id.expiration.ms={expiration_ms} is below {PRODUCER_ID_EXPIRATION_MS_MIN}: "
+            f"a batch may be on its way for delivery.timeout.ms={DELIVERY_TIMEOUT_MS_DEFAULT}, and "
+            f"clocks may differ by {CLOCK_ERROR_MS} ms twice; a new producer's batch would be "
+            "refused as a forgotten one's. Set it higher.",
+            option="producer.id.expiration.ms",
+        )
 
 
 def is_old(row: TransactionMetadata, *, expiration_ms: int, now_ms: int) -> bool:

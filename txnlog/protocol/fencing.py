@@ -45,16 +45,17 @@ def check_producer(
     run_id: str,
 ) -> TransactionMetadata:
     """The row, of which this run is the owner at this epoch; else the error that says why not."""
+    if row is not None and row.owner.run_id != run_id:
+        raise fenced(row, f"run {run_id}")
     if row is None or row.producer_id != producer_id:
         found = "no row" if row is None else f"producer id {row.producer_id}"
         raise InvalidProducerIdMappingError(
-            f"{transactional_id!r} has {found}, not producer id {producer_id}: the id expired or "
-            "was never initialised. Call init_transactions again.",
+            f"transactional.id {transactional_id!r} has {found}, not producer id {producer_id}: it "
+            "expired, and may have had another owner in between. This try committed nothing. "
+            "Abort, read the input positions again, and begin another transaction.",
             transactional_id=transactional_id,
         )
     refuse_former(row, run_id)
-    if row.owner.run_id != run_id:
-        raise fenced(row, f"run {run_id}")
     if row.producer_epoch != producer_epoch:
         raise InvalidProducerEpochError(
             f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"

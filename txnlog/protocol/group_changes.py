@@ -15,6 +15,8 @@ from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import Entangled, OffsetsCommit
 from txnlog.protocol.membership import Sightings
 
+GENERATION_UNKNOWN = 1 << 30
+
 
 def is_gone(group: Group) -> bool:
     """Whether nothing is left of the group but its generation."""
@@ -67,6 +69,24 @@ def prepare_delete_group(group: Group | None, *, now_ms: int) -> OffsetsCommit |
         return Entangled(group.pending)
     row = replace(
         group, offsets={}, generation=group.generation + 1, assignment={}, updated_ms=now_ms
+    )
+    return OffsetsCommit(operation="DELETE CONSUMER GROUP", groups=(row,))
+
+
+def prepare_give_up_group(
+    group_id: str, values: Mapping[str, str], *, path: str, now_ms: int
+) -> OffsetsCommit:
+    """Replace a row that cannot be read by a deleted group's; `values` are what is left of it.
+
+    A generation that cannot be read either may have been any: the next one is far above it.
+    """
+    said = values.get("generation", "")
+    known = int(said) if said.isascii() and said.isdigit() else GENERATION_UNKNOWN
+    row = Group(
+        group_id=group_id,
+        generation=min(known, GENERATION_UNKNOWN) + 1,
+        updated_ms=now_ms,
+        path=path,
     )
     return OffsetsCommit(operation="DELETE CONSUMER GROUP", groups=(row,))
 

@@ -11,32 +11,44 @@ from collections.abc import Mapping
 import msgspec
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import Int64, PartitionNumber, to_int64
+from txnlog.protocol.extensible import Codec, Extensible, ExtensibleArray
 
 Positions = Mapping[str, Mapping[int, int]]
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
-class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
+class CommittedOffset(ExtensibleArray, frozen=True, array_like=True):
     """Next offset to read, under which generation and at which log version it was written."""
 
-    offset: int
-    generation: int
-    version: int
+    offset: Int64
+    generation: Int64
+    version: Int64
     metadata: str = ""
 
+    @classmethod
+    def extended(cls) -> type[ExtensibleArray]:
+        return NewerOffset
 
-class PendingOffsets(msgspec.Struct, frozen=True, kw_only=True):
+
+class NewerOffset(CommittedOffset, frozen=True, array_like=True):
+    """One with more items, of a newer version of the format."""
+
+    unknown: str = ""
+
+
+class PendingOffsets(Extensible, frozen=True, kw_only=True):
     """Offsets an open transaction will commit; `version` is that of the commit that wrote it."""
 
     transactional_id: str
-    producer_id: int
-    txn_epoch: int
-    version: int
-    generation: int
-    offsets: dict[str, dict[int, int]]
+    producer_id: Int64
+    txn_epoch: Int64
+    version: Int64
+    generation: Int64
+    offsets: dict[str, dict[PartitionNumber, Int64]]
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Member(Extensible, frozen=True, kw_only=True):
     """A consumer of the group. It is alive as long as its `heartbeat`, a counter, changes.
 
     `joined` is the generation that it has let go of: it waits for the next one. `topics` are those
@@ -45,11 +57,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     topics: tuple[str, ...]
-    heartbeat: int = 0
-    joined: int = -1
+    heartbeat: Int64 = 0
+    joined: Int64 = -1
     assignors: tuple[str, ...] = ("range",)
-    session_timeout_ms: int = 45_000
-    rebalance_timeout_ms: int = 300_000
+    session_timeout_ms: Int64 = 45_000
+    rebalance_timeout_ms: Int64 = 300_000
     client_id: str = ""
     host: str = ""
     instance_id: str = ""
@@ -85,10 +97,10 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         values.update(
             group_id=self.group_id,
             generation=str(self.generation),
-            offsets=_encode(self.offsets),
-            pending=_encode(self.pending),
-            members=_encode(self.members),
-            assignment=_encode(self.assignment),
+            offsets=_OFFSETS.encode(self.offsets),
+            pending=_PENDING.encode(self.pending),
+            members=_MEMBERS.encode(self.members),
+            assignment=_ASSIGNMENT.encode(self.assignment),
             updated_ms=str(self.updated_ms),
         )
         return values
@@ -99,12 +111,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return cls(
                 group_id=values["group_id"],
-                generation=int(values["generation"]),
+                generation=to_int64(values["generation"]),
                 offsets=_OFFSETS.decode(values["offsets"]),
                 pending=_PENDING.decode(values["pending"]),
                 members=_MEMBERS.decode(values["members"]),
                 assignment=_ASSIGNMENT.decode(values["assignment"]),
-                updated_ms=int(values["updated_ms"]),
+                updated_ms=to_int64(values["updated_ms"]),
                 path=path,
                 extra={k: v for k, v in values.items() if k not in GROUP_COLUMNS},
             )
@@ -127,12 +139,11 @@ GROUP_COLUMNS: Mapping[str, str] = {
     "updated_ms": "long",
 }
 
-_ENCODER = msgspec.json.Encoder()
-_OFFSETS = msgspec.json.Decoder(dict[str, dict[int, CommittedOffset]])
-_PENDING = msgspec.json.Decoder(tuple[PendingOffsets, ...])
-_MEMBERS = msgspec.json.Decoder(dict[str, Member])
-_ASSIGNMENT = msgspec.json.Decoder(dict[str, dict[str, tuple[int, ...]]])
-
-
-def _encode(value: object) -> str:
-    return _ENCODER.encode(value).decode()
+_OFFSETS: Codec[dict[str, dict[int, CommittedOffset]]] = Codec(
+    dict[str, dict[PartitionNumber, CommittedOffset]]
+)
+_PENDING: Codec[tuple[PendingOffsets, ...]] = Codec(tuple[PendingOffsets, ...])
+_MEMBERS: Codec[dict[str, Member]] = Codec(dict[str, Member])
+_ASSIGNMENT: Codec[dict[str, dict[str, tuple[int, ...]]]] = Codec(
+    dict[str, dict[str, tuple[PartitionNumber, ...]]]
+)

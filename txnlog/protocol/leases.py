@@ -13,19 +13,21 @@ from dataclasses import dataclass
 import msgspec
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import Int64
+from txnlog.protocol.extensible import Codec, Extensible
 
 NOBODY = ""
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(Extensible, frozen=True, kw_only=True):
     """Who does the work. `holder` is NOBODY after a release, `by` names it for people.
 
     `lease_ms` is the holder's promise: whoever else wants the lease waits for so long.
     """
 
     holder: str = NOBODY
-    counter: int = 0
-    lease_ms: int
+    counter: Int64 = 0
+    lease_ms: Int64
     by: str = ""
 
     @property
@@ -66,8 +68,10 @@ def prepare_take(
         wait_ms = seen.since_ms + lease.lease_ms - now_ms
         if wait_ms > 0:
             return HeldByAnother(lease, wait_ms)
-    counter = 0 if lease is None else lease.counter
-    return Lease(holder=holder, counter=counter + 1, lease_ms=lease_ms, by=by)
+    before = lease if lease is not None else Lease(lease_ms=lease_ms)
+    return msgspec.structs.replace(
+        before, holder=holder, counter=before.counter + 1, lease_ms=lease_ms, by=by
+    )
 
 
 def prepare_release(lease: Lease | None, *, holder: str) -> Lease | None:
@@ -79,19 +83,19 @@ def prepare_release(lease: Lease | None, *, holder: str) -> Lease | None:
 
 def encode_lease(lease: Lease) -> str:
     """The lease as a table property."""
-    return msgspec.json.encode(lease).decode()
+    return _CODEC.encode(lease)
 
 
 def decode_lease(value: str, *, source: str) -> Lease:
     """Read a table property back. Raises CorruptLogError naming `source`."""
     try:
-        return _DECODER.decode(value)
-    except msgspec.MsgspecError as error:
+        return _CODEC.decode(value)
+    except (KeyError, ValueError, TypeError, msgspec.MsgspecError) as error:
         raise CorruptLogError(
-            f"{source}: the lease {value!r} cannot be read ({error}). It was written by a newer "
-            "txnlog or is damaged; upgrade, or restore the table.",
+            f"{source}: the lease {value[:200]!r} cannot be read ({error}). It was written by a "
+            "newer txnlog or is damaged; upgrade, or restore the table.",
             file=source,
         ) from error
 
 
-_DECODER = msgspec.json.Decoder(Lease)
+_CODEC: Codec[Lease] = Codec(Lease)

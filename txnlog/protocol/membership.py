@@ -24,56 +24,64 @@ from msgspec.structs import replace
 from txnlog.protocol.assignors import ASSIGNORS, Counts, choose_assignor
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit, check_member
+from txnlog.protocol.watching import LOOKS_MAX, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
     """What one observer has seen of a group, by its own clock; nobody's clock is compared (R34).
 
-    `heartbeats`: member id -> (counter, when it was first seen at that); `rebalance`: (generation,
-    when it was first seen to be ending).
+    `heartbeats`: member id -> (counter, how long it was watched at that); `rebalance`:
+    (generation, how long it was watched to be ending).
     """
 
-    looked_ms: int = 0
-    heartbeats: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    rebalance: tuple[int, int] | None = None
+    heartbeats: Mapping[str, tuple[int, Watch]] = field(default_factory=dict)
+    rebalance: tuple[int, Watch] | None = None
 
     def look(self, group: Group, *, now_ms: int) -> Sightings:
         """The sightings after another look.
 
-        An observer that was away for longer than a member's time-out (a machine was suspended)
-        begins to count for that member again: it may have been away, too.
+        A gap of more than half a session is not watched time: the observer may have been suspended,
+        and the member with it. A member that beats three times in a session is never expelled for
+        one such gap.
         """
-        away_ms = now_ms - self.looked_ms
         heartbeats = {}
         for member_id, member in group.members.items():
-            counter, since_ms = self.heartbeats.get(member_id, (-1, now_ms))
-            if counter != member.heartbeat or away_ms >= member.session_timeout_ms:
-                since_ms = now_ms
-            heartbeats[member_id] = (member.heartbeat, since_ms)
+            counter, watch = self.heartbeats.get(member_id, (-1, Watch(now_ms)))
+            if counter == member.heartbeat:
+                watch = watch.look(now_ms=now_ms, interval_ms=_interval_ms(member))
+            else:
+                watch = Watch(now_ms)
+            heartbeats[member_id] = (member.heartbeat, watch)
         rebalance = None
         if is_rebalancing(group):
             known = self.rebalance
-            patient_ms = min((m.session_timeout_ms for m in group.members.values()), default=0)
-            same = known is not None and known[0] == group.generation and away_ms < patient_ms
-            rebalance = known if same else (group.generation, now_ms)
-        return Sightings(looked_ms=now_ms, heartbeats=heartbeats, rebalance=rebalance)
+            watch = Watch(now_ms)
+            if known is not None and known[0] == group.generation:
+                shortest_ms = min(map(_interval_ms, group.members.values()), default=0)
+                watch = known[1].look(now_ms=now_ms, interval_ms=shortest_ms)
+            rebalance = (group.generation, watch)
+        return Sightings(heartbeats=heartbeats, rebalance=rebalance)
 
     def overdue(self, group: Group) -> set[str]:
         """Members of the group, as it is now, that were silent or let the others wait too long."""
         gone = set()
         for member_id, member in group.members.items():
-            counter, since_ms = self.heartbeats.get(member_id, (-1, self.looked_ms))
-            silent_ms = self.looked_ms - since_ms
-            if counter == member.heartbeat and silent_ms >= member.session_timeout_ms:
+            counter, watch = self.heartbeats.get(member_id, (-1, Watch(0)))
+            if counter == member.heartbeat and watch.watched_ms >= member.session_timeout_ms:
                 gone.add(member_id)
             if self.rebalance is None or member.joined == group.generation:
                 continue
-            generation, since_ms = self.rebalance
-            late_ms = self.looked_ms - since_ms
-            if generation == group.generation and late_ms >= member.rebalance_timeout_ms:
+            generation, watch = self.rebalance
+            is_late = watch.watched_ms >= member.rebalance_timeout_ms
+            if generation == group.generation and is_late:
                 gone.add(member_id)
         return gone
+
+
+def _interval_ms(member: Member) -> int:
+    """How often a member must be looked at for the looks to count."""
+    return member.session_timeout_ms // (2 * LOOKS_MAX)
 
 
 def is_rebalancing(group: Group) -> bool:

@@ -6,11 +6,13 @@ transition makes a new one with `msgspec.structs.replace`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from txnlog.errors import CorruptLogError
+from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, to_int64
+from txnlog.protocol.extensible import Codec, Extensible
 from txnlog.protocol.states import TransactionState
 
 FORMER_RUNS_MAX = 100
@@ -18,7 +20,7 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 
 
-class StagedBatch(msgspec.Struct, frozen=True, kw_only=True):
+class StagedBatch(Extensible, frozen=True, kw_only=True):
     """One pre-committed Parquet file: invisible until a marker commit names it.
 
     Timestamps are microseconds since the epoch, `staged_ms` is by the store's clock.
@@ -26,66 +28,94 @@ class StagedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     topic_id: str
-    partition: int
+    partition: PartitionNumber
     path: str
-    size_bytes: int
-    num_records: int
-    timestamp_min_us: int
-    timestamp_max_us: int
-    staged_ms: int
+    size_bytes: Natural
+    num_records: Natural
+    timestamp_min_us: Int64
+    timestamp_max_us: Int64
+    staged_ms: Int64
 
 
-class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
+class TopicPartitions(Extensible, frozen=True, kw_only=True):
     """The partitions of one topic that a transaction touches."""
 
     topic: str
     topic_id: str
-    partitions: tuple[int, ...]
+    partitions: tuple[PartitionNumber, ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a decided transaction publishes: staged batches, and groups with a pending entry."""
+class AppTransaction(Extensible, frozen=True, kw_only=True):
+    """txnAppId and txnVersion of a batch write: a `txn` action in each topic, as in Delta."""
+
+    app_id: str
+    version: Int64
+
+
+def merge_partitions(
+    known: Iterable[TopicPartitions], more: Iterable[TopicPartitions]
+) -> tuple[TopicPartitions, ...]:
+    """The partitions of both, each topic once, in order."""
+    merged: dict[tuple[str, str], TopicPartitions] = {}
+    for tp in (*known, *more):
+        there = merged.setdefault((tp.topic, tp.topic_id), tp)
+        numbers = tuple(sorted({*there.partitions, *tp.partitions}))
+        merged[tp.topic, tp.topic_id] = msgspec.structs.replace(there, partitions=numbers)
+    return tuple(merged[key] for key in sorted(merged))
+
+
+class Manifest(Extensible, frozen=True, kw_only=True):
+    """What a decided transaction publishes: staged batches, and groups with a pending entry.
+
+    `app` goes into each topic with the batches.
+    """
 
     batches: tuple[StagedBatch, ...] = ()
     groups: tuple[str, ...] = ()
     prepared_by_client: bool = False
+    app: AppTransaction | None = None
 
 
-class LastBatch(msgspec.Struct, frozen=True, kw_only=True):
+class LastBatch(Extensible, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
-    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable.
+    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable;
+    `run_id` is the run that committed it.
     """
 
-    batch_id: int
+    batch_id: Int64
     digest: str = ""
     topics: tuple[str, ...] = ()
+    run_id: str = ""
 
 
-class Fenced(msgspec.Struct, frozen=True, kw_only=True):
+class Fenced(Extensible, frozen=True, kw_only=True):
     """Who ended the previous owner's right to write, when (wall clock, ms) and why."""
 
     by: str
-    at_ms: int
+    at_ms: Int64
     reason: str
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Owner(Extensible, frozen=True, kw_only=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
-    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch.
-    `since_ms` is when it became the owner, by its wall clock (-1: not known).
+    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch, the
+    query that committed last at the end, and `forgotten` is what is left of older ones: see
+    txnlog.protocol.query_batches. `since_ms` is when it became the owner, by its wall clock (-1:
+    not known).
     """
 
     run_id: str = ""
     query_id: str = ""
     host: str = ""
-    pid: int = 0
+    pid: Int64 = 0
     one_off: bool = False
     former_runs: tuple[str, ...] = ()
-    batches: dict[str, LastBatch] = {}
+    batches: dict[str, LastBatch] = msgspec.field(default_factory=dict)
+    forgotten: str = ""
     fenced: Fenced | None = None
-    since_ms: int = -1
+    since_ms: Int64 = -1
 
     def describe(self) -> str:
         """One line for people."""
@@ -98,7 +128,8 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     `producer_epoch` is the epoch the next transaction uses; `txn_epoch` names the transaction that
     is open, prepared, or was last ended (-1: none yet). `path` is the row's one-row file, `extra`
-    holds partition columns of a newer version of the format, kept as they are.
+    holds partition columns of a newer version of the format, kept as they are; unknown fields of
+    the JSON in the others are kept, too, see txnlog.protocol.extensible.
     """
 
     transactional_id: str
@@ -137,9 +168,9 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
             txn_epoch=str(self.txn_epoch),
             state=self.state.name,
             timeout_ms=str(self.timeout_ms),
-            partitions=_encode(self.partitions),
-            pending=_encode(self.pending),
-            owner=_encode(self.owner),
+            partitions=_PARTITIONS.encode(self.partitions),
+            pending=_MANIFEST.encode(self.pending),
+            owner=_OWNER.encode(self.owner),
             started_ms=str(self.started_ms),
             updated_ms=str(self.updated_ms),
         )
@@ -153,16 +184,16 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return cls(
                 transactional_id=values["transactional_id"],
-                producer_id=int(values["producer_id"]),
-                producer_epoch=int(values["producer_epoch"]),
-                txn_epoch=int(values["txn_epoch"]),
+                producer_id=to_int64(values["producer_id"]),
+                producer_epoch=to_int64(values["producer_epoch"]),
+                txn_epoch=to_int64(values["txn_epoch"]),
                 state=TransactionState[values["state"]],
-                timeout_ms=int(values["timeout_ms"]),
+                timeout_ms=to_int64(values["timeout_ms"]),
                 partitions=_PARTITIONS.decode(values["partitions"]),
                 pending=_MANIFEST.decode(values["pending"]),
                 owner=_OWNER.decode(values["owner"]),
-                started_ms=int(values["started_ms"]),
-                updated_ms=int(values["updated_ms"]),
+                started_ms=to_int64(values["started_ms"]),
+                updated_ms=to_int64(values["updated_ms"]),
                 path=path,
                 extra={k: v for k, v in values.items() if k not in ROW_COLUMNS},
             )
@@ -189,11 +220,6 @@ ROW_COLUMNS: Mapping[str, str] = {
     "updated_ms": "long",
 }
 
-_ENCODER = msgspec.json.Encoder()
-_PARTITIONS = msgspec.json.Decoder(tuple[TopicPartitions, ...])
-_MANIFEST = msgspec.json.Decoder(Manifest)
-_OWNER = msgspec.json.Decoder(Owner)
-
-
-def _encode(value: object) -> str:
-    return _ENCODER.encode(value).decode()
+_PARTITIONS: Codec[tuple[TopicPartitions, ...]] = Codec(tuple[TopicPartitions, ...])
+_MANIFEST: Codec[Manifest] = Codec(Manifest)
+_OWNER: Codec[Owner] = Codec(Owner)

@@ -1,9 +1,76 @@
-"""Which micro-batches of a streaming query are decided already (R54, R55)."""
+"""Which micro-batches of a streaming query are decided already (R54, R55), under whichever id."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
 from txnlog.errors import CheckpointError
+from txnlog.protocol.fencing import refuse_prepared
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.query_batches import check_remembered
+from txnlog.protocol.transitions import Done, Transition, prepare_fence
+
+
+def is_of_query(row: TransactionMetadata, query_id: str) -> bool:
+    """Whether a query owns the row, or has a batch in it."""
+    return row.owner.query_id == query_id or query_id in row.owner.batches
+
+
+def newest_row(rows: Iterable[TransactionMetadata], query_id: str) -> TransactionMetadata | None:
+    """The row that has the newest batch of a query; None when no row has one."""
+    having = [row for row in rows if query_id in row.owner.batches]
+    return max(having, key=lambda row: row.owner.batches[query_id].batch_id, default=None)
+
+
+def has_committed(row: TransactionMetadata | None, *, query_id: str, run_id: str) -> bool:
+    """Whether the run owns the row and has committed under it: its other ids are stopped then."""
+    if row is None or row.owner.run_id != run_id or run_id in row.owner.former_runs:
+        return False
+    last = row.owner.batches.get(query_id)
+    return last is not None and last.run_id == run_id
+
+
+def prepare_stop_query(
+    row: TransactionMetadata | None, *, query_id: str, by: str, reason: str, now_ms: int
+) -> Transition | Done:
+    """Fence the run of a query that owns the row; Done when no run of it may write there.
+
+    Raises ConcurrentTransactionsError when a decided transaction must be finished first.
+    """
+    if row is None or row.owner.query_id != query_id:
+        return Done(row)
+    if row.owner.run_id in row.owner.former_runs:
+        return Done(row)
+    return prepare_fence(row, above_epoch=row.producer_epoch, by=by, reason=reason, now_ms=now_ms)
+
+
+def prepare_forget_query(
+    row: TransactionMetadata | None, *, query_id: str, below: int, now_ms: int
+) -> Transition | Done:
+    """Drop a query from an idle row whose batch of it is older than `below`, so that it can expire.
+
+    Another row has batch `below` of the query. Done when the row has a newer one, or an owner that
+    was not stopped. Raises ConcurrentTransactionsError as prepare_stop_query.
+    """
+    if row is None or not is_of_query(row, query_id):
+        return Done(row)
+    refuse_prepared(row)
+    owner = row.owner
+    last = owner.batches.get(query_id)
+    is_owner = owner.query_id == query_id
+    if (last is not None and last.batch_id >= below) or not row.state.is_idle:
+        return Done(row)
+    if is_owner and owner.run_id not in owner.former_runs:
+        return Done(row)
+    batches = {known: batch for known, batch in owner.batches.items() if known != query_id}
+    left = replace(owner, batches=batches, query_id="" if is_owner else owner.query_id)
+    return Transition(
+        operation="FORGET QUERY",
+        previous=row,
+        next=replace(row, owner=left, updated_ms=now_ms),
+    )
 
 
 def is_committed(row: TransactionMetadata, *, query_id: str, batch_id: int, digest: str) -> bool:
@@ -13,7 +80,10 @@ def is_committed(row: TransactionMetadata, *, query_id: str, batch_id: int, dige
     CheckpointError when the query's checkpoint is behind the log, or is another one's.
     """
     last = row.owner.batches.get(query_id)
-    if last is None or batch_id > last.batch_id:
+    if last is None:
+        check_remembered(row, query_id)
+        return False
+    if batch_id > last.batch_id:
         return False
     where = f"query {query_id} (transactional.id {row.transactional_id!r})"
     if batch_id < last.batch_id:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from txnlog.errors import UnknownProducerIdError
-from txnlog.protocol.expiry import PRODUCER_ID_EXPIRATION_MS_DEFAULT
+from txnlog.protocol.expiry import CLOCK_ERROR_MS, PRODUCER_ID_EXPIRATION_MS_DEFAULT
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.txn_memory import (
     EXPIRED_PRODUCERS,
@@ -33,8 +33,6 @@ from txnlog.protocol.txn_memory import (
 
 MARKER_AGE_MS_MIN = 7 * 86_400_000
 SETTLE_MS = 3_600_000
-CLOCK_ERROR_MS = 60_000
-"""More than two answers of the store's clock may differ by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from txnlog.errors import (
-    GroupAuthorizationError,
     InvalidTxnStateError,
-    TopicAuthorizationError,
     TransactionAbortableError,
     TxnLogError,
 )
@@ -134,11 +132,19 @@ def prepare_move(state: ProducerState, to: ProducerState) -> ProducerState:
 
 def failed_state(error: TxnLogError, state: ProducerState) -> ProducerState:
     """What an error that is not retriable makes of a producer; other topics are not its end."""
-    if state is ProducerState.IDLE and not error.fatal:
-        return state
-    if error.fatal and not isinstance(error, _OF_ONE_RESOURCE):
+    if error.fatal:
         return ProducerState.FATAL_ERROR
-    return ProducerState.ABORTABLE_ERROR
+    return state if state is ProducerState.IDLE else ProducerState.ABORTABLE_ERROR
+
+
+def failed_call(error: TxnLogError, state: ProducerState) -> TxnLogError:
+    """What a call raises that `error` left in `state`: its flags say what that state allows.
+
+    Where only the same call may be made again, no error says "abort".
+    """
+    if state is ProducerState.ABORTABLE_ERROR:
+        return error if error.abortable else failed_transaction(error)
+    return error.replace(abortable=False) if error.abortable else error
 
 
 def failed_transaction(error: TxnLogError | None) -> TransactionAbortableError:
@@ -147,6 +153,3 @@ def failed_transaction(error: TxnLogError | None) -> TransactionAbortableError:
     return TransactionAbortableError(
         f"The transaction has failed. Call abort_transaction(), then begin another one.{why}"
     )
-
-
-_OF_ONE_RESOURCE = (TopicAuthorizationError, GroupAuthorizationError, InvalidTxnStateError)

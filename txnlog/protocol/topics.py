@@ -18,6 +18,7 @@ import numpy as np
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol import sequences
 from txnlog.protocol.batches import ABORTED, NONE, ONGOING, BatchHeader, HeaderColumns
+from txnlog.protocol.decoding import INT64_MAX, check_partition_number, to_int64
 from txnlog.protocol.txn_memory import TxnMemory
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
@@ -36,8 +37,6 @@ _BOUNDS = {
     HORIZON_PREFIX: "horizon_ms",
 }
 
-PARTITIONS_MAX = 100_000
-OFFSET_MAX = 2**63 - 1
 
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
@@ -47,8 +46,8 @@ def check_topic_name(name: str, *, internal: bool = False) -> str:
     """Kafka's rule for names (R64). Raises InvalidTopicError saying what is allowed."""
     if not TOPIC_NAME.match(name) or name in (".", ".."):
         raise InvalidTopicError(
-            f"Topic name {name!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' "
-            "and '-', and not '.' or '..'.",
+            f"Topic name {name[:249]!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, "
+            "'.', '_' and '-', and not '.' or '..'.",
             topic=name,
         )
     if name.startswith(INTERNAL_PREFIX) and not internal:
@@ -273,18 +272,14 @@ def check_bound(app_id: str, version: int) -> tuple[str, int] | None:
     prefix += slash
     if prefix not in (END_PREFIX, *_BOUNDS):
         return None
-    if not number.isdecimal() or int(number) >= PARTITIONS_MAX or not 0 <= version <= OFFSET_MAX:
+    if not 0 <= version <= INT64_MAX:
         raise ValueError(f"txn {app_id!r} with version {version}")
-    return prefix, int(number)
+    return prefix, check_partition_number(to_int64(number))
 
 
 def partition_count(config: Mapping[str, str]) -> int:
     """How many partitions a topic has by its properties. Raises ValueError."""
-    text = config.get("partitions", "1")
-    count = int(text) if text.isdecimal() and len(text) < 10 else 0
-    if not 0 < count <= PARTITIONS_MAX:
-        raise ValueError(f"txnlog.partitions={text!r}")
-    return count
+    return check_partition_number(to_int64(config.get("partitions", "1")) - 1) + 1
 
 
 def marker_app_id(producer_id: int) -> str:

@@ -32,7 +32,9 @@ from txnlog.protocol.metadata import (
     Owner,
     TopicPartitions,
     TransactionMetadata,
+    merge_partitions,
 )
+from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
 
 TIMEOUT_MS_MAX = 900_000
@@ -138,22 +140,14 @@ def prepare_add_partitions(
     """
     row = check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
     refuse_prepared(row)
-    known = {(tp.topic, tp.topic_id): set(tp.partitions) for tp in row.partitions}
-    if row.state is not TransactionState.ONGOING:
-        known = {}
-    for tp in partitions:
-        known.setdefault((tp.topic, tp.topic_id), set()).update(tp.partitions)
-    merged = tuple(
-        TopicPartitions(topic=topic, topic_id=topic_id, partitions=tuple(sorted(numbers)))
-        for (topic, topic_id), numbers in sorted(known.items())
-    )
+    started = row.state is TransactionState.ONGOING
+    merged = merge_partitions(row.partitions if started else (), partitions)
     pending = row.pending
     if manifest is not None:
         named = _union(pending.groups, manifest.groups, groups)
-        pending = replace(manifest, groups=named, prepared_by_client=True)
+        pending = replace(manifest, groups=named, prepared_by_client=True, unknown=pending.unknown)
     elif not set(groups) <= set(pending.groups):
         pending = replace(pending, groups=_union(pending.groups, groups))
-    started = row.state is TransactionState.ONGOING
     if started and merged == row.partitions and pending == row.pending:
         return Done(row)
     if started and row.pending.prepared_by_client:
@@ -220,13 +214,11 @@ def prepare_end(
         pending = replace(row.pending, batches=())
     elif manifest is not None and not row.pending.prepared_by_client:
         # What the client prepared is what it commits; groups named earlier have entries by now.
-        pending = replace(manifest, groups=_union(row.pending.groups, manifest.groups))
+        named = _union(pending.groups, manifest.groups)
+        pending = replace(manifest, groups=named, unknown=pending.unknown)
     else:
         _check_manifest(row, manifest)
-    owner = row.owner
-    if batch is not None:
-        query_id, last = batch
-        owner = replace(owner, batches={**owner.batches, query_id: last})
+    owner = row.owner if batch is None else remember_batch(row.owner, *batch)
     return _move(
         row,
         result.prepared.name,
@@ -356,7 +348,9 @@ def prepare_fence(
 
 def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transition | Done:
     """Forget an idle id (R35); rows that a streaming query owns are never forgotten."""
-    if row is None or not row.state.is_idle or row.owner.query_id or row.owner.batches:
+    if row is None or not row.state.is_idle:
+        return Done(row)
+    if row.owner.query_id or row.owner.batches or row.owner.forgotten:
         return Done(row)
     return _move(row, "EXPIRE TRANSACTIONAL ID", TransactionState.DEAD, now_ms)
 
@@ -413,7 +407,9 @@ def _succeed(former: Owner, heir: Owner, *, now_ms: int, reason: str) -> Owner:
     return replace(
         heir,
         former_runs=former.former_runs if heir.run_id == former.run_id else _remember(former),
-        batches={**former.batches, **heir.batches},
+        batches=former.batches,
+        forgotten=former.forgotten,
+        unknown=former.unknown,
         fenced=Fenced(by=heir.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,
     )

@@ -53,13 +53,15 @@ class TxnMemory:
     """Fed every `txn` action in log order; those of a checkpoint in the order `in_log_order`.
 
     `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
-    (producer id, partition) -> last sequence. An `expired` action takes with it what was last
-    written before its version, a time; see txnlog.protocol.producer_expiry. `vacuum_age_ms` is the
-    smallest that any vacuum of this table has ever gone by, `vacuum_started_ms` when the newest one
-    began, by the store's clock.
+    (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired`
+    action takes with it what was last written before its version, a time, but no txnVersion; see
+    txnlog.protocol.producer_expiry and app_transactions. `vacuum_age_ms` is the smallest that any
+    vacuum of this table has ever gone by, `vacuum_started_ms` when the newest one began, by the
+    store's clock.
     """
 
     markers: AgedVersions[int] = field(default_factory=AgedVersions)
+    applications: AgedVersions[str] = field(default_factory=AgedVersions)
     sequences: AgedVersions[tuple[int, int]] = field(default_factory=AgedVersions)
     transactions_expired_ms: int = -1
     producers_expired_ms: int = -1
@@ -75,6 +77,8 @@ class TxnMemory:
             self.markers.put(key, version, updated_ms)
         elif key is not None:
             self.sequences.put(key, version, updated_ms)
+        elif not app_id.startswith(TXN_PREFIX):
+            self.applications.put(app_id, version, updated_ms)
         elif app_id == EXPIRED_TRANSACTIONS:
             self.transactions_expired_ms = version
             self.markers.forget(version)
@@ -94,11 +98,16 @@ def producer_key(app_id: str) -> int | tuple[int, int] | None:
     if not app_id.startswith(TXN_PREFIX):
         return None
     first, dash, number = app_id[len(TXN_PREFIX) :].partition("-")
-    if not first.isdigit():
+    if not _is_number(first):
         return None
     if not dash:
         return int(first)
-    return (int(first), int(number)) if number.isdigit() else None
+    return (int(first), int(number)) if _is_number(number) else None
+
+
+def _is_number(text: str) -> bool:
+    """Digits of an id that one of our processes may have given out."""
+    return text.isdecimal() and len(text) <= 18
 
 
 def is_horizon(app_id: str) -> bool:

@@ -107,10 +107,14 @@ def find_doomed(
 
 def file_retention_ms(configuration: Mapping[str, str]) -> int:
     """How long checkpoints keep tombstones, as the table's property says, or Delta's default."""
-    found = _INTERVAL.match(configuration.get(RETENTION_PROPERTY, ""))
-    if found is None:
-        return FILE_RETENTION_MS_DEFAULT
-    return int(found[1]) * _UNITS_MS[found[2]]
+    found_ms = interval_ms(configuration.get(RETENTION_PROPERTY, ""))
+    return FILE_RETENTION_MS_DEFAULT if found_ms is None else found_ms
+
+
+def interval_ms(text: str) -> int | None:
+    """The length of a Delta property such as "interval 7 days"; None for anything else."""
+    found = _INTERVAL.match(text)
+    return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
 
 def keeps_for(configuration: Mapping[str, str], age_ms: int) -> bool:

@@ -14,16 +14,20 @@ from zlib import crc32
 
 import msgspec
 
-from txnlog.errors import CorruptLogError
+from txnlog.errors import CorruptLogError, RecordTooLargeError
+from txnlog.protocol.decoding import Int64, Natural, NestingError, nesting_error
 
 ENGINE = "txnlog/0.1.0"
+
+COMMIT_BYTES_MAX = 256 << 20
+"""Largest commit: the removal of about two million files. Decoded it takes several times that."""
 
 
 class Protocol(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What a reader and a writer must know to touch the table."""
 
-    min_reader_version: int
-    min_writer_version: int
+    min_reader_version: Int64
+    min_writer_version: Int64
     reader_features: list[str] | None = None
     writer_features: list[str] | None = None
 
@@ -40,7 +44,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     schema_string: str
     partition_columns: list[str]
     configuration: dict[str, str] = {}
-    created_time: int | None = None
+    created_time: Int64 | None = None
     format: Format = Format()
 
 
@@ -49,8 +53,8 @@ class Add(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     path: str
     partition_values: dict[str, str | None]
-    size: int
-    modification_time: int
+    size: Natural
+    modification_time: Int64
     data_change: bool | None = None
     stats: str | None = None
 
@@ -70,26 +74,28 @@ class Adds(msgspec.Struct, frozen=True):
         columns = (self.paths, self.sizes, self.modification_times, self.stats)
         files = zip(*(column.to_pylist() for column in columns), strict=True)
         for (path, size, at, stats), row in zip(files, rows, strict=True):
-            yield Add(path, dict(zip(names, row, strict=True)), size, at, False, stats)
+            found = zip(names, row, strict=True)
+            values = {name: value for name, value in found if value is not None}
+            yield Add(path, values, size, at, False, stats)
 
 
 class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A file that is no longer live; it stays on disk until vacuum."""
 
     path: str
-    deletion_timestamp: int | None = None
+    deletion_timestamp: Int64 | None = None
     data_change: bool | None = None
     extended_file_metadata: bool | None = None
     partition_values: dict[str, str | None] | None = None
-    size: int | None = None
+    size: Int64 | None = None
 
 
 class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The newest version an application has written; only ever replaced."""
 
     app_id: str
-    version: int
-    last_updated: int | None = None
+    version: Int64
+    last_updated: Int64 | None = None
 
 
 class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -99,14 +105,14 @@ class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     before it: commits form a chain. Commits of other tools, and of earlier versions, have none.
     """
 
-    timestamp: int = 0
+    timestamp: Int64 = 0
     operation: str = ""
     engine_info: str = ""
     operation_parameters: dict[str, str] = {}
     write_id: str = msgspec.field(default="", name="txnlogWriteId")
     previous: str = msgspec.field(default="", name="txnlogPrevious")
-    actions: int = msgspec.field(default=-1, name="txnlogActions")
-    checksum: int = msgspec.field(default=-1, name="txnlogCrc32")
+    actions: Int64 = msgspec.field(default=-1, name="txnlogActions")
+    checksum: Int64 = msgspec.field(default=-1, name="txnlogCrc32")
 
 
 class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -122,6 +128,9 @@ class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 Action = Protocol | Metadata | Add | Adds | Remove | Txn
 
+_INFO_BYTES_MAX = 1 << 20
+_LINES_FREE = 1_000
+_LINE_BYTES_MIN = 16
 _FIELD = {Protocol: "protocol", Metadata: "metaData", Add: "add", Remove: "remove", Txn: "txn"}
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Line)
@@ -146,8 +155,17 @@ def digest_of(data: bytes) -> str:
 
 
 def encode_commit(info: CommitInfo, actions: Sequence[Action]) -> bytes:
-    """The JSON of a commit: commitInfo, which holds the checksum of the rest, one action a line."""
+    """The JSON of a commit: commitInfo, which holds the checksum of the rest, one action a line.
+
+    Raises RecordTooLargeError for what no reader would take.
+    """
     body = _ENCODER.encode_lines([{_FIELD[type(action)]: action} for action in actions])
+    if len(body) > COMMIT_BYTES_MAX - _INFO_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"A commit of {len(actions)} actions would have {len(body)} bytes, and readers take "
+            f"{COMMIT_BYTES_MAX}. Nothing was written. Change less at once: fewer files in one "
+            "transaction, or let compaction merge files before the topic is deleted."
+        )
     sealed = msgspec.structs.replace(info, actions=len(actions), checksum=crc32(body))
     return _ENCODER.encode_lines([{"commitInfo": sealed}]) + body
 
@@ -156,9 +174,11 @@ def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
     """Parse a commit. Raises CorruptLogError naming `source` for what is cut off or garbled."""
     info = CommitInfo()
     actions: list[Action] = []
+    if len(data) > COMMIT_BYTES_MAX:
+        raise _corrupt(source, f"it has {len(data)} bytes, and no commit of ours that many")
     try:
-        lines = _DECODER.decode_lines(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        lines = _decode_lines(data, source)
+    except (msgspec.MsgspecError, UnicodeDecodeError, NestingError) as error:
         raise _corrupt(source, str(error)) from error
     for line in lines:
         if line.commit_info is not None:
@@ -171,9 +191,19 @@ def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
         raise _corrupt(source, "it is empty")
     if info.actions >= 0 and info.actions != len(lines) - 1:
         raise _corrupt(source, f"{info.actions} actions were written, {len(lines) - 1} are there")
-    if info.checksum >= 0 and crc32(data[data.index(b"\n") + 1 :]) != info.checksum:
+    if info.checksum >= 0 and crc32(data.partition(b"\n")[2]) != info.checksum:
         raise _corrupt(source, "its lines do not have the checksum they were written with")
     return Commit(version, info, tuple(actions), digest_of(data))
+
+
+def _decode_lines(data: bytes, source: str) -> list[Line]:
+    # Lines shorter than any action: each would become objects of a hundred times their size.
+    if data.count(b"\n") > _LINES_FREE + len(data) // _LINE_BYTES_MIN:
+        raise _corrupt(source, "its lines are too short for actions")
+    try:
+        return _DECODER.decode_lines(data)
+    except RecursionError as error:
+        raise nesting_error(data, error) from error
 
 
 def _corrupt(source: str, why: str) -> CorruptLogError:

@@ -34,6 +34,7 @@ from txnlog.storage.record_lists import RecordLists, from_arrow
 from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.seals import Span, make_seal, split_footer
 from txnlog.storage.small_batch import EncodedBatch
+from txnlog.storage.store_errors import failed, is_out_of_memory, out_of_memory
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
@@ -311,6 +312,8 @@ class _Sink(io.RawIOBase):
                 f"{self._path}: this version of pyarrow writes more than a footer when it closes "
                 "a file, so the file cannot be sealed. Use a pyarrow txnlog was tested with.",
                 path=self._path,
+                retriable=False,
+                fatal=True,
             )
         self._pass_on(make_seal(self._spans, footer, name=self._path.rpartition("/")[2]))
         self._pass_on(footer)
@@ -347,9 +350,9 @@ def store_errors(path: str, verb: str) -> Iterator[None]:
     except TxnLogError:
         raise
     except Exception as error:
-        raise StorageError(
-            f"{path}: {verb} failed ({error}). Check the store, then try again.", path=path
-        ) from error
+        if is_out_of_memory(error):
+            raise out_of_memory(path, path) from error
+        raise failed(path, verb, error, path=path) from error
 
 
 def _codec_for(records: pa.Table | pa.RecordBatch) -> str:

@@ -14,16 +14,37 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txnlog.protocol.txn_memory import is_expired
+from txnlog.storage.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 
 TOMBSTONES = pa.schema([("path", pa.string()), ("deletionTimestamp", pa.int64())])
 """A file that left the table, and when, in milliseconds; null where nobody said."""
 
 _ROWS_PER_GROUP = 65_536
+_ROWS_FREE = 10_000
+"""So many rows a checkpoint of any size may say that it has."""
 
 
 def open_checkpoint(parquet: bytes) -> pq.ParquetFile:
-    """The file, for the functions below. Raises ArrowInvalid if it is none."""
-    return pq.ParquetFile(pa.BufferReader(parquet))
+    """The file, for the functions below. Raises ArrowInvalid if it is none, ClaimError (a
+    ValueError) if it says of itself what its bytes cannot hold.
+    """
+
+    def read_at(start: int, end: int) -> bytes:
+        return parquet[max(0, start) : max(0, end)]
+
+    check_schema(read_at, len(parquet))
+    limit = max(1, footer_bytes(read_at, len(parquet)))
+    file = pq.ParquetFile(pa.BufferReader(parquet), thrift_container_size_limit=limit)
+    found = file.metadata
+    groups = range(found.num_row_groups)
+    rows = [found.row_group(group).num_rows for group in groups]
+    if min(rows, default=0) < 0 or sum(rows) != found.num_rows:
+        raise ClaimError(f"its row groups have {rows[:5]}... of {found.num_rows} rows")
+    # Each has a path or an id of its own.
+    if found.num_rows > len(parquet) + _ROWS_FREE:
+        raise ClaimError(f"it has {len(parquet)} bytes, and says that it has {found.num_rows} rows")
+    check_pages(read_at, found, groups, file.schema_arrow.names)
+    return file
 
 
 def live_groups(metadata: pq.FileMetaData) -> list[int]:

@@ -31,6 +31,7 @@ from txnlog.storage.log_files import (
 )
 from txnlog.storage.objects import ObjectStore
 from txnlog.storage.seals import check_span, read_seal
+from txnlog.storage.store_errors import is_out_of_memory, out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,9 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
         file = checkpoint_edits.open_checkpoint(checkpoint.data)
         groups = checkpoint_edits.live_groups(file.metadata)
         actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
-    except MemoryError:
-        raise
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"{store.url}/{path}", path) from error
         raise _damaged(store, path, str(error)) from error
     if not any(isinstance(action, Metadata) for action in actions):
         raise _damaged(store, path, "it has no metaData")
@@ -195,7 +196,7 @@ def _actions(table: pa.Table) -> list[Action]:
 
 
 def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
-    """Partition column -> its value per row, by flattening the map column."""
+    """Partition column -> its value per row, null where a row has none."""
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     encoded = maps.keys.slice(first, last - first).dictionary_encode()
     items = maps.items.slice(first, last - first)
@@ -204,7 +205,10 @@ def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
     for number, name in enumerate(encoded.dictionary.to_pylist()):
         places = np.flatnonzero(names == number)
         if len(places) != len(maps):
-            raise ValueError(f"partition column {name!r} is missing in some rows")
+            ends = maps.offsets.to_numpy()[1:] - first
+            at = np.full(len(maps), -1)
+            at[np.searchsorted(ends, places, side="right")] = places
+            places = pa.array(at, mask=at < 0)
         found[name] = items.take(pa.array(places))
     return found
 

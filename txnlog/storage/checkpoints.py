@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, TxnLogError
+from txnlog.errors import StorageError, TxnLogError
 from txnlog.storage.actions import (
     decode_commit,
 )
@@ -110,13 +111,20 @@ def _in_background(delta_log: DeltaLog, head: Covered, *, clean: bool) -> None:
         _waiting.discard(key)
         _maintain_quietly(delta_log, head, clean=clean)
 
-    _worker[1].submit(turn)
+    try:
+        _worker[1].submit(turn)
+    except RuntimeError as error:
+        # The interpreter is shutting down, or has no thread left. The commit has landed, and the
+        # next writer makes the checkpoint.
+        _waiting.discard(key)
+        log.info("No checkpoint of %s this time: %s", delta_log.path, error)
 
 
 def wait_for_background() -> None:
     """Return when no checkpoint of this process is under way or waiting."""
     if _worker is not None and _worker[0] == os.getpid():
-        _worker[1].submit(int).result()
+        with suppress(RuntimeError):
+            _worker[1].submit(int).result()
 
 
 def _maintain_quietly(delta_log: DeltaLog, head: Covered, *, clean: bool) -> None:
@@ -219,7 +227,7 @@ def _checkpoint(
         data, commits, store.now_ms, name=name, note=commits[-1].digest.encode()
     )
     if store.clock.boot_ms() - since_ms > trust_ms:
-        raise CorruptLogError(
+        raise StorageError(
             f"{store.url}/{table}: a checkpoint is thrown away, as what it is made of was read "
             f"more than {trust_ms // 60_000} min before and may be stale. The next one begins "
             "anew. If that is thrown away, too, though this machine was never suspended, the log "

@@ -26,7 +26,7 @@ PATH = "__cluster"
 FORMAT = 1
 SHARDS_DEFAULT = 8
 PRODUCER_ID_BLOCK = 1_000
-_PRODUCER_IDS = "txnlog/producer-ids"
+PRODUCER_IDS = "txnlog/producer-ids"
 
 
 class _View:
@@ -46,7 +46,7 @@ class _View:
             if isinstance(action, Metadata):
                 self.cluster_id = action.id
                 self.config = config_of(action)
-            elif isinstance(action, Txn) and action.app_id == _PRODUCER_IDS:
+            elif isinstance(action, Txn) and action.app_id == PRODUCER_IDS:
                 self.producer_ids_end = action.version
 
 
@@ -119,7 +119,7 @@ class ClusterLog:
     def _reserve(self) -> tuple[int, int]:
         # A block whose commit was Unknown is lost, never given out twice.
         def commit(start: int) -> Outcome:
-            action = Txn(_PRODUCER_IDS, start + PRODUCER_ID_BLOCK, self._store.clock.now_ms())
+            action = Txn(PRODUCER_IDS, start + PRODUCER_ID_BLOCK, self._store.clock.now_ms())
             return self._log.commit([action], operation="ALLOCATE PRODUCER IDS")
 
         start = transact(self._log, lambda: self._view.producer_ids_end, commit)

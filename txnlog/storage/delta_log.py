@@ -26,9 +26,9 @@ from txnlog.errors import (
     ForeignTableError,
     InvalidCommitError,
     LogGapError,
+    NothingWrittenError,
     ObjectNotFoundError,
     StorageError,
-    StorePermissionError,
     TxnLogError,
     UnsupportedProtocolError,
 )
@@ -186,6 +186,8 @@ class DeltaLog:
             try:
                 data = self.store.get(source)
             except ObjectNotFoundError:
+                if self.exists:
+                    self.store.check_folder(f"{self.path}/_delta_log")
                 if self._trusted() and self._is_at_head(base, sure=sure):
                     self._confirmed_ms = sent_ms
                 else:
@@ -279,6 +281,13 @@ class DeltaLog:
     def _load(self, files: LogFiles) -> None:
         """Replace the view; memory stays as it was when something cannot be read."""
         self._confirmed_ms = None
+        if self.exists and not files.commits and files.newest_checkpoint is None:
+            self.store.check_folder(f"{self.path}/_delta_log")
+            raise LogGapError(
+                f"{self.store.url}/{self.path}/_delta_log: no file of this log is left, and "
+                f"version {self.version} was there. Restore the folder from a backup.",
+                file=f"{self.path}/_delta_log",
+            )
         files, checkpoint = read_newest(self.store, files)
         after = -1 if checkpoint is None else checkpoint.version
         commits = self._fetch(files, max(after - 1, -1))
@@ -423,7 +432,7 @@ class DeltaLog:
 
         Conflict: refresh, decide again. Unknown: refresh, look whether the effect is there, and
         only then decide again. On Committed the view has the commit already. Raises
-        StorePermissionError when the store refused and nothing can have been written,
+        NothingWrittenError when nothing can have been written (no permission, no space, ...),
         InvalidCommitError for what could not be read back.
         """
         if self._confirmed_ms is None:
@@ -440,6 +449,8 @@ class DeltaLog:
         )
         data, commit, parsed = self._encode(info, actions, path)
         self._last_writer = False
+        if commit.version == 0:
+            self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
         if self._must_look() and self.store.exists(commit_path(self.path, version + 1)):
             # A refresh tells whether others were faster, or a commit is missing here.
@@ -500,7 +511,7 @@ class DeltaLog:
             try:
                 if self.store.put_if_absent(path, data):
                     return True
-            except StorePermissionError:
+            except NothingWrittenError:
                 if doubtful:
                     return None
                 raise

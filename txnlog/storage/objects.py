@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,21 +22,24 @@ from obstore.store import LocalStore, MemoryStore, from_url
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import (
     ConfigError,
+    FolderNotFoundError,
     ForkedProcessError,
     ObjectNotFoundError,
-    StorageError,
-    StorePermissionError,
-    UnsupportedStoreError,
 )
-from txnlog.storage.local_disk import LocalDisk
+from txnlog.storage.local_disk import LocalDisk, TooLargeError
+from txnlog.storage.store_clock import StoreClock, check_conditional_puts
+from txnlog.storage.store_errors import (
+    FAILURES,
+    WHOLE_BYTES_MAX,
+    check_size,
+    first_line,
+    folder_gone,
+    store_error,
+)
 
 T = TypeVar("T")
 
-_CLOCK_TTL_MS = 3_600_000
-_CLOCK_ANSWER_MS_MAX = 10_000
-_CLOCK_ANSWERS_MAX = 3
 _GETS_AT_ONCE = 16
-_PROBE_PUTS_MAX = 3
 FSYNC = "fsync"
 
 _used_in_this_process = False
@@ -64,18 +66,29 @@ class ObjectStore:
     """A root folder on a local disk, in memory, or in an object store.
 
     Every method may raise StorageError (retriable; a write may or may not have landed),
-    StorePermissionError, or ForkedProcessError in a child of `os.fork()`.
+    NothingWrittenError (it has not), StorePermissionError, OutOfMemoryError, or ForkedProcessError
+    in a child of `os.fork()`.
     """
 
     def __init__(
-        self, store: Any, url: str, *, clock: Clock | None = None, fsync: bool = False
+        self,
+        store: Any,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        fsync: bool = False,
+        makes_folders: bool = True,
     ) -> None:
         self._store = store
         self.url = url
         self.clock = clock or SystemClock()
-        self._clock_offset: tuple[int, int] | None = None
+        self._store_clock = StoreClock(self, self.clock)
+        self._home: tuple[str, Callable[[], None]] | None = None
+        self._must_check_home = False
         self._disk = (
-            LocalDisk(str(store.prefix), fsync=fsync) if isinstance(store, LocalStore) else None
+            LocalDisk(str(store.prefix), fsync=fsync, makes_folders=makes_folders)
+            if isinstance(store, LocalStore)
+            else None
         )
 
     @classmethod
@@ -91,7 +104,8 @@ class ObjectStore:
 
         "memory://" gives a new, empty store at each call. `options` are the library's own for the
         store; and `fsync`: "true" makes whatever a local folder has acknowledged survive power
-        loss (object stores do without).
+        loss (object stores do without). `create` makes local folders that are missing, until
+        `watch_folder` is called.
         Raises ConfigError for a url that is not one of these, and for a local folder that is not
         there unless `create`.
         """
@@ -123,7 +137,7 @@ class ObjectStore:
         except (obstore_exceptions.BaseError, ValueError) as error:
             raise ConfigError(
                 f"{url!r} cannot be opened with the storage.* options {sorted(settings)}: "
-                f"{_first_line(error)}",
+                f"{first_line(error)}",
                 url=url,
             ) from None
         return cls(store, url.rstrip("/"), clock=clock)
@@ -133,14 +147,14 @@ class ObjectStore:
         if not create and not os.path.isdir(folder):
             raise ConfigError(f"There is no folder {folder}. Check the path.", url=folder)
         try:
-            store = LocalStore(folder, mkdir=True)
+            store = LocalStore(folder, mkdir=create)
         except (obstore_exceptions.BaseError, OSError) as error:
             raise ConfigError(
-                f"The folder {folder} cannot be made or opened ({_first_line(error)}). Check the "
+                f"The folder {folder} cannot be made or opened ({first_line(error)}). Check the "
                 "path and its permissions.",
                 url=folder,
             ) from error
-        return cls(store, f"file://{folder}", clock=clock, fsync=fsync)
+        return cls(store, f"file://{folder}", clock=clock, fsync=fsync, makes_folders=create)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -151,21 +165,39 @@ class ObjectStore:
     # -- bytes -----------------------------------------------------------------------------------
 
     def get(self, path: str) -> bytes:
-        """The whole object. Raises ObjectNotFoundError."""
+        """The whole object. Raises ObjectNotFoundError; CorruptLogError for what is no file of
+        ours: a FIFO, a folder, or more than WHOLE_BYTES_MAX.
+        """
         disk = self._disk
         if disk is not None:
-            return self._call("get", path, lambda: disk.get(path))
-        return bytes(self._call("get", path, lambda: obstore.get(self._store, path).bytes()))
+            return self._call("get", path, lambda: disk.get(path, WHOLE_BYTES_MAX))
+
+        def fetch() -> bytes:
+            found = obstore.get(self._store, path)
+            if found.meta["size"] > WHOLE_BYTES_MAX:
+                raise TooLargeError(found.meta["size"])
+            return bytes(found.bytes())
+
+        return self._call("get", path, fetch)
 
     def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
         """The objects in the order asked, fetched some at a time."""
         if len(paths) < 8 or self._disk is not None:
             return [self.get(path) for path in paths]
         with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
-            return list(pool.map(self.get, paths))
+            try:
+                found = pool.map(self.get, paths)
+            except RuntimeError:
+                # The interpreter is shutting down, or has no thread left.
+                return [self.get(path) for path in paths]
+            return list(found)
 
     def put(self, path: str, data: Any) -> None:
-        """Write or overwrite, atomically. `data`: bytes or any buffer."""
+        """Write or overwrite, atomically. `data`: bytes or any buffer.
+
+        Raises RecordTooLargeError for more than `get` reads.
+        """
+        check_size(self.url, path, data)
         disk = self._disk
         if disk is not None:
             self._call("put", path, lambda: disk.put(path, data))
@@ -184,7 +216,12 @@ class ObjectStore:
             self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create the object. False: one is there already. StorageError: it may have landed."""
+        """Create the object. False: one is there already.
+
+        Raises NothingWrittenError when it certainly did not land, any other StorageError when it
+        may have; RecordTooLargeError for more than `get` reads.
+        """
+        check_size(self.url, path, data)
         disk = self._disk
         if disk is not None:
             return self._call("put", path, lambda: disk.put_if_absent(path, data))
@@ -222,7 +259,6 @@ class ObjectStore:
 
     def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
         """All objects below a folder, recursively and unordered; those after a path if given."""
-
         disk = self._disk
 
         def fetch() -> builtins.list[ObjectMeta]:
@@ -235,8 +271,11 @@ class ObjectStore:
 
     def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
         """The objects directly in a folder, unordered."""
+        disk = self._disk
 
         def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_folder(prefix)[1]]
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [_meta(item) for item in found["objects"]]
 
@@ -261,8 +300,11 @@ class ObjectStore:
 
     def list_folders(self, prefix: str = "") -> builtins.list[str]:
         """Names of the folders directly below a folder."""
+        disk = self._disk
 
         def fetch() -> builtins.list[str]:
+            if disk is not None:
+                return disk.list_folder(prefix)[0]
             found = obstore.list_with_delimiter(self._store, prefix or None)
             return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
 
@@ -299,92 +341,75 @@ class ObjectStore:
         """Where the object lies on this machine's disk, None for other stores."""
         return None if self._disk is None else self._disk.path(path)
 
-    # -- the store's own clock and manners -------------------------------------------------------
+    def check_regular(self, path: str) -> None:
+        """Raise CorruptLogError for a FIFO, before a library opens it and waits for its writer."""
+        disk = self._disk
+        if disk is not None:
+            self._call("get", path, lambda: disk.check_regular(path))
+
+    # -- folders of a local disk -----------------------------------------------------------------
+
+    def make_folder(self, path: str) -> None:
+        """Make a table's folder; only where a table is created. Object stores have none.
+
+        Raises FolderNotFoundError when the watched folder is gone, and with it the root.
+        """
+        disk = self._disk
+        if disk is not None:
+            if self._home is not None:
+                self.check_folder(self._home[0])
+            self._call("put", path, lambda: disk.make_folder(path))
+
+    def check_folder(self, path: str) -> None:
+        """Raise FolderNotFoundError when a folder that was there is gone from a local disk."""
+        disk = self._disk
+        if disk is not None and not disk.has_folder(path):
+            self._must_check_home = True
+            raise folder_gone(f"{self.url}/{path}", path)
+
+    def watch_folder(self, path: str, check: Callable[[], None]) -> None:
+        """From now on only `make_folder` makes folders, and only while this one is there.
+
+        After a folder was found gone `check` is called first: it raises for another cluster's.
+        """
+        self._home = (path, check)
+        if self._disk is not None:
+            self._disk.makes_folders = False
+
+    def _check_home(self, disk: LocalDisk) -> None:
+        if self._home is not None:
+            path, check = self._home
+            if not disk.has_folder(path):
+                raise folder_gone(f"{self.url}/{path}", path)
+            check()
+        self._must_check_home = False
+
+    # -- see txnlog.storage.store_clock ----------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The store's time: what it would write as last_modified now, within its resolution.
-
-        Asked for by writing a small object, at most once an hour; the boot clock carries on.
-        """
-        known = self._clock_offset
-        if known is None or self.clock.boot_ms() - known[1] > _CLOCK_TTL_MS:
-            known = self._clock_offset = self._ask_clock()
-        return self.clock.boot_ms() + known[0]
-
-    def _ask_clock(self) -> tuple[int, int]:
-        """(store's time minus boot time, boot time), from an answer that did not take long.
-
-        A machine suspended while it asks would take the length of its sleep for an offset.
-        """
-        for _ in range(_CLOCK_ANSWERS_MAX):
-            path = f"__cluster/_clock/{uuid.uuid4()}"
-            asked_ms = self.clock.boot_ms()
-            self.put(path, b"txnlog")
-            answered_ms = self.clock.boot_ms()
-            modified_ms = self.head(path).last_modified_ms
-            self.delete([path])
-            if answered_ms - asked_ms <= _CLOCK_ANSWER_MS_MAX:
-                return modified_ms - answered_ms, answered_ms
-        raise StorageError(
-            f"{self.url}: a small write took longer than {_CLOCK_ANSWER_MS_MAX // 1000} s "
-            f"{_CLOCK_ANSWERS_MAX} times, so the store's clock cannot be read; try again."
-        )
+        """The store's time."""
+        return self._store_clock.now_ms()
 
     def probe(self, prefix: str) -> None:
         """Raise UnsupportedStoreError unless conditional puts work here (R69)."""
-        path = f"{prefix}/_probe/{uuid.uuid4()}"
-        kept = b""
-        for _ in range(_PROBE_PUTS_MAX):
-            # "Exists" is no proof of anything: what is there is.
-            self.put_if_absent(path, b"first")
-            with suppress(ObjectNotFoundError):
-                kept = self.get(path)
-                break
-        second = self.put_if_absent(path, b"second")
-        with suppress(ObjectNotFoundError):
-            kept = self.get(path)
-        self.delete([path])
-        if second or kept != b"first":
-            raise UnsupportedStoreError(
-                f"{self.url}: a conditional put did not keep the first object, so commits could be "
-                "lost. Use a store with working 'If-None-Match: *' (for S3-compatible stores, a "
-                "newer version), or a local file system.",
-                url=self.url,
-            )
+        check_conditional_puts(self, prefix)
 
     def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
         global _used_in_this_process
         if _forked_after_use:
             _check_fork()
         _used_in_this_process = True
+        if self._must_check_home and self._disk is not None:
+            self._check_home(self._disk)
         try:
             return call()
-        except FileNotFoundError as error:
-            raise ObjectNotFoundError(f"{self.url}/{path}: no such object.", path=path) from error
         except obstore_exceptions.AlreadyExistsError as error:
             raise _ExistsError(path) from error
-        except (
-            PermissionError,
-            obstore_exceptions.PermissionDeniedError,
-            obstore_exceptions.UnauthenticatedError,
-        ) as error:
-            raise StorePermissionError(
-                f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give this "
-                "process permission for the path.",
-                path=path,
-            ) from error
-        except (obstore_exceptions.BaseError, OSError, ValueError) as error:
-            if "Permission denied" in str(error):
-                raise StorePermissionError(
-                    f"{self.url}/{path}: the store refuses to {verb} ({_first_line(error)}). Give "
-                    "this process permission for the path.",
-                    path=path,
-                ) from error
-            raise StorageError(
-                f"{self.url}/{path}: {verb} failed ({_first_line(error)}). Check the store, then "
-                "try again.",
-                path=path,
-            ) from error
+        except FAILURES as error:
+            is_local = self._disk is not None
+            found = store_error(error, verb, path, url=self.url, is_local=is_local)
+            self._must_check_home |= isinstance(found, FolderNotFoundError)
+            raise found from error
 
 
 class _ExistsError(Exception):
@@ -420,7 +445,3 @@ def _holds_secrets(url: ParseResult) -> bool:
 def _meta(item: Mapping[str, Any]) -> ObjectMeta:
     modified_ms = int(item["last_modified"].timestamp() * 1000)
     return ObjectMeta(item["path"], item["size"], modified_ms)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]

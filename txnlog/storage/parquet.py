@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,14 @@ from txnlog.storage import small_batch_reader
 from txnlog.storage.batch_writer import (
     BatchFile,
     BatchFileWriter,
-    store_errors,
     write_batch_file,
 )
+from txnlog.storage.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 from txnlog.storage.record_lists import RecordLists
 from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
+from txnlog.storage.remote_file import RemoteFile
 from txnlog.storage.seals import Seal, SealBrokenError, check_span, read_seal, split_footer
+from txnlog.storage.store_errors import is_out_of_memory, out_of_memory
 
 if TYPE_CHECKING:
     from txnlog.storage.objects import ObjectStore
@@ -44,6 +46,9 @@ __all__ = [
 READ_WHOLE_BELOW_BYTES = 4 << 20
 SMALL_BYTES_MAX = 256 << 10
 """Files of ours with few records are below it."""
+SORTED_ROWS_MAX = 10_000_000
+"""Records of a file of another writer that are brought into order in memory."""
+_LOOK_ROWS = 65_536
 
 
 def read_batch_file(
@@ -148,7 +153,7 @@ class _DamageError(ValueError):
     """What is wrong with a file, without its name."""
 
 
-_KNOWN_DAMAGE = (_DamageError, SealBrokenError)
+_KNOWN_DAMAGE = (_DamageError, SealBrokenError, ClaimError)
 
 
 @contextmanager
@@ -167,6 +172,8 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
     except TxnLogError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"Data file {path} in {store.url}", path) from error
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(
                 f"Data file {path} in {store.url} could not be read: {error}", file=path
@@ -192,16 +199,17 @@ def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | Reco
     local = store.local_path(path)
     source: Any
     if local is not None:
+        store.check_regular(path)
         source = pa.OSFile(local)
         found_bytes = source.size()
     elif size_bytes is not None and size_bytes > READ_WHOLE_BELOW_BYTES:
-        source = _RemoteFile(path, store.open_reader(path))
+        source = RemoteFile(path, store.open_reader(path))
         found_bytes = source.seek(0, io.SEEK_END)
     else:
         data = store.get(path)
         source, found_bytes = pa.BufferReader(data), len(data)
     _check_size(found_bytes, size_bytes)
-    return _File(source, read_seal(_reading(source), found_bytes, name=name))
+    return _File(source, read_seal(_reading(source), found_bytes, name=name), found_bytes)
 
 
 def _open_small(data: bytes, size_bytes: int, name: str) -> _File | RecordLists:
@@ -216,7 +224,7 @@ def _open_small(data: bytes, size_bytes: int, name: str) -> _File | RecordLists:
         records = small_batch_reader.decode(data, seal.spans[0].end, split_footer(data))
         if records is not None:
             return records
-    return _File(pa.BufferReader(data), seal)
+    return _File(pa.BufferReader(data), seal, len(data))
 
 
 def _check_size(found_bytes: int, size_bytes: int | None) -> None:
@@ -230,78 +238,23 @@ def _check_count(found: int, num_records: int | None) -> None:
 
 
 def _reading(source: Any) -> Callable[[int, int], bytes]:
-    if isinstance(source, _RemoteFile):
+    if isinstance(source, RemoteFile):
         return source.read_span
     return lambda start, end: source.read_at(end - start, start)
-
-
-class _RemoteFile(io.RawIOBase):
-    """A file of the store, as pyarrow wants it. Keeps the span read last: checked, then decoded."""
-
-    def __init__(self, path: str, reader: BinaryIO) -> None:
-        self._path = path
-        self._reader = reader
-        self._position = 0
-        self._kept = b""
-        self._kept_at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_END:
-            with store_errors(self._path, "read"):
-                offset += int(self._reader.seek(0, io.SEEK_END))
-        elif whence == io.SEEK_CUR:
-            offset += self._position
-        self._position = offset
-        return offset
-
-    def read(self, size_bytes: int = -1) -> bytes:
-        start = self._position
-        if size_bytes < 0:
-            size_bytes = self.seek(0, io.SEEK_END) - start
-        at = start - self._kept_at
-        if at >= 0 and at + size_bytes <= len(self._kept):
-            found = self._kept[at : at + size_bytes]
-        else:
-            found = self._fetch(start, size_bytes)
-        self._position = start + len(found)
-        return found
-
-    def read_span(self, start: int, end: int) -> bytes:
-        """Bytes [start, end), kept for the reads that follow."""
-        self._kept, self._kept_at = b"", 0
-        self._kept = self._fetch(start, end - start)
-        self._kept_at = start
-        return self._kept
-
-    def _fetch(self, start: int, size_bytes: int) -> bytes:
-        with store_errors(self._path, "read"):
-            self._reader.seek(start)
-            found = bytearray()
-            while len(found) < size_bytes:
-                part = bytes(self._reader.read(size_bytes - len(found)))
-                if not part:
-                    break
-                found += part
-        return bytes(found)
 
 
 class _File:
     """An open Parquet file, with its seal if it is one of ours."""
 
-    def __init__(self, source: Any, seal: Seal | None) -> None:
+    def __init__(self, source: Any, seal: Seal | None, size_bytes: int) -> None:
         self._source = source
         self._seal = seal
+        read_at = _reading(source)
+        if seal is None:
+            check_schema(read_at, size_bytes)
         self._file = pq.ParquetFile(
             source,
+            thrift_container_size_limit=max(1, footer_bytes(read_at, size_bytes)),
             page_checksum_verification=seal is None,
             coerce_int96_timestamp_unit="us",
             pre_buffer=False,
@@ -344,15 +297,31 @@ class _File:
         Its statistics are not looked at: nothing vouches for them, and damaged ones can end the
         process.
         """
-        deltas = _to_type(
-            self._file.read(["offset_delta"], use_threads=False).column(0), pa.int64()
-        )
-        _check_not_null(deltas)
-        if np.all(np.diff(deltas.to_numpy()) > 0):
+        groups = range(self._metadata.num_row_groups)
+        check_pages(_reading(self._source), self._metadata, groups, wanted)
+        if self._is_in_order():
             yield from self._file.iter_batches(batch_rows, columns=wanted, use_threads=False)
             return
+        if self._metadata.num_rows > SORTED_ROWS_MAX:
+            raise _DamageError(
+                f"its {self._metadata.num_rows} records are out of order, and more than "
+                f"{SORTED_ROWS_MAX} are not sorted here"
+            )
         table = self._file.read(wanted, use_threads=False).sort_by("offset_delta")
         yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
+
+    def _is_in_order(self) -> bool:
+        """A batch at a time: how many rows there are only the file itself says so far."""
+        last = -1
+        for batch in self._file.iter_batches(_LOOK_ROWS, columns=["offset_delta"]):
+            deltas = _to_type(batch.column(0), pa.int64())
+            _check_not_null(deltas)
+            values = deltas.to_numpy()
+            if len(values):
+                if values[0] <= last or not np.all(np.diff(values) > 0):
+                    return False
+                last = int(values[-1])
+        return True
 
 
 def _is_in_range(group: pq.RowGroupMetaData, first_delta: int, end_delta: int | None) -> bool:

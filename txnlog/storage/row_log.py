@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from txnlog.errors import (
+    CorruptLogError,
     GroupAuthorizationError,
     StorePermissionError,
     TransactionalIdAuthorizationError,
@@ -36,6 +37,47 @@ Row = TypeVar("Row", TransactionMetadata, Group)
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A live row that this process cannot read: damaged, or written by a newer txnlog.
+
+    `key` is its id, or the name of its file where that cannot be read either.
+    """
+
+    key: str
+    path: str
+    values: Mapping[str, str]
+    error: CorruptLogError
+
+
+class Rows(dict[str, Row]):
+    """The live rows by id. Who asks for one that is `unreadable` gets its error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: dict[str, UnreadableRow] = {}
+
+    def get(self, key: str, default: Row | None = None) -> Row | None:  # type: ignore[override]
+        """The row of an id, None if there is none. Raises CorruptLogError."""
+        if self.unreadable and key in self.unreadable:
+            raise self.unreadable[key].error.replace()
+        found: Row | None = dict.get(self, key, default)
+        return found
+
+    def __missing__(self, key: str) -> Row:
+        if key in self.unreadable:
+            raise self.unreadable[key].error.replace()
+        raise KeyError(key)
+
+
+Parsed = tuple[Commit, list[tuple[str, Row | UnreadableRow, Add]]]
+
+_GIVE_UP: Mapping[type, str] = {
+    TransactionMetadata: "`txnlog transactions delete --transactional-id {}`",
+    Group: "`txnlog groups delete --group {}`",
+}
+
+
 class RowView(Generic[Row]):
     """The live rows by id, and the table's `txn` versions per producer id."""
 
@@ -43,19 +85,24 @@ class RowView(Generic[Row]):
         self._table = table
         self._kind: Any = kind
         self._id_column = id_column
+        self.is_writing = False
         self.reset()
 
     def reset(self) -> None:
-        self.rows: dict[str, Row] = {}
+        self.rows: Rows[Row] = Rows()
         self.txns = TxnMemory()
         self.markers = self.txns.markers
         self.sizes: dict[str, int] = {}
         self.config: dict[str, str] = {}
-        self._id_of: dict[str, str] = {}
+        self._key_of: dict[str, str] = {}
 
-    def parse(self, commit: Commit) -> tuple[Commit, list[tuple[str, Row, Add]]]:
-        """The commit, or checkpoint in the shape of one, and its rows. Raises CorruptLogError."""
-        adds: list[tuple[str, Row, Add]] = []
+    def parse(self, commit: Commit) -> Parsed[Row]:
+        """The commit, or checkpoint in the shape of one, and its rows.
+
+        A row that cannot be read costs its own id: it is kept apart. It raises CorruptLogError
+        where it is to be written (`is_writing`): no process could read it.
+        """
+        adds: list[tuple[str, Row | UnreadableRow, Add]] = []
         for action in commit.actions:
             if isinstance(action, Add):
                 adds.append(self._read(action, commit.version))
@@ -63,33 +110,74 @@ class RowView(Generic[Row]):
                 adds += [self._read(add, commit.version) for add in action]
         return commit, adds
 
-    def apply(self, parsed: tuple[Commit, list[tuple[str, Row, Add]]]) -> None:
+    def apply(self, parsed: Parsed[Row]) -> None:
         """Take in what `parse` gave."""
         commit, adds = parsed
         for action in commit.actions:
             if isinstance(action, Remove):
-                gone = self._id_of.pop(action.path, None)
+                self._forget(action.path)
                 self.sizes.pop(action.path, None)
-                if gone is not None and self.rows[gone].path == action.path:
-                    del self.rows[gone]
             elif isinstance(action, Txn):
                 self.txns.set_txn(action.app_id, action.version, action.last_updated)
             elif isinstance(action, Metadata):
                 self.config = config_of(action)
 
         # A checkpoint's order is that of a hash; whoever walks the rows should not depend on it.
-        for row_id, row, add in sorted(adds, key=itemgetter(0)):
-            self.rows[row_id] = row
+        for key, row, add in sorted(adds, key=itemgetter(0)):
+            is_moved = self._key_of.get(add.path, key) != key
+            if is_moved or self.rows.unreadable or isinstance(row, UnreadableRow):
+                self._forget(add.path)
+            if isinstance(row, UnreadableRow):
+                if key in self.rows.unreadable:
+                    # Another file's, of the same id.
+                    key, row = add.path, replace(row, key=add.path)
+                self.rows.unreadable[key] = row
+            else:
+                self.rows[key] = row
             self.sizes[add.path] = add.size
-            self._id_of[add.path] = row_id
+            self._key_of[add.path] = key
 
-    def _read(self, add: Add, version: int) -> tuple[str, Row, Add]:
-        row = self._kind.from_values(
-            add.partition_values,
+    def _forget(self, path: str) -> None:
+        key = self._key_of.pop(path, None)
+        if key is None:
+            return
+        row, unreadable = dict.get(self.rows, key), self.rows.unreadable.get(key)
+        if row is not None and row.path == path:
+            del self.rows[key]
+        if unreadable is not None and unreadable.path == path:
+            del self.rows.unreadable[key]
+
+    def _read(self, add: Add, version: int) -> tuple[str, Row | UnreadableRow, Add]:
+        source = commit_path(self._table, version)
+        try:
+            row = self._kind.from_values(add.partition_values, path=add.path, source=source)
+            row_id = getattr(row, self._id_column)
+            if not isinstance(row_id, str) or not row_id:
+                raise CorruptLogError(f"{source}: a row has no {self._id_column}.")
+            return row_id, row, add
+        except (CorruptLogError, RecursionError, AttributeError) as error:
+            if self.is_writing:
+                raise CorruptLogError(str(error), file=source) from error
+            unreadable = self._unreadable(add, source, error)
+            return unreadable.key, unreadable, add
+
+    def _unreadable(self, add: Add, source: str, error: Exception) -> UnreadableRow:
+        values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
+        # Without an id it has its file's name, which no id can be taken for.
+        key = values.get(self._id_column) or add.path
+        return UnreadableRow(
+            key=key,
             path=add.path,
-            source=commit_path(self._table, version),
+            values=values,
+            error=CorruptLogError(
+                f"{error} The table {self._table} can be read otherwise: only {key!r} (file "
+                f"{add.path}) cannot be used. To give it up: {_GIVE_UP[self._kind].format(key)}.",
+                file=source,
+                table=self._table,
+                key=key,
+                path=add.path,
+            ),
         )
-        return getattr(row, self._id_column), row, add
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +186,7 @@ class RowCommit(Generic[Row]):
 
     operation: str
     puts: tuple[Row, ...] = ()
-    removes: tuple[Row, ...] = ()
+    removes: tuple[Row | UnreadableRow, ...] = ()
     txns: Mapping[int, int] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -130,6 +218,10 @@ class RowLog(Generic[Row]):
             self.log.refresh(sure=sure)
         except StorePermissionError as error:
             raise self._denied("read", error) from error
+        except CorruptLogError:
+            # Once it is mended the log must be opened again.
+            self.log.invalidate()
+            raise
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it is not there."""
@@ -165,6 +257,7 @@ class RowLog(Generic[Row]):
         return transact(self.log, lambda: decide(self.view, self.log.version + 1), commit)
 
     def _commit(self, commit: RowCommit[Row]) -> Outcome:
+        self.view.is_writing = True
         try:
             return self.log.commit(
                 self._encode(commit),
@@ -173,10 +266,27 @@ class RowLog(Generic[Row]):
             )
         except StorePermissionError as error:
             raise self._denied("write", error) from error
+        finally:
+            self.view.is_writing = False
+
+    def give_up(self, key: str, operation: str) -> bool:
+        """Remove an unreadable row; False: there is none of that id or file."""
+        is_tried = False
+
+        def decide(view: RowView[Row], _: int) -> RowCommit[Row] | bool:
+            nonlocal is_tried
+            row = view.rows.unreadable.get(key)
+            if row is None:
+                return is_tried
+            is_tried = True
+            return RowCommit(operation=operation, removes=(row,), parameters={"row": key})
+
+        return self.transact(decide) is not False
 
     def _denied(self, what: str, error: StorePermissionError) -> TxnLogError:
         return self._refused(
-            f"No permission to {what} {self.path}: {error.message}", table=self.path
+            f"No permission to {what} {self.path}: {error.message}",
+            **{**error.context, "table": self.path},
         )
 
     def _encode(self, commit: RowCommit[Row]) -> list[Action]:

@@ -13,11 +13,11 @@ from typing import TypeVar, cast
 import pyarrow as pa
 
 from txnlog.storage.record_lists import RecordLists
-from txnlog.storage.small_batch import DELTA_BYTES, footer_begin
+from txnlog.storage.small_batch import DELTA_BYTES, ROWS_EVER_MAX, footer_begin
 
 T = TypeVar("T")
 
-_VARINT = rb"([\x80-\xff]*[\x00-\x7f])"
+_VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
 # As small_batch has it: uncompressed_page_size, compressed_page_size, num_values.
 _PAGE_HEADER = re.compile(
     rb"\x15\x00\x15"
@@ -30,6 +30,10 @@ _PAGE_HEADER = re.compile(
     re.DOTALL,
 )
 _LENGTH = struct.Struct("<I")
+
+
+_PAGE_BYTES_MAX = 64 << 20
+_VARINT_BITS_MAX = 64
 
 
 class _UnknownFormError(ValueError):
@@ -59,7 +63,7 @@ def _describe(data: bytes, footer_at: int) -> tuple[int, str]:
         before, after = footer_begin(codec)
         if data.startswith(before, footer_at):
             rows, at = _number(data, footer_at + len(before))
-            if data.startswith(after, at):
+            if data.startswith(after, at) and 0 < rows <= ROWS_EVER_MAX:
                 return rows, codec
     raise _UnknownFormError
 
@@ -81,7 +85,8 @@ class _Pages:
         at = header.end()
         self.end = at + page_bytes
         page = self._data[at : self.end]
-        if rows != self._rows or len(page) != page_bytes:
+        # No page of so few records has as many bytes as this reader would make room for.
+        if rows != self._rows or len(page) != page_bytes or raw_bytes > _PAGE_BYTES_MAX:
             raise _UnknownFormError
         if self._codec is None:
             return page
@@ -104,6 +109,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return found, at
         shift += 7
+        if shift > _VARINT_BITS_MAX:
+            raise _UnknownFormError
 
 
 def _levels(page: bytes, rows: int) -> tuple[int, list[bool] | None]:

@@ -11,6 +11,7 @@ from txnlog.storage.actions import Remove, decode_commit
 from txnlog.storage.checkpoint_reader import read_intact
 from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store_errors import is_out_of_memory, out_of_memory
 
 _TRIES_MAX = 5
 
@@ -56,6 +57,8 @@ def _of_checkpoint(store: ObjectStore, files: LogFiles, version: int) -> dict[st
         tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(data))
         paths, times = (column.to_pylist() for column in tombstones.columns)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"{store.url}/{path}", path) from error
         raise CorruptLogError(
             f"{store.url}/{path}: this checkpoint is truncated or garbled ({error}). Delete it if "
             "an older checkpoint and all commits after that are there, else restore it.",

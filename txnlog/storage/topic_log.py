@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from txnlog.errors import (
+    CorruptLogError,
+    FolderNotFoundError,
     InvalidPartitionsError,
     StorePermissionError,
     TopicAlreadyExistsError,
@@ -22,8 +24,8 @@ from txnlog.protocol.batches import (
     header_from_values,
     headers_from_columns,
 )
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import (
-    PARTITIONS_MAX,
     TopicCommit,
     TopicState,
     check_bound,
@@ -165,6 +167,10 @@ class TopicLog:
             self.log.refresh()
         except StorePermissionError as error:
             raise self._denied("read", error) from error
+        except CorruptLogError:
+            # Once it is mended, or hidden by a newer checkpoint, the log must be opened again.
+            self.log.invalidate()
+            raise
 
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
         """Commit what `decide` gives, see txnlog.storage.transact; anything else is returned.
@@ -178,7 +184,18 @@ class TopicLog:
             actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
             return self._commit(actions, decision.operation, decision)
 
-        return transact(self.log, lambda: decide(self.view), commit)
+        return transact(self.log, lambda: decide(self._there()), commit)
+
+    def _there(self) -> TopicState:
+        """The state. A topic that was deleted has a log that says so; one without a log is lost."""
+        if not self.log.exists:
+            raise FolderNotFoundError(
+                f"Topic {self.name!r} has no log at {self.store.url}: its folder was removed, or "
+                "is not mounted. Nothing was written. Restore or mount it, and the work continues "
+                "by itself; or create the topic again to give up what was in it.",
+                topic=self.name,
+            )
+        return self.view
 
     def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
         """Create the topic, or create a deleted one again with a new id in the same log (R71).
@@ -237,6 +254,8 @@ class TopicLog:
             for number in range(self.partitions):
                 end = self.view.high_watermark(number)
                 actions.append(Txn(end_app_id(number), end, now_ms))
+            # Another topic of this name has none of this one's batch writes.
+            actions += [Txn(app_id, -1, now_ms) for app_id in self.view.txns.applications]
             actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
             return actions
 
@@ -291,7 +310,8 @@ class TopicLog:
 
     def _denied(self, what: str, error: StorePermissionError) -> TopicAuthorizationError:
         return TopicAuthorizationError(
-            f"No permission to {what} topic {self.name!r}: {error.message}", topic=self.name
+            f"No permission to {what} topic {self.name!r}: {error.message}",
+            **{**error.context, "topic": self.name},
         )
 
 

@@ -35,14 +35,14 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
             if not guess:
                 log.refresh()
             if unknowns and log.forgotten_at != forgotten_at:
-                raise _unknown(log)
+                raise _unknown(log, None)
             decision = decide()
             outcome = commit(decision)
         except TxnLogError as error:
             if guess:
                 continue
             if unknowns:
-                raise _unknown(log) from error
+                raise _unknown(log, error) from error
             raise
         if isinstance(outcome, Committed) or (outcome is None and not guess):
             return decision
@@ -55,14 +55,18 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
         if outcome is not None:
             log.store.clock.sleep_ms(backoff_ms(attempt))
     if unknowns:
-        raise _unknown(log)
+        raise _unknown(log, None)
     raise ConcurrentTransactionsError(
         f"{log.path}: lost {ATTEMPTS_MAX} races in a row for its log; try again.", table=log.path
     )
 
 
-def _unknown(log: DeltaLog) -> CommitStateUnknownError:
+def _unknown(log: DeltaLog, error: TxnLogError | None) -> CommitStateUnknownError:
+    last = "" if error is None else f" The last error: {error.message}"
+    known = {} if error is None else error.context
     return CommitStateUnknownError(
-        f"{log.path}: gave up before learning whether the commit landed; calling again settles it.",
+        f"{log.path}: gave up before learning whether the commit landed; calling again settles "
+        f"it.{last}",
         table=log.path,
+        **{name: known[name] for name in ("store_error", "store_code") if name in known},
     )

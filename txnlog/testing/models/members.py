@@ -24,6 +24,7 @@ from txnlog.protocol.membership import (
 from txnlog.protocol.metadata import Manifest, Owner
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end, prepare_init
+from txnlog.protocol.watching import Watch
 from txnlog.testing.models.recovery import DEAD, Pc, Recovery
 from txnlog.testing.models.spark_owner import GROUP, INPUT, SparkOwner, State
 from txnlog.testing.models.values import OffsetsTable, Stored, Wrote, staged
@@ -100,8 +101,8 @@ class Members(SparkOwner):
         observers = sorted(set(group.members) - {name})
         if not observers:
             return stored
-        seen = {name: (group.members[name].heartbeat, 0)}
-        sightings = Sightings(looked_ms=1, heartbeats=seen)
+        seen = {name: (group.members[name].heartbeat, Watch(0, watched_ms=1))}
+        sightings = Sightings(heartbeats=seen)
 
         def decide(table: OffsetsTable, _: int) -> OffsetsCommit | None:
             return prepare_heartbeat(

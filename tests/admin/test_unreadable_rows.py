@@ -1,0 +1,284 @@
+"""A row that cannot be read costs its own id or group, never the table, and can be given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_source.state_tables import consumer_offsets, transaction_state
+from tests.admin.spoiled import (
+    GROUP_DAMAGES,
+    NO_NUMBER,
+    NULL,
+    ROW_DAMAGES,
+    Changes,
+    admin,
+    log_of,
+    spoil,
+    two,
+)
+from tests.coordinator.processes import (
+    GROUP,
+    PLAIN,
+    both,
+    consumed,
+    owned,
+    process,
+    visible,
+)
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    CorruptLogError,
+    GroupIdNotFoundError,
+    InvalidCommitError,
+    InvalidTxnStateError,
+    TransactionalIdNotFoundError,
+    TxnLogError,
+)
+from txnlog.protocol.group_changes import GENERATION_UNKNOWN
+from txnlog.protocol.transitions import Transition
+from txnlog.storage.checkpoints import create_checkpoint
+from txnlog.storage.delta_log import Committed
+from txnlog.storage.tables import row_add
+from txnlog.sweeper import Sweeper
+from txnlog.testing.faults import Fault, FaultyStore
+
+
+@pytest.mark.parametrize("changes", ROW_DAMAGES)
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_unreadable_state_row_costs_its_own_id(changes: Changes, checkpointed: bool) -> None:
+    """One such row, and nobody could commit anything in its shard any more."""
+    shared = two()
+    warm = process(shared)
+    assert warm.coordinator.describe("tx") is not None
+    path = spoil(shared, "tx", changes)
+    table = log_of(warm, "tx").path
+    if checkpointed and changes in NO_NUMBER:
+        pytest.skip("no checkpoint")
+    if checkpointed:
+        store = shared.open()
+        create_checkpoint(store, table, trust_ms=10**9)
+        for number in range(2):
+            store.delete([f"{table}/_delta_log/{number:020}.json"])
+    for cluster in (warm, process(shared)):
+        for ask in (cluster.coordinator.describe, lambda name: owned(cluster, "new", tid=name)):  # noqa: B023
+            with pytest.raises(CorruptLogError) as error:
+                ask("tx")
+            assert (error.value.table, error.value.path, error.value.key) == (table, path, "tx")
+            for part in (table, path, "'tx'", "txnlog transactions delete"):
+                assert part in error.value.message
+        for name in ("other", *(f"new-{number}" for number in range(8))):
+            row = owned(cluster, f"{name}-run", tid=name)
+            cluster.coordinator.commit(row, both(cluster, f"{name}-{id(cluster)}"))
+        assert visible(process(shared), f"other-{id(cluster)}") == (True, True)
+
+
+@pytest.mark.parametrize("changes", GROUP_DAMAGES)
+def test_unreadable_group_costs_itself(changes: Changes) -> None:
+    """All groups of the cluster share one table."""
+    shared = two()
+    path = spoil(shared, GROUP, changes)
+    cluster = process(shared)
+    for ask in (
+        lambda: cluster.groups.fetch(GROUP),
+        lambda: cluster.groups.start(GROUP),
+        lambda: cluster.coordinator.commit(owned(cluster, "r", tid="t"), offsets=[consumed(5, 6)]),
+    ):
+        with pytest.raises(CorruptLogError) as error:
+            ask()
+        assert (error.value.key, error.value.path) == (GROUP, path)
+        assert f"txnlog groups delete --group {GROUP}" in error.value.message
+    assert cluster.groups.start("another") == 1
+    row = owned(cluster, "r2", tid="t2")
+    cluster.coordinator.commit(row, offsets=[consumed(0, 7, group="another")])
+    assert cluster.groups.fetch("another") == {"input": {0: 7}}
+
+
+def test_listings_show_unreadable_rows_with_their_errors() -> None:
+    """Who looks for what is wrong must not be refused by it."""
+    shared = two()
+    spoil(shared, "tx", {"state": "MAYBE"})
+    spoil(shared, GROUP, {"generation": "x"})
+    process(shared).groups.start("another")
+    client = admin(process(shared))
+    found = {t.transactional_id: t for t in client.list_transactions().result()}
+    assert sorted(found) == ["other", "tx"]
+    assert (found["tx"].state, found["tx"].producer_id) == (None, -1)
+    assert isinstance(found["tx"].error, CorruptLogError)
+    assert found["other"].error is None
+    [left] = client.list_transactions(transactional_id_pattern="oth.*").result()
+    assert left.transactional_id == "other"
+    groups = client.list_consumer_groups().result()
+    assert [listing.group_id for listing in groups.valid] == ["another"] or not groups.valid
+    assert [error.key for error in groups.errors] == [GROUP]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("missing", [None, NULL, ""])
+def test_row_without_a_readable_id_goes_by_its_file(missing: str | None) -> None:
+    """There is no id to ask for; it must be seen, and be removable, all the same."""
+    shared = two()
+    path = spoil(shared, "tx", {"transactional_id": missing})
+    group_path = spoil(shared, GROUP, {"group_id": missing})
+    cluster = process(shared)
+    client = admin(cluster)
+    assert [t.transactional_id for t in client.list_transactions().result()] == ["other", path]
+    assert [error.key for error in client.list_consumer_groups().result().errors] == [group_path]  # type: ignore[attr-defined]
+    assert owned(cluster, "new").producer_epoch == 0
+    client.delete_transactions([path])[path].result()
+    client.delete_consumer_groups([group_path])[group_path].result()
+    assert {t.error for t in client.list_transactions().result()} == {None}
+    assert not client.list_consumer_groups().result().errors
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_two_unreadable_rows_of_one_id_are_both_seen_and_given_up(warm: bool) -> None:
+    """One of them hid the other, which came back in the next process."""
+    shared = two()
+    spoil(shared, "other", {"state": "?", "transactional_id": "tx"})
+    cluster = process(shared)
+    if warm:
+        log_of(cluster, "other").refresh()
+    path = spoil(shared, "tx", {"state": "?"})
+    if log_of(cluster, "tx").path != log_of(cluster, "other").path:
+        pytest.skip("two shards")
+    client = admin(cluster if warm else process(shared))
+    found = [t.transactional_id for t in client.list_transactions().result()]
+    assert (len(found), "tx" in found) == (2, True)
+    for key in found:
+        client.delete_transactions([key])[key].result()
+    for again in (client, admin(process(shared))):
+        assert again.list_transactions().result() == []
+    assert path in found or "tx" in found
+
+
+@pytest.mark.parametrize("changes", ROW_DAMAGES)
+def test_deleted_row_frees_its_id(changes: Changes) -> None:
+    """A new owner begins under a new producer id; the old one is refused for ever (R27, D41)."""
+    shared = two()
+    zombie = process(shared)
+    old = owned(zombie, "tx-run")
+    spoil(shared, "tx", changes)
+    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
+    new = owned(process(shared), "heir")
+    assert (new.producer_epoch, new.producer_id > old.producer_id) == (0, True)
+    with pytest.raises(TxnLogError):
+        zombie.coordinator.commit(old, both(zombie, "late"))
+    assert visible(process(shared), "late") == (False, False)
+
+
+def test_only_unreadable_rows_are_deleted() -> None:
+    """A readable row may hold a decided transaction, which would never be published."""
+    client = admin(process(two()))
+    with pytest.raises(InvalidTxnStateError, match="can be read"):
+        client.delete_transactions(["tx"])["tx"].result()
+    with pytest.raises(TransactionalIdNotFoundError):
+        client.delete_transactions(["nobody"])["nobody"].result()
+
+
+@pytest.mark.parametrize("changes", GROUP_DAMAGES)
+def test_deleted_group_goes_on_under_a_higher_generation(changes: Changes) -> None:
+    """Who holds an old generation must never be taken for a member of what came after (D35)."""
+    shared = two()
+    spoil(shared, GROUP, changes)
+    client = admin(process(shared))
+    client.delete_consumer_groups([GROUP])[GROUP].result()
+    with pytest.raises(GroupIdNotFoundError):
+        client.describe_consumer_groups([GROUP])[GROUP].result()
+    cluster = process(shared)
+    expected = GENERATION_UNKNOWN if changes.get("generation") else 1
+    assert cluster.groups.start(GROUP) == expected + 2
+    assert cluster.groups.fetch(GROUP) == {}
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.SAY_EXISTS, Fault.FAIL_BEFORE])
+def test_deletion_whose_reply_was_lost_succeeds(fault: Fault) -> None:
+    """What is gone at the second look is what the first try removed (R63)."""
+    shared = two()
+    for name in ("tx", GROUP):
+        spoil(shared, name, {"updated_ms": None})
+        cluster = process(shared)
+        log_of(cluster, name)
+        assert isinstance(cluster.store, FaultyStore)
+        met = []
+
+        def plan(verb: str, path: str) -> Fault:
+            if verb == "put" and "_delta_log" in path and not met:  # noqa: B023
+                met.append(path)  # noqa: B023
+                return fault
+            return Fault.NONE
+
+        cluster.store.plan = plan
+        if name == "tx":
+            admin(cluster).delete_transactions([name])[name].result()
+        else:
+            admin(cluster).delete_consumer_groups([name])[name].result()
+        assert met
+
+
+def test_transaction_of_an_unreadable_group_is_finished_once_the_group_is_deleted() -> None:
+    """It is decided: its data is published, only the group's offsets wait (R31, R37)."""
+    shared = two()
+    cluster = process(shared)
+    row = owned(cluster, "run", tid="t")
+    held = cluster.coordinator.prepare(row, both(cluster, "a"), offsets=[consumed(5, 6)])
+    spoil(shared, GROUP, {"offsets": "?"})
+    with pytest.raises(CorruptLogError, match="groups delete"):
+        cluster.coordinator.commit(held)
+    assert visible(process(shared), "a") == (True, True)
+    admin(process(shared)).delete_consumer_groups([GROUP])[GROUP].result()
+    Sweeper(process(shared), interval_ms=0).sweep()
+    now = process(shared).coordinator.describe("t")
+    assert now is not None
+    assert now.state.is_idle
+
+
+def test_row_that_no_process_could_read_is_not_written() -> None:
+    """What a process writes, every process can read (R38)."""
+    cluster = process(two())
+    shard = cluster.shard(cluster.shard_of("tx"))
+
+    def decide(row: object) -> Transition:
+        from msgspec.structs import replace
+
+        bad = replace(row, timeout_ms=2.5)  # type: ignore[type-var]
+        return Transition(operation="MISTAKE", previous=None, next=bad)
+
+    before = shard.log.version
+    with pytest.raises(InvalidCommitError, match="no process could read"):
+        shard.transition("tx", decide)
+    shard.refresh()
+    assert shard.log.version == before
+
+
+@pytest.mark.parametrize("changes", [{"state": "?"}, {"transactional_id": None}])
+def test_row_that_is_written_whole_again_is_usable(changes: Changes) -> None:
+    """An upgrade reads it, or a newer process mends it: warm processes must see that."""
+    shared = two()
+    before = process(shared).coordinator.describe("tx")
+    assert before is not None
+    spoil(shared, "tx", changes)
+    warm = process(shared)
+    warm.shard(warm.shard_of("tx")).refresh()
+    writer = process(shared)
+    log = log_of(writer, "tx")
+    log.refresh()
+    assert log.view.rows.unreadable
+    add = row_add(before.path, before.to_values(), size_bytes=1, now_ms=0)
+    assert isinstance(log.log.commit([add], operation="MEND"), Committed)
+    for cluster in (warm, process(shared), Cluster.open(shared.open(), settings=PLAIN)):
+        assert cluster.coordinator.describe("tx") == before
+        assert not log_of(cluster, "tx").view.rows.unreadable
+
+
+def test_sql_tables_show_the_id_and_leave_out_the_group() -> None:
+    """A view of the state is asked when something is wrong."""
+    shared = two()
+    spoil(shared, "tx", {"state": "?"})
+    cluster = process(shared)
+    found = transaction_state(cluster, now_ms=0).to_pylist()
+    assert [(row["TransactionalId"], row["TransactionState"]) for row in found] == [
+        ("other", "CompleteCommit"),
+        ("tx", "Unreadable"),
+    ]
+    assert len(consumer_offsets(cluster)) == 1
+    spoil(shared, GROUP, {"offsets": "?"})
+    assert len(consumer_offsets(process(shared))) == 0

@@ -1,0 +1,53 @@
+"""What a process that has just started finds below a root, read as every client reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import obstore
+
+from tests.coordinator.processes import PLAIN
+from tests.producer.worlds import read
+from txnlog.cluster import Cluster
+from txnlog.testing.faults import SharedMemory
+
+
+@dataclass(frozen=True)
+class Found:
+    """Topics with their partitions and values, group offsets, and the ids of the state rows."""
+
+    partitions: Mapping[str, int]
+    records: Mapping[str, list[bytes | None]]
+    groups: Mapping[str, dict[str, dict[int, int]]]
+    transactional_ids: frozenset[str]
+
+
+def read_everything(shared: SharedMemory) -> Found:
+    """Read all tables and all data files anew. Raises what a reader would meet."""
+    cluster = Cluster.open(shared.open(), settings=PLAIN)
+    topics = cluster.list_topics()
+    partitions, records = {}, {}
+    for topic in topics:
+        partitions[topic] = cluster.topic(topic).partitions
+        found = read(cluster, topic, uncommitted=False)
+        records[topic] = [value for number in sorted(found) for _, value in found[number]]
+    offsets = cluster.offsets_log()
+    offsets.refresh()
+    groups = {
+        group_id: group.positions()
+        for group_id, group in offsets.view.rows.items()
+        if group.offsets
+    }
+    ids: set[str] = set()
+    for number in range(cluster.shards):
+        shard = cluster.shard(number)
+        shard.refresh()
+        ids.update(shard.view.rows)
+    return Found(partitions, records, groups, frozenset(ids))
+
+
+def objects(shared: SharedMemory) -> set[str]:
+    """The paths of all objects."""
+    listed = obstore.list(shared.backing).collect()
+    return {meta["path"] for meta in listed}

@@ -1,0 +1,402 @@
+"""Whatever a client is called with, the tables stay readable, and the error is one to handle.
+
+Every public method of the clients is found by looking, and needs a strategy for each parameter.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.arguments import junk
+from tests.arguments.cold_reader import objects, read_everything
+from tests.arguments.junk import TURN, mostly, odd, or_odd, several
+from tests.coordinator.processes import process, world
+from txnlog.admin import (
+    AbortTransactionSpec,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from txnlog.clock import VirtualClock
+from txnlog.consumer import Consumer
+from txnlog.errors import TxnLogError, UnexpectedError
+from txnlog.messages import TopicPartition
+from txnlog.producer import Producer
+from txnlog.protocol.states import TransactionState
+from txnlog.setting_table import SETTINGS
+from txnlog.testing.faults import SharedMemory
+
+Client = Producer | Consumer | AdminClient
+CLIENTS = (Producer, Consumer, AdminClient)
+ALLOWED = (TxnLogError, TypeError, ValueError)
+STEPS_MAX = 12
+SLEEPS_MAX = 1_000
+
+
+class WaitsForEver(BaseException):
+    """A call that was given all the time there is would wait longer than a test does."""
+
+
+class BoundedClock(VirtualClock):
+    """A clock on which nobody sleeps for ever."""
+
+    sleeps = 0
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.sleeps += 1
+        if self.sleeps > SLEEPS_MAX:
+            raise WaitsForEver
+        super().sleep_ms(min(duration_ms, 10_000))
+
+
+# --- A strategy for every parameter ---------------------------------------------------------------
+
+NUMBERS = (int, float, np.number, np.ndarray, Decimal)
+
+# Real time passes in a producer's poll: what is a number there is small.
+short = or_odd(
+    st.sampled_from([0, 0.0, 0.001, np.float32(0)]),
+    st.one_of(
+        st.sampled_from([-1, float("-inf"), float("nan"), None]),
+        odd.filter(lambda value: not isinstance(value, NUMBERS)),
+    ),
+)
+callback = mostly(None, None, lambda *_: None)
+flag = mostly(True, False)
+table = mostly(
+    pa.table({"value": ["a", "b"], "partition": [0, None]}),
+    pa.table({"value": [b"a"], "key": [b"k"], "timestamp": [1_700_000_000_000]}),
+    pa.table({"value": [b"a"], "partition": [1.0]}),
+    pa.table({"value": [1]}),
+    pa.table({"other": [1]}),
+    pa.table({"value": pa.array([], pa.binary())}),
+)
+config = or_odd(
+    st.dictionaries(mostly("retention.ms", "segment.bytes"), mostly("1", 5, None), max_size=2)
+)
+new_topic = or_odd(
+    st.builds(NewTopic, mostly("new", "newer"), mostly(1, 2, -1, np.int64(2)), mostly(-1), config)
+)
+entry = or_odd(
+    st.builds(
+        ConfigEntry,
+        mostly("retention.ms", "segment.bytes"),
+        mostly("5", 7),
+        mostly(*AlterConfigOpType),
+    )
+)
+resource = or_odd(st.builds(ConfigResource, mostly(ResourceType.TOPIC), junk.topic, several(entry)))
+spec = or_odd(
+    st.one_of(
+        st.sampled_from([OffsetSpec.earliest(), OffsetSpec.latest()]),
+        st.builds(OffsetSpec.for_timestamp, mostly(0, 1_700_000_000_000)),
+        st.builds(OffsetSpec, mostly("earliest")),
+    )
+)
+hashable = st.builds(TopicPartition, st.sampled_from(["orders", "new"]), st.sampled_from([0, 7]))
+abort_spec = st.builds(
+    AbortTransactionSpec,
+    topic_partition=junk.some_partition,
+    producer_id=mostly(0, 1),
+    producer_epoch=mostly(0, 1),
+)
+request = or_odd(
+    st.builds(ConsumerGroupTopicPartitions, junk.group_id, st.none() | junk.partitions)
+)
+name_or_pattern = mostly("orders", "stock", "^ord", "^(", "^" + "(" * 2_000)
+
+PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
+    "asynchronous": flag,
+    "blocking": flag,
+    "cached": flag,
+    "callback": callback,
+    "duration_ms": mostly(-1, 0, 5),
+    "group_ids": several(junk.group_id),
+    "group_metadata": junk.member,
+    "headers": several(st.tuples(mostly("h"), mostly(b"v", "v", None))),
+    "in_flight": flag,
+    "in_queue": flag,
+    "isolation_level": mostly(*IsolationLevel),
+    "keep_prepared": flag,
+    "key": mostly(b"k", "k", None),
+    "max_transaction_timeout_ms": mostly(0, 900_000),
+    "message": junk.message,
+    "names": several(mostly("orders", "new")),
+    "new_partitions": several(or_odd(st.builds(NewPartitions, junk.topic, mostly(2, 3, 4)))),
+    "new_topics": several(new_topic),
+    "num_messages": mostly(None, 0, 1, 3),
+    "num_records": mostly(None, 0, 1, 3),
+    "offsets": junk.partitions,
+    "on_assign": callback,
+    "on_delivery": callback,
+    "on_lost": callback,
+    "on_revoke": callback,
+    "partition": mostly(-1, 0, 1, np.int64(1)),
+    "partitions": junk.partitions,
+    "positions": junk.partitions,
+    "producer_ids": several(mostly(0, 1)),
+    "reason": mostly("because"),
+    "requests": several(request),
+    "require_stable": flag,
+    "resources": several(resource),
+    "state": mostly(None, "1:1"),
+    "states": several(mostly(*TransactionState, *ConsumerGroupState)),
+    "table": table,
+    "timeout": short,
+    "timestamp": mostly(0, 1_700_000_000_000, np.int64(5)),
+    "topic": junk.topic,
+    "topic_partition_offsets": or_odd(st.dictionaries(hashable, spec, max_size=3)),
+    "topics": several(name_or_pattern),
+    "transaction": st.one_of(junk.transactional_id, abort_spec),
+    "transactional_id_pattern": mostly(None, "t.*", "("),
+    "transactional_ids": several(junk.transactional_id),
+    "validate_only": flag,
+    "value": mostly(b"v", "v", None),
+}
+PARTICULAR: Mapping[str, st.SearchStrategy[Any]] = {
+    "Consumer.seek.partition": junk.some_partition,
+    "Consumer.get_watermark_offsets.partition": junk.some_partition,
+}
+
+
+def methods(kind: type[Client]) -> dict[str, Callable[..., Any]]:
+    """The public methods of a client; what it offers to `with` is called by `transaction`."""
+    members = inspect.getmembers(kind, inspect.isfunction)
+    return {name: found for name, found in members if not name.startswith("_")}
+
+
+def parameters(kind: type[Client], name: str) -> list[inspect.Parameter]:
+    """Those of a method, without self."""
+    return list(inspect.signature(methods(kind)[name]).parameters.values())[1:]
+
+
+CALLS = [(kind, name) for kind in CLIENTS for name in methods(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), CALLS, ids=[f"{k.__name__}.{n}" for k, n in CALLS])
+def test_every_parameter_of_every_public_method_has_a_strategy(
+    kind: type[Client], name: str
+) -> None:
+    """A new method, or parameter, must not be left out of the test below."""
+    known = {*PARAMETERS, *PARTICULAR}
+    missing = [
+        found.name
+        for found in parameters(kind, name)
+        if not {found.name, f"{kind.__name__}.{name}.{found.name}"} & known
+    ]
+    assert not missing, f"add {missing} to PARAMETERS"
+
+
+# --- The test -------------------------------------------------------------------------------------
+
+
+class World:
+    """Clients over one store, each made anew when a call has ended it."""
+
+    def __init__(self) -> None:
+        self.shared: SharedMemory = world()
+        self.clock = BoundedClock()
+        self._clients: dict[str, Client] = {}
+        self.reports: list[Exception | None] = []
+
+    def report(self, error: Exception | None, message: object) -> None:
+        """A delivery callback."""
+        self.reports.append(error)
+
+    def producers(self) -> list[Producer]:
+        """Those that were made so far."""
+        return [found for found in self._clients.values() if isinstance(found, Producer)]
+
+    def client(self, name: str) -> Client:
+        self.clock.sleeps = 0
+        found = self._clients.get(name)
+        if found is None or _is_over(found):
+            found = self._clients[name] = self._new(name)
+        return found
+
+    def _new(self, name: str) -> Client:
+        cluster = process(self.shared, clock=self.clock)
+        root = {"txnlog.root": "memory://"}
+        if name == "admin":
+            return AdminClient(root, cluster=cluster)
+        if name in ("reader", "member"):
+            given = {**root, "group.id": f"{name}s", "auto.offset.reset": "earliest"}
+            consumer = Consumer(given, cluster=cluster, background=False)
+            if name == "reader":
+                consumer.assign([TopicPartition("orders", 0), TopicPartition("orders", 1)])
+            else:
+                consumer.subscribe(["orders"])
+                consumer.poll(1)
+            return consumer
+        if name == "idempotent":
+            return Producer(root, cluster=cluster, background=False)
+        publish = {"transactional.id": name, "transaction.publish": name}
+        producer = Producer({**root, **publish}, cluster=cluster, background=False)
+        producer.init_transactions()
+        producer.begin_transaction()
+        return producer
+
+
+def _is_over(client: Client) -> bool:
+    if isinstance(client, Consumer):
+        return client._is_closed
+    return isinstance(client, Producer) and (
+        client._is_forked or client._state.name in ("CLOSED", "FATAL_ERROR", "READY")
+    )
+
+
+NAMES = {
+    Producer: ("idempotent", "deferred", "eager"),
+    Consumer: ("reader", "member"),
+    AdminClient: ("admin",),
+}
+
+
+def outcome(
+    clock: BoundedClock, call: Callable[..., Any], given_: dict[str, Any]
+) -> list[BaseException]:
+    """The errors of a call: its own, those of its futures, and of a block that it opens."""
+    clock.sleeps = 0
+    try:
+        found = call(**given_)
+        if hasattr(found, "__enter__"):
+            with found:
+                pass
+    except ALLOWED as error:
+        return [error]
+    except WaitsForEver:
+        seconds = given_.get("timeout", -1)
+        assert seconds is None or seconds < 0, (call, given_)
+        return []
+    futures = list(found.values()) if isinstance(found, dict) else [found]
+    errors = [future.exception() for future in futures if isinstance(future, Future)]
+    # A wrong type is the call's error: what is in a future is about one topic, group or id.
+    assert all(error is None or isinstance(error, TxnLogError) for error in errors), errors
+    return [error for error in errors if error is not None]
+
+
+def call_once(data: st.DataObject, here: World, kind: type[Client], name: str, who: str) -> None:
+    """Call a method with right arguments but one; what is on the store can be read then.
+
+    Nothing but errors that a handler knows leaves a call, and none of them is a bug that was met
+    further inside: there it would have been too late.
+    """
+    TURN.start(data.draw(st.integers(0, 9), label="number of the odd one"))
+    given_: dict[str, Any] = {}
+    for parameter in parameters(kind, name):
+        is_needed = parameter.default is inspect.Parameter.empty
+        if is_needed or data.draw(st.booleans()):
+            where = f"{kind.__name__}.{name}.{parameter.name}"
+            strategy = PARTICULAR[where] if where in PARTICULAR else PARAMETERS[parameter.name]
+            given_[parameter.name] = data.draw(strategy, label=parameter.name)
+    if name == "produce" and given_.get("on_delivery") is None:
+        given_["on_delivery"] = here.report
+    client = here.client(who)
+    before = objects(here.shared)
+    errors = outcome(here.clock, getattr(client, name), given_)
+    assert not any(isinstance(error, UnexpectedError) for error in errors), errors
+    if isinstance(client, Producer) and name.startswith("produce"):
+        # What was taken must be something that can be sent.
+        outcome(here.clock, client.flush, {})
+    if objects(here.shared) != before:
+        read_everything(here.shared)
+
+
+def end(here: World) -> None:
+    """Send and commit what was taken on the way."""
+    for made in here.producers():
+        outcome(here.clock, made.commit_transaction, {})
+        made.close()
+    assert not any(isinstance(error, UnexpectedError) for error in here.reports), here.reports
+    read_everything(here.shared)
+
+
+COMBINATIONS = [(kind, name, who) for kind, name in CALLS for who in NAMES[kind]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "who"), COMBINATIONS, ids=[f"{who}.{name}" for _, name, who in COMBINATIONS]
+)
+@given(data=st.data())
+@settings(max_examples=max(4, settings().max_examples // 20))
+def test_any_arguments_of_a_method_leave_all_tables_readable(
+    kind: type[Client], name: str, who: str, data: st.DataObject
+) -> None:
+    """One wrong argument, once written, ends every reader of a shared table, for good."""
+    here = World()
+    for _ in range(8 if parameters(kind, name) else 1):
+        call_once(data, here, kind, name, who)
+    end(here)
+
+
+@given(st.data())
+@settings(max_examples=settings().max_examples // 4)
+def test_any_arguments_of_many_methods_leave_all_tables_readable(data: st.DataObject) -> None:
+    """What one call leaves behind is what the next one works on."""
+    here = World()
+    for _ in range(data.draw(st.integers(1, STEPS_MAX), label="calls")):
+        kind, name = data.draw(st.sampled_from(CALLS), label="method")
+        call_once(data, here, kind, name, data.draw(st.sampled_from(NAMES[kind]), label="client"))
+    end(here)
+
+
+# --- Settings -------------------------------------------------------------------------------------
+
+
+@given(st.data())
+@settings(max_examples=100)
+def test_any_settings_leave_all_tables_readable(data: st.DataObject) -> None:
+    """A setting becomes part of rows as an argument does: an id, a member's time-outs."""
+    shared = world()
+    clock = BoundedClock()
+    names = st.sampled_from([setting.name for setting in SETTINGS])
+    values = st.one_of(odd, st.sampled_from([1, 10, "1", "true", "range", 2**31 - 1, 2**63 - 1]))
+    drawn = data.draw(st.dictionaries(names, values, max_size=3))
+    for kind in CLIENTS:
+        clock.sleeps = 0
+        with suppress(*ALLOWED):
+            _work(kind, shared, clock, dict(drawn))
+        read_everything(shared)
+
+
+def _work(
+    kind: type[Client], shared: SharedMemory, clock: BoundedClock, config: dict[str, Any]
+) -> None:
+    cluster = process(shared, clock=clock)
+    config["txnlog.root"] = "memory://"
+    if kind is AdminClient:
+        made = AdminClient(config, cluster=cluster)
+        made.create_topics([NewTopic("new", 1)])
+        made.fence_producers(["tx"])
+    elif kind is Consumer:
+        with Consumer({"group.id": "g", **config}, cluster=cluster, background=False) as consumer:
+            consumer.subscribe(["orders"])
+            consumer.poll(1)
+            consumer.commit(offsets=[TopicPartition("orders", 0, 1, "note")], asynchronous=False)
+    else:
+        with Producer(config, cluster=cluster, background=False) as producer:
+            if producer._transactions is not None:
+                producer.init_transactions()
+                producer.begin_transaction()
+            producer.produce("orders", "a")
+            if producer._transactions is not None:
+                producer.commit_transaction()

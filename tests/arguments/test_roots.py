@@ -1,0 +1,114 @@
+"""A root that is not absolute is refused by every client in the same words; nothing is made."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_sink.listener import TxnLogListener
+from spark_source.sql import create_views, read_committed, read_uncommitted
+from txnlog.admin import AdminClient, NewTopic
+from txnlog.cli.app import app
+from txnlog.cluster import Cluster
+from txnlog.config import parse_config
+from txnlog.consumer import Consumer
+from txnlog.errors import ConfigError
+from txnlog.options import parse_options
+from txnlog.producer import Producer
+
+# Only the check of the root is met: what comes after it would need a session.
+NO_SPARK: Any = None
+CLIENTS: dict[str, Callable[[Any], object]] = {
+    "Producer": lambda root: Producer({"txnlog.root": root}),
+    "Producer, path": lambda root: Producer({"path": root}),
+    "Consumer": lambda root: Consumer({"txnlog.root": root}),
+    "AdminClient": lambda root: AdminClient({"txnlog.root": root}),
+    "Cluster.open": lambda root: Cluster.open(root, create=True),
+    "Cluster.cached": lambda root: Cluster.cached(root, create=True),
+    "read_committed": lambda root: read_committed(NO_SPARK, root, "t"),
+    "read_uncommitted": lambda root: read_uncommitted(NO_SPARK, root, "t"),
+    "create_views": lambda root: create_views(NO_SPARK, root),
+    "TxnLogListener": lambda root: TxnLogListener(root),
+}
+TEXTS = (
+    "data", "./data", "../data", "~", "~/data", "", "  ", "file:data", "data:/x y"[:4], "C:\\data",
+    "a b:/data", "./x:/y", "s3:bucket", "/tmp/\0", "/tmp/\ud800",
+)  # fmt: skip
+OTHERS = (b"/tmp/data", bytearray(b"/tmp"), 5, 5.0, True, ["/tmp"], object(), Path("data"))
+
+
+@pytest.mark.parametrize("root", [*TEXTS, *OTHERS])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_root_that_is_not_absolute_is_refused(
+    client: str, root: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process would have a cluster of its own, below wherever it happened to be started."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="(?i)root"):
+        CLIENTS[client](root)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("root", [root for root in TEXTS if root.strip()])
+def test_option_of_spark_is_refused_in_the_same_words(root: str) -> None:
+    """One check serves all."""
+    told = []
+    for parse in (
+        lambda: parse_options({"path": root}, "read"),
+        lambda: parse_config({"txnlog.root": root}, "producer"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            parse()
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+def test_none_is_no_root() -> None:
+    """As any other setting that is None."""
+    for client in (Producer, Consumer, AdminClient):
+        with pytest.raises(ConfigError, match="there is none"):
+            client({"txnlog.root": None})
+    assert parse_config({"path": None, "txnlog.root": "/a"}, "admin").root == "/a"
+
+
+COMMANDS = (
+    ["topics", "create", "--topic", "t"], ["topics", "list"], ["produce", "--topic", "t"],
+    ["consume", "--topic", "t", "--timeout-ms", "1"], ["groups", "list"], ["transactions", "list"],
+    ["offsets"], ["housekeeping", "--once"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("root", ["data", "~/data", " "])
+def test_command_line_refuses_it_on_one_line(
+    command: list[str], root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell expands ~ before it comes here, except within quotes and after `--root=`."""
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["--root", root, *command], input="")
+    assert found.exit_code == 1
+    assert re.fullmatch("txnlog: .*[Rr]oot .*\n", found.output)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_secrets_of_a_wrong_root_are_not_shown() -> None:
+    """The message ends up in a log (R67)."""
+    for root in ("x s3://user:hunter2@bucket/x", "s3://user:hunter2@b/\0", b"s3://u:hunter2@b/"):
+        with pytest.raises(ConfigError) as caught:
+            parse_config({"txnlog.root": root}, "producer")
+        assert "hunter2" not in str(caught.value)
+
+
+def test_absolute_roots_are_taken(tmp_path: Path) -> None:
+    """As text and as a path, with and without file:."""
+    admin = AdminClient({"txnlog.root": tmp_path / "a"})
+    admin.create_topics([NewTopic("t", 1)])["t"].result()
+    for root in (f"{tmp_path}/a", f"file://{tmp_path}/a", f" {tmp_path}/a ", tmp_path / "a"):
+        assert Cluster.open(root).list_topics() == ["t"]  # type: ignore[arg-type]
+    assert os.listdir(tmp_path) == ["a"]

@@ -1,0 +1,98 @@
+"""What the commands say of damage: the rest, one line for each error, and exit code 1."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.runner import Command
+from txnlog.cluster import Cluster
+from txnlog.protocol.metadata import Owner
+from txnlog.storage.delta_log import Committed
+from txnlog.storage.log_files import commit_path
+from txnlog.storage.tables import row_add
+
+
+def damaged(command: Command, *topics: str) -> Cluster:
+    """Topics that cannot be read, beside `good`."""
+    cluster = Cluster.open(command.root)
+    for topic in ("good", *topics):
+        cluster.create_topic(topic, partitions=1)
+    for topic in topics:
+        cluster.store.put(commit_path(topic, 0), b"{")
+    return cluster
+
+
+def spoiled(command: Command) -> None:
+    """A transactional.id and a group that cannot be read."""
+    cluster = Cluster.open(command.root)
+    for name in ("tx", "fine"):
+        cluster.coordinator.init_producer_id(name, Owner(run_id=name))
+        cluster.groups.start(name)
+        cluster.groups.reset(name, {"good": {0: 0}})
+    shard = cluster.shard(cluster.shard_of("tx"))
+    for log, values in (
+        (shard, {**shard.view.rows["tx"].to_values(), "state": "?"}),
+        (cluster.offsets, {**cluster.offsets.view.rows["tx"].to_values(), "offsets": "?"}),
+    ):
+        log.refresh()
+        add = row_add(log.view.rows["tx"].path, values, size_bytes=1, now_ms=0)
+        assert isinstance(log.log.commit([add], operation="MISTAKE"), Committed)
+
+
+def test_topics_are_listed_and_described_beside_a_damaged_one(command: Command) -> None:
+    """The command ended with the error of the first damaged topic, and showed nothing."""
+    damaged(command, "bad")
+    for args in (("list",), ("describe",), ("list", "--output", "json")):
+        result = command.run("topics", *args)
+        assert (result.exit_code, "good" in result.stdout) == (1, True)
+        assert result.stderr.startswith("txnlog: bad: ")
+        assert len(result.stderr.splitlines()) == 1
+    assert command.run("offsets").exit_code == 1
+    assert "good" in command.run("offsets").stdout
+    alone = command.run("topics", "describe", "--topic", "bad")
+    assert (alone.exit_code, alone.stdout) == (1, "")
+
+
+def test_damaged_topic_is_deleted_by_force(command: Command) -> None:
+    """Without it the error says what there is to do."""
+    damaged(command, "bad")
+    refused = command.run("topics", "delete", "--topic", "bad")
+    assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
+    command.ok("topics", "delete", "--topic", "bad", "--force")
+    assert command.ok("topics", "list") == "good\n"
+
+
+def test_unreadable_rows_are_listed_and_deleted(command: Command) -> None:
+    """What cannot be read is what an operator looks for."""
+    damaged(command)
+    spoiled(command)
+    found = command.run("transactions", "list")
+    assert found.exit_code == 1
+    assert [line.split()[0] for line in found.stdout.splitlines()[1:]] == ["fine", "tx"]
+    assert "Unreadable" in found.stdout
+    assert "transactions delete --transactional-id tx" in found.stderr
+    groups = command.run("groups", "list")
+    assert (groups.exit_code, groups.stdout.splitlines()[1:]) == (
+        1,
+        ["fine   Empty", "tx     Unreadable"],
+    )
+    assert command.run("transactions", "describe", "--transactional-id", "tx").exit_code == 1
+    command.ok("transactions", "describe", "--transactional-id", "fine")
+    command.ok("transactions", "delete", "--transactional-id", "tx")
+    command.ok("groups", "delete", "--group", "tx")
+    command.ok("transactions", "list")
+    command.ok("groups", "list")
+
+
+def test_housekeeping_names_everything_that_failed(command: Command) -> None:
+    """With two topics damaged, the second showed after the first was mended (R37)."""
+    damaged(command, "bad", "worse")
+    result = command.run("housekeeping", "--once")
+    assert result.exit_code == 1
+    for topic in ("bad", "worse"):
+        assert f"topic '{topic}'" in result.stderr
+    assert all(line.startswith("txnlog: ") for line in result.stderr.splitlines())
+    as_json = command.run("housekeeping", "--once", "--output", "json")
+    told = json.loads(as_json.stderr.splitlines()[-1])
+    assert {error["error"] for error in told["errors"]} == {"CorruptLogError"}
+    assert len(told["errors"]) >= 2

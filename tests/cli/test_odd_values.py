@@ -1,0 +1,87 @@
+"""Values of the command line that cannot be: one line of an error, or usage; never a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.runner import Command
+from txnlog.producer import Producer
+
+HUGE = str(2**63)
+CALLS = (
+    ["topics", "create", "-t", "new", "--partitions", HUGE],
+    ["topics", "create", "-t", "new", "--partitions", "0"],
+    ["topics", "create", "-t", "x" * 300],
+    ["topics", "create", "-t", "new", "--config", f"retention.ms={HUGE}"],
+    ["topics", "create", "-t", "new", "--config", "min.cleanable.dirty.ratio=nan"],
+    ["topics", "alter", "-t", "orders", "--partitions", HUGE],
+    ["topics", "delete-records", "-t", "orders", "-p", HUGE, "--offset", "1"],
+    ["topics", "delete-records", "-t", "orders", "-p", "0", "--offset", HUGE],
+    ["topics", "delete-records", "-t", "orders", "-p", "0", "--offset", "1.5"],
+    ["groups", "reset-offsets", "-g", "", "-t", "orders", "--to-earliest", "--execute"],
+    ["groups", "reset-offsets", "-g", "x" * 40_000, "-t", "orders", "--to-earliest", "--execute"],
+    ["groups", "reset-offsets", "-g", "g", "-t", f"orders:{HUGE}", "--to-earliest", "--execute"],
+    ["groups", "reset-offsets", "-g", "g", "-t", "orders", "--to-datetime", "²"],
+    ["groups", "reset-offsets", "-g", "g", "-t", "orders", "--to-datetime", "9" * 5_000],
+    ["groups", "delete-offsets", "-g", "g", "-t", "orders:1.0"],
+    ["offsets", "-t", "orders", "--partitions", HUGE],
+    ["offsets", "-t", "orders", "--time", HUGE],
+    ["consume", "-t", "orders", "-p", HUGE, "--timeout-ms", "0"],
+    ["consume", "-t", "orders", "--offset", HUGE, "--timeout-ms", "0"],
+    ["consume", "-t", "orders", "-g", " ", "--timeout-ms", "0"],
+    ["produce", "-t", "orders", "-p", HUGE],
+    ["produce", "-t", "orders", "--transactional-id", "x" * 40_000],
+    ["transactions", "describe", "--transactional-id", "x" * 40_000],
+    ["transactions", "describe-producers", "-t", "orders", "-p", HUGE],
+)
+
+
+@pytest.mark.parametrize("args", CALLS, ids=[" ".join(call)[:60] for call in CALLS])
+def test_value_that_cannot_be_is_told_on_one_line(command: Command, args: list[str]) -> None:
+    """An operator must know what to give instead, and nothing may have been written."""
+    command.cluster().create_topic("orders", partitions=2)
+    found = command.run(*args, input=b"a\n")
+    assert found.exit_code in (1, 2)
+    assert len(found.stderr) < 1_000
+    assert found.exit_code == 2 or len(found.stderr.splitlines()) == 1
+    cluster = command.cluster()
+    assert cluster.list_topics() == ["orders"]
+    assert cluster.topic("orders").view.high_watermark(0) == 0
+    assert command.json("groups", "list") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"value": "a", "partition": 1.0}',
+        b'{"value": "a", "partition": true}',
+        b'{"value": "a", "partition": 9223372036854775808}',
+        b'{"value": "a", "timestamp": "now"}',
+        b'{"value": "a", "timestamp": 1e300}',
+        b'{"value": "\\ud800"}',
+        b'{"value": "a", "topic": 5}',
+        b'{"value": "a", "headers": [["h"]]}',
+        b'{"value": "a", "headers": [[5, "v"]]}',
+        b"[" * 100_000,
+        b"5",
+    ],
+)
+def test_line_that_is_no_record_is_told_on_one_line(command: Command, line: bytes) -> None:
+    """What came before it is written; a traceback would not say which line it was."""
+    command.cluster().create_topic("orders", partitions=2)
+    told = command.fails("produce", "--json", "-t", "orders", input=b'{"value":"a"}\n' + line)
+    assert "2" in told or "partition" in told
+    view = command.cluster().topic("orders").view
+    assert view.high_watermark(0) + view.high_watermark(1) == 1
+
+
+def test_time_beyond_the_calendar_is_printed_in_ms(command: Command) -> None:
+    """A record may carry any time of 64 bits; printing it ended the consumer (R64)."""
+    command.cluster().create_topic("orders", partitions=1)
+    with Producer({"txnlog.root": command.root}) as producer:
+        producer.produce("orders", "a", timestamp=2**53)
+    args = ("consume", "-t", "orders", "--from-beginning", "-n", "1")
+    assert command.ok(*args, "--print-timestamp") == f"{2**53}ms\ta\n"
+    assert json.loads(command.ok(*args, "--output", "json"))["timestamp"] == 2**53

@@ -1,0 +1,247 @@
+"""Batch writes with txnAppId and txnVersion: once per topic, whoever dies or comes twice (R36)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_sink.commit import commit_batch_write
+from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
+    PLAIN,
+    SETTINGS,
+    TOPICS,
+    both,
+    faults,
+    outcome_of,
+    planned,
+    process,
+    recover,
+    staged,
+    visible,
+    world,
+)
+from tests.test_phases import options, stage
+from txnlog.cluster import Cluster
+from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
+from txnlog.one_off import commit_one_off
+from txnlog.protocol.app_transactions import known_version, transactional_id_of
+from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
+from txnlog.protocol.txn_memory import TxnMemory
+from txnlog.storage.delta_log import LogSettings
+from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.invariants import check_cluster
+
+
+def write(
+    cluster: Cluster, batches: list[StagedBatch], version: int, *, app_id: str = "nightly"
+) -> bool:
+    app = AppTransaction(app_id=app_id, version=version)
+    return commit_one_off(cluster, batches, Owner(run_id="job"), app=app, phases=None)
+
+
+def one(cluster: Cluster, topic: str, name: str) -> list[StagedBatch]:
+    return [staged(cluster, topic, name)]
+
+
+def test_one_pair_for_writes_to_two_topics_writes_both() -> None:
+    """Delta's own foreachBatch idiom: every second write was lost without a word."""
+    shared = world()
+    cluster = process(shared)
+    for version in range(3):
+        for topic in TOPICS:
+            assert write(cluster, one(cluster, topic, f"v{version}"), version)
+    for version in range(3):
+        assert visible(cluster, f"v{version}") == (True, True)
+    # Run again, in another process and after the rows are gone: each topic remembers for itself.
+    again = process(shared)
+    for topic in TOPICS:
+        assert not write(again, one(again, topic, "again"), 2)
+        assert not write(again, one(again, topic, "again"), 1)
+    assert visible(again, "again") == (False, False)
+    check_cluster(again, settled=True)
+
+
+def test_pair_in_some_topics_only_is_an_error_that_names_them() -> None:
+    """To write all would repeat rows of one topic, to skip all would lose those of the other."""
+    cluster = process(world())
+    assert write(cluster, one(cluster, "stock", "first"), 7)
+    with pytest.raises(DuplicateTransactionError) as failure:
+        write(cluster, both(cluster, "second"), 7)
+    assert "'stock' (at version 7), and not in topic 'orders' (no version)" in str(failure.value)
+    assert failure.value.context["missing"] == ["orders"]
+    assert visible(cluster, "second") == (False, False)
+    assert write(cluster, one(cluster, "orders", "second"), 7)
+    assert write(cluster, both(cluster, "third"), 8)
+
+
+def calls_of_write(settings: LogSettings) -> int:
+    cluster = process(world(settings=settings), settings=settings)
+    batches = both(cluster, "mine")
+    with planned(cluster, {}) as plan:
+        write(cluster, batches, 1)
+    return plan.calls
+
+
+@pytest.mark.parametrize(
+    ("settings", "recovered"),
+    [(PLAIN, False), (SETTINGS, True)],
+    ids=["unswept", "swept-checkpoints"],
+)
+def test_write_cut_at_any_call_and_run_again_happens_once(
+    settings: LogSettings, recovered: bool
+) -> None:
+    """The job dies, or gets an error, at each storage call, between the topics, too (R36).
+
+    The job is run again with files of its own; exactly one of the two is in, in both topics.
+    """
+    first_runs = set()
+    for number in range(calls_of_write(settings)):
+        for fault in (*CRASHES, *ERRORS):
+            shared = world(settings=settings)
+            cluster = process(shared, settings=settings)
+            batches = both(cluster, "mine")
+            with planned(cluster, {number: fault}):
+                outcome = outcome_of(lambda c=cluster, b=batches: write(c, b, 1))
+            shared.land_late()
+            if recovered:
+                recover(shared)
+            again = process(shared, settings=settings)
+            written = write(again, both(again, "again"), 1)
+            where = f"{fault} at call {number}: {outcome}"
+            assert visible(again, "again") == (written, written), where
+            assert visible(again, "mine") == (not written, not written), where
+            assert outcome != "done" or not written, where
+            first_runs.add(written)
+            recover(shared)
+            assert not write(process(shared), both(process(shared), "third"), 1), where
+    assert first_runs == {True, False}
+
+
+def during(cluster: Cluster, where: Callable[[str, str], bool], act: Callable[[], object]) -> None:
+    """Run `act` once, before the first storage call that `where` accepts."""
+    done = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if not done and where(verb, path):
+            done.append(path)
+            act()
+        return Fault.NONE
+
+    faults(cluster).plan = plan
+
+
+@pytest.mark.parametrize("topics", [("orders", "stock"), ("stock",)])
+@pytest.mark.parametrize("version", [1, 2])
+def test_two_writers_of_one_app_id_are_decided_one_after_another(
+    topics: tuple[str, ...], version: int
+) -> None:
+    """Both read the topics before either has decided: the pair would be written twice.
+
+    The second writer does all its work at each storage call of the first, in turns.
+    """
+    for number in range(calls_of_write(PLAIN)):
+        shared = world()
+        first, second = process(shared), process(shared)
+        mine = both(first, "mine")
+        theirs = [batch for batch in both(second, "theirs") if batch.topic in topics]
+        calls, results = iter(range(1000)), {}
+
+        def at_that_call(verb: str, path: str, n: int = number, c=calls) -> bool:  # type: ignore[no-untyped-def]
+            return next(c) == n
+
+        def second_writes(s=second, b=theirs, r=results) -> None:  # type: ignore[no-untyped-def]
+            r["second"] = write(s, b, version)
+
+        during(first, at_that_call, second_writes)
+        outcome = outcome_of(lambda f=first, b=mine, r=results: r.update(first=write(f, b, 1)))
+        after = recover(shared)
+        seen_first, seen_second = visible(after, "mine"), visible(after, "theirs")
+        where = f"at call {number}: {outcome}, {results}"
+        assert seen_first in ((True, True), (False, False)), where
+        assert seen_second == tuple(results["second"] and t in topics for t in TOPICS), where
+        assert seen_first[0] == results.get("first", False), where
+        if outcome == "done" and version == 1:
+            assert results["first"] != results["second"], where
+        elif outcome != "done":
+            assert outcome == "DuplicateTransactionError", where
+            assert len(topics) == 1, where
+
+
+def test_pair_of_a_deleted_topic_is_not_that_of_its_successor() -> None:
+    """The topic is another one; the log goes on, and so would the memory of the pair (R71)."""
+    shared = world()
+    cluster = process(shared)
+    assert write(cluster, both(cluster, "first"), 5)
+    cluster.delete_topic("orders")
+    cluster.create_topic("orders", partitions=2)
+    for reader in (cluster, process(shared)):
+        log = reader.topic("orders")
+        assert log.view.txns.applications == {"nightly": -1}
+    assert write(cluster, one(cluster, "orders", "again"), 5)
+    assert visible(cluster, "again") == (True, False)
+
+
+def test_expiry_of_producers_leaves_txn_versions_alone() -> None:
+    """What vacuum and forgetting do to markers must not make a job's pair unknown (R11)."""
+    memory = TxnMemory()
+    memory.set_txn("nightly", 7, 1_000)
+    memory.set_txn("txnlog/3", 0, 1_000)
+    memory.set_txn("txnlog/expired/transactions", 5_000, 5_000)
+    memory.set_txn("txnlog/expired/producers", 5_000, 5_000)
+    assert not memory.markers
+    assert known_version(memory, "nightly", configuration={}, now_ms=10**15) == 7
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "known"), [(0, 7), (86_400_000, 7), (86_400_001, -1), (10**15, -1)]
+)
+def test_txn_version_expires_by_deltas_property(age_ms: int, known: int) -> None:
+    """delta.setTransactionRetentionDuration bounds what a table remembers, as for Delta."""
+    memory = TxnMemory()
+    memory.set_txn("nightly", 7, 1_000)
+    found = known_version(
+        memory,
+        "nightly",
+        configuration={"delta.setTransactionRetentionDuration": "interval 1 days"},
+        now_ms=1_000 + age_ms,
+    )
+    assert found == known
+    assert known_version(memory, "other", configuration={}, now_ms=0) == -1
+
+
+def test_producer_with_the_id_of_batch_writes_is_named() -> None:
+    """A row that never goes away would make the write wait for ever."""
+    cluster = process(world())
+    cluster.coordinator.init_producer_id(transactional_id_of("nightly"), Owner(run_id="p"))
+    with pytest.raises(InvalidTxnStateError, match="_batch-txnAppId-nightly"):
+        write(cluster, both(cluster, "mine"), 1)
+
+
+def test_skipped_write_is_a_warning_with_its_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second write under a pair that means something else was skipped at level INFO."""
+    pair = options(tmp_path, "write", txnAppId="app", txnVersion="3")
+    commit_batch_write(pair, [stage(tmp_path, ["a"], task=0)])
+    with caplog.at_level(logging.WARNING, "txnlog"):
+        commit_batch_write(pair, [stage(tmp_path, ["b", "c"], task=0)])
+    [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert "txnVersion 3 of txnAppId app is in topic t already" in record.getMessage()
+    assert "2 records in 1 files" in record.getMessage()
+
+
+def test_memory_of_the_pair_survives_checkpoints() -> None:
+    """A checkpoint that drops it makes the job write twice a hundred commits later (R11)."""
+    shared: SharedMemory = world(settings=SETTINGS)
+    cluster = process(shared, settings=SETTINGS)
+    assert write(cluster, both(cluster, "first"), 1)
+    for number in range(15):
+        assert write(cluster, both(cluster, f"n{number}"), number, app_id="other")
+    cold = process(shared)
+    assert cold.topic("orders").view.txns.applications == {"nightly": 1, "other": 14}
+    assert not write(cold, both(cold, "again"), 1)

@@ -1,0 +1,266 @@
+"""Fields that a newer txnlog wrote survive rewriting by this one, at every level (R38)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from txnlog.errors import CorruptLogError
+from txnlog.protocol.group_metadata import CommittedOffset, Group, Member, PendingOffsets
+from txnlog.protocol.groups import GroupOffsets, OffsetsCommit, prepare_generation, prepare_pending
+from txnlog.protocol.leases import (
+    Lease,
+    Sighting,
+    decode_lease,
+    encode_lease,
+    prepare_release,
+    prepare_take,
+)
+from txnlog.protocol.membership import Sightings, prepare_heartbeat
+from txnlog.protocol.metadata import (
+    Fenced,
+    LastBatch,
+    Manifest,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.transitions import (
+    Transition,
+    prepare_add_partitions,
+    prepare_end,
+    prepare_fence,
+    prepare_init,
+    prepare_time_out,
+)
+
+BATCH = StagedBatch(
+    topic="t", topic_id="i", partition=0, path="p", size_bytes=1, num_records=1,
+    timestamp_min_us=0, timestamp_max_us=0, staged_ms=0,
+)  # fmt: skip
+ROW = TransactionMetadata(
+    transactional_id="tx",
+    producer_id=1,
+    producer_epoch=3,
+    txn_epoch=3,
+    state=TransactionState.ONGOING,
+    timeout_ms=1,
+    partitions=(TopicPartitions(topic="t", topic_id="i", partitions=(0, 1)),),
+    pending=Manifest(batches=(BATCH,), groups=("g",)),
+    owner=Owner(
+        run_id="r",
+        query_id="q",
+        former_runs=("a",),
+        batches={"q": LastBatch(batch_id=1, topics=("t",)), "*": LastBatch(batch_id=2)},
+        fenced=Fenced(by="b", at_ms=1, reason="c"),
+    ),
+)
+GROUP = Group(
+    group_id="g",
+    generation=2,
+    offsets={"t": {0: CommittedOffset(5, 1, 1, "*[ note"), 1: CommittedOffset(6, 1, 1)}},
+    pending=(
+        PendingOffsets(
+            transactional_id="tx", producer_id=1, txn_epoch=3, version=2, generation=2,
+            offsets={"t": {0: 7}},
+        ),
+    ),
+    members={"m": Member(topics=("t",)), "n": Member(topics=("*",))},
+    assignment={"m": {"t": (0,)}, "n": {"*": (1,)}},
+)  # fmt: skip
+NEWER = st.dictionaries(
+    st.text(min_size=1, max_size=3).map(lambda name: f"new_{name}") | st.just("*"),
+    st.recursive(
+        st.none() | st.integers(-9, 9) | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2)
+        ),
+        max_leaves=3,
+    ),
+    max_size=2,
+)
+TRANSACTION_JSON = ("partitions", "pending", "owner")
+GROUP_JSON = ("offsets", "pending", "members", "assignment")
+MAPS = {"batches", "members", "assignment", "offsets"}
+"""Names whose objects are maps of the user's names, not rows of fields."""
+
+
+def objects(plain: Any, name: str) -> Iterator[Any]:
+    """Every JSON object of fields, and every array of an offset, inside a column."""
+    if isinstance(plain, list):
+        if name == "offset":
+            yield plain
+        for item in plain if name != "offset" else ():
+            yield from objects(item, name)
+    elif isinstance(plain, dict):
+        if name not in MAPS and name != "topic":
+            yield plain
+        if name == "assignment":
+            return
+        inner = {"offsets": "topic", "topic": "offset"}.get(name, "entry")
+        for key, item in plain.items():
+            if key == "offsets" and name == "pending":
+                continue
+            yield from objects(item, inner if name in MAPS or name == "topic" else key)
+
+
+def written_by_a_newer_one(
+    values: dict[str, str], columns: tuple[str, ...], draw: Any
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """The row with more fields at every level; and its JSON columns, for comparing."""
+    newer, plain = dict(values), {}
+    for column in columns:
+        plain[column] = json.loads(values[column])
+        for found in list(objects(plain[column], column)):
+            more = draw(NEWER)
+            if isinstance(found, dict):
+                found.update(more)
+            else:
+                found += [*[""] * (4 - len(found)), *more.values()]
+        newer[column] = json.dumps(plain[column])
+    newer["new_column"] = "kept"
+    return newer, plain
+
+
+@given(st.data())
+def test_unknown_fields_of_a_transactions_row_survive_reading_and_writing(
+    data: st.DataObject,
+) -> None:
+    """Also those of staged batches, owners, last batches, who fenced, partitions (R38)."""
+    newer, plain = written_by_a_newer_one(ROW.to_values(), TRANSACTION_JSON, data.draw)
+    row = TransactionMetadata.from_values(newer, path="p", source="s")
+    after = replace(row, producer_epoch=9, owner=replace(row.owner, pid=7)).to_values()
+    plain["owner"]["pid"] = 7
+    assert {column: json.loads(after[column]) for column in TRANSACTION_JSON} == plain
+    assert (after["new_column"], after["producer_epoch"]) == ("kept", "9")
+
+
+@given(st.data())
+def test_unknown_fields_of_a_groups_row_survive_reading_and_writing(data: st.DataObject) -> None:
+    """Also those of members, pending offsets, and items behind a committed offset (R38)."""
+    newer, plain = written_by_a_newer_one(GROUP.to_values(), GROUP_JSON, data.draw)
+    group = Group.from_values(newer, path="p", source="s")
+    assert group.positions() == GROUP.positions()
+    after = replace(group, updated_ms=5).to_values()
+    assert {column: json.loads(after[column]) for column in GROUP_JSON} == plain
+    assert after["new_column"] == "kept"
+
+
+def newer_row(state: TransactionState) -> TransactionMetadata:
+    values = replace(ROW, state=state).to_values()
+    for column in TRANSACTION_JSON:
+        plain = json.loads(values[column])
+        for found in list(objects(plain, column)):
+            found["new"] = [1]
+        values[column] = json.dumps(plain)
+    return TransactionMetadata.from_values(values, path="p", source="s")
+
+
+def test_unknown_fields_survive_every_transition_that_keeps_what_they_belong_to() -> None:
+    """A take-over, a fence and an end make new owners and manifests of the old ones (R38)."""
+    row = newer_row(TransactionState.ONGOING)
+    who = {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 3, "run_id": "r"}
+    more = TopicPartitions(topic="t", topic_id="i", partitions=(2,))
+    heir = Owner(run_id="x", query_id="q")
+    decisions = [
+        prepare_init(
+            row, transactional_id="tx", new_producer_id=9, owner=heir, timeout_ms=1, now_ms=0
+        ),
+        prepare_add_partitions(row, **who, partitions=(more,), now_ms=0),
+        prepare_add_partitions(row, **who, manifest=Manifest(groups=("h",)), now_ms=0),
+        prepare_end(
+            row, **who, result=TransactionResult.COMMIT, manifest=Manifest(batches=(BATCH,)),
+            batch=("other", LastBatch(batch_id=5)), now_ms=0,
+        ),
+        prepare_end(row, **who, result=TransactionResult.ABORT, now_ms=0),
+        prepare_time_out(row, producer_id=1, txn_epoch=3, by="s", now_ms=0),
+        prepare_fence(row, above_epoch=3, by="o", reason="w", now_ms=0),
+    ]  # fmt: skip
+    for decision in decisions:
+        assert isinstance(decision, Transition)
+        values = decision.next.to_values()
+        owner, pending = json.loads(values["owner"]), json.loads(values["pending"])
+        assert owner["new"] == pending["new"] == owner["batches"]["q"]["new"] == [1]
+        assert [found["new"] for found in json.loads(values["partitions"])] == [[1]]
+
+
+def test_unknown_fields_of_a_group_survive_the_acts_of_others() -> None:
+    """A heartbeat, a bump, somebody's pending offsets (R38)."""
+    values = GROUP.to_values()
+    for column in ("pending", "members", "offsets"):
+        plain = json.loads(values[column])
+        for found in list(objects(plain, column)):
+            if isinstance(found, dict):
+                found["new"] = 1
+            else:
+                found[4:] = ["more"]
+        values[column] = json.dumps(plain)
+    group = Group.from_values(values, path="p", source="s")
+    request = GroupOffsets(group_id="g", generation=2, start={}, end={"t": {1: 9}})
+    decisions = [
+        prepare_generation(group, group_id="g", now_ms=0),
+        prepare_heartbeat(
+            group, group_id="g", member_id="m", beat=True, sightings=Sightings(), counts={},
+            now_ms=0,
+        ),
+        prepare_pending(
+            {"g": group}, {}, [request], transactional_id="y", producer_id=8, txn_epoch=0,
+            version=3, now_ms=0,
+        ),
+    ]  # fmt: skip
+    for decision in decisions:
+        assert isinstance(decision, OffsetsCommit)
+        after = decision.groups[0].to_values()
+        assert json.loads(after["pending"])[0]["new"] == 1
+        assert {m["new"] for m in json.loads(after["members"]).values()} == {1}
+        offsets = json.loads(after["offsets"])["t"]
+        assert [found[4:] for found in offsets.values()] == [["more"], ["more"]]
+
+
+def test_unknown_fields_of_a_lease_survive_its_next_holder() -> None:
+    """An older housekeeper takes it, renews it, gives it up (R38)."""
+    newer = '{"holder":"a","counter":4,"lease_ms":10,"by":"x","zone":"b"}'
+    lease = decode_lease(newer, source="__cluster")
+    taken = prepare_take(lease, Sighting(lease, 0), holder="me", by="y", lease_ms=20, now_ms=10**6)
+    assert isinstance(taken, Lease)
+    assert json.loads(encode_lease(taken)) == {
+        "holder": "me", "counter": 5, "lease_ms": 20, "by": "y", "zone": "b",
+    }  # fmt: skip
+    released = prepare_release(taken, holder="me")
+    assert released is not None
+    assert json.loads(encode_lease(released))["zone"] == "b"
+
+
+def test_usual_row_is_written_without_a_trace_of_unknown_fields() -> None:
+    """What an older version reads and writes is what it always was."""
+    values = [*ROW.to_values().values(), *GROUP.to_values().values()]
+    assert not [value for value in values if "unknown" in value or '"*":"' in value]
+    plain = json.loads(GROUP.to_values()["offsets"])
+    assert plain == {"t": {"0": [5, 1, 1, "*[ note"], "1": [6, 1, 1, ""]}}
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("owner", '{"new":1,"pid":"x"}'),
+        ("owner", '{"*":"x","former_runs":3}'),
+        ("owner", '{"new":1,"batches":{"q":{"new":2}}}'),
+        ("pending", '{"new":1,"batches":[3]}'),
+        ("pending", '{"new":1,"batches":{}}'),
+        ("partitions", '[{"new":1}]'),
+        ("partitions", "3"),
+    ],
+)
+def test_damage_beside_unknown_fields_is_damage_still(column: str, text: str) -> None:
+    """A field that cannot be read is no newer version's (R38, R66)."""
+    values = {**ROW.to_values(), column: text}
+    with pytest.raises(CorruptLogError, match="'tx'"):
+        TransactionMetadata.from_values(values, path="p", source="s")

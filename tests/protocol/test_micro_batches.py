@@ -1,0 +1,88 @@
+"""Pure decisions on the state rows of a query that has written under several transactional.ids."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from txnlog.errors import ConcurrentTransactionsError
+from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
+from txnlog.protocol.micro_batches import (
+    has_committed,
+    newest_row,
+    prepare_forget_query,
+    prepare_stop_query,
+)
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.transitions import Done, Transition
+
+QUERY = "q"
+
+
+def row(
+    *, run: str = "r1", batch_id: int | None = 5, of_run: str = "r1", fenced: bool = False
+) -> TransactionMetadata:
+    last = {} if batch_id is None else {QUERY: LastBatch(batch_id=batch_id, run_id=of_run)}
+    former = (run,) if fenced else ()
+    owner = Owner(run_id=run, query_id=QUERY, batches=last, former_runs=former)
+    return TransactionMetadata(
+        transactional_id="a", producer_id=1, producer_epoch=3, timeout_ms=1, owner=owner
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "known"),
+    [
+        (row(), True),
+        (row(of_run="r0"), False),  # died between owning the row and stopping its other ids
+        (row(batch_id=None), False),
+        (row(run="r2"), False),
+        (row(fenced=True), False),
+        (None, False),
+    ],
+)
+def test_run_is_known_only_after_its_first_commit(
+    found: TransactionMetadata | None, known: bool
+) -> None:
+    """A run that owns its row need not have looked at the rows of the other ids yet (R58)."""
+    assert has_committed(found, query_id=QUERY, run_id="r1") is known
+
+
+def test_stop_fences_the_newest_run_and_nothing_else() -> None:
+    """Between look and write another run of the query may have come (R58)."""
+
+    def stop(found: TransactionMetadata | None) -> Transition | Done:
+        return prepare_stop_query(found, query_id=QUERY, by="b", reason="why", now_ms=9)
+
+    stopped = stop(row(run="r7"))
+    assert isinstance(stopped, Transition)
+    assert "r7" in stopped.next.owner.former_runs
+    assert stopped.next.producer_epoch == 4
+    others = replace(row(), owner=Owner(run_id="p", batches=row().owner.batches))
+    for nothing in (None, row(fenced=True), others):
+        assert stop(nothing) == Done(nothing)
+    with pytest.raises(ConcurrentTransactionsError):
+        stop(replace(row(), state=TransactionState.PREPARE_COMMIT, txn_epoch=3))
+
+
+def test_forget_drops_only_what_a_newer_batch_stands_for() -> None:
+    """To drop the newest batch, or one committed since the look, would repeat it (R54)."""
+
+    def forget(found: TransactionMetadata | None, below: int = 6) -> Transition | Done:
+        return prepare_forget_query(found, query_id=QUERY, below=below, now_ms=9)
+
+    forgotten = forget(row(fenced=True))
+    assert isinstance(forgotten, Transition)
+    assert (forgotten.next.owner.batches, forgotten.next.owner.query_id) == ({}, "")
+    assert "r1" in forgotten.next.owner.former_runs, "its old run stays refused"
+    for kept in (None, row(), row(fenced=True, batch_id=6), row(fenced=True, batch_id=7)):
+        assert forget(kept) == Done(kept)
+    with pytest.raises(ConcurrentTransactionsError):
+        forget(replace(row(), state=TransactionState.PREPARE_COMMIT, txn_epoch=3))
+
+
+def test_newest_row_is_that_of_the_highest_batch() -> None:
+    """Rows of former ids linger until the next start."""
+    rows = [row(batch_id=4), row(batch_id=7), row(batch_id=None), row(batch_id=6)]
+    assert newest_row(rows, QUERY) is rows[1]
+    assert newest_row(rows, "other") is None

@@ -1,0 +1,126 @@
+"""Work that continues past errors reports every one of them."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from tests.coordinator.processes import PLAIN, TOPICS, world
+from txnlog.causes import with_causes
+from txnlog.cluster import Cluster
+from txnlog.compactor import Compactor
+from txnlog.errors import (
+    CorruptLogError,
+    GroupAuthorizationError,
+    IllegalGenerationError,
+    LogGapError,
+    StorageError,
+    StorePermissionError,
+    TopicAuthorizationError,
+    TxnLogError,
+)
+from txnlog.failures import Failures
+from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.hygiene import Hygiene
+from txnlog.retention import Retention
+from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.vacuum import Vacuum
+
+
+def raised(*errors: TxnLogError) -> TxnLogError:
+    failures = Failures("Work")
+    for number, error in enumerate(errors):
+        with failures.of(f"part {number}"):
+            raise error
+    with pytest.raises(TxnLogError) as found:
+        failures.check()
+    return found.value
+
+
+def test_one_failure_is_raised_as_it_was() -> None:
+    """Handlers ask for its class."""
+    error = CorruptLogError("x")
+    assert raised(error) is error
+    Failures("Work").check()
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "code", "flags"),
+    [
+        ([StorageError("a"), StorageError("b")], StorageError, 15, (True, False, False)),
+        ([StorageError("a"), CorruptLogError("b")], TxnLogError, 15, (False, False, True)),
+        (
+            [TopicAuthorizationError("a"), GroupAuthorizationError("b")],
+            StorePermissionError, 29, (False, False, False),
+        ),
+        ([IllegalGenerationError("a"), StorageError("b")], TxnLogError, 22, (False, True, False)),
+        ([StorageError("a"), LogGapError("b"), CorruptLogError("c")], TxnLogError, 15,
+         (False, False, True)),
+        ([LogGapError("a"), CorruptLogError("b")], CorruptLogError, 2, (False, False, True)),
+    ],
+)  # fmt: skip
+def test_several_failures_are_one_error_that_says_what_a_handler_may_do(
+    errors: list[TxnLogError], kind: type[TxnLogError], code: int, flags: tuple[bool, bool, bool]
+) -> None:
+    """Called again because the first failed for want of a reply, the work fails for ever (R42)."""
+    found = raised(*errors)
+    assert type(found) is kind
+    assert (found.code, found.errors) == (code, tuple(errors))
+    assert (found.retriable, found.abortable, found.fatal) == flags
+    for number, error in enumerate(errors):
+        assert f"part {number}: {type(error).__name__}: {error.message}" in found.message
+    assert len(pickle.loads(pickle.dumps(with_causes(found))).errors) == len(errors)
+
+
+def test_failures_of_a_part_with_parts_are_all_there_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Housekeeping's duties go through all topics."""
+    with caplog.at_level(logging.WARNING):
+        found = raised(raised(StorageError("a"), StorageError("b")), StorageError("c"))
+    assert [error.message for error in found.errors] == ["a", "b", "c"]
+    assert "part 0, part 1: StorageError: b" in found.message
+    assert sorted(record.getMessage()[-1] for record in caplog.records) == ["a", "b", "c"]
+
+
+def test_other_exceptions_pass() -> None:
+    """A bug is no failure of one table."""
+    with pytest.raises(ZeroDivisionError), Failures("Work").of("part"):
+        _ = 1 // 0
+
+
+def broken(shared: SharedMemory) -> Cluster:
+    """A process to which no topic can be read."""
+    cluster = Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
+    store = cluster.store
+    store.plan = lambda verb, path: (  # type: ignore[attr-defined]
+        Fault.FAIL_BEFORE if verb in ("get", "list") and path.startswith(TOPICS) else Fault.NONE
+    )
+    return cluster
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda cluster: Compactor(cluster).step(10**9),
+        lambda cluster: Retention(cluster).enforce_all(),
+        lambda cluster: Hygiene(cluster).clean_logs(),
+        lambda cluster: Hygiene(cluster).expire_producers(),
+        lambda cluster: Vacuum(cluster).run(),
+        lambda cluster: Housekeeper(cluster, HousekeepingSettings(lease_ms=1_000)).run_once(),
+    ],
+    ids=["compactor", "retention", "log files", "producers", "vacuum", "housekeeper"],
+)
+def test_maintenance_reports_every_topic_that_failed(work) -> None:  # type: ignore[no-untyped-def]
+    """Only the first was told: with two topics broken, the second showed after the first was mended
+    (R37).
+    """
+    cluster = broken(world())
+    with pytest.raises(StorageError) as found:
+        work(cluster)
+    assert found.value.retriable
+    assert len(found.value.errors) >= len(TOPICS)
+    for topic in TOPICS:
+        assert topic in found.value.message

@@ -1,0 +1,165 @@
+"""`txnlog verify`: is everything below the root as the logs say it is?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from txnlog.cli.session import Session, fail, parse_time_ms, session_of
+from txnlog.errors import TxnLogError
+from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
+from txnlog.verifying.report import Progress as Tell
+from txnlog.verifying.report import Verification, VerifySettings, by_severity
+
+DAMAGED = 1
+NOT_LOOKED_AT = 2
+COLUMNS = ("SEVERITY", "KIND", "TABLE", "WHERE", "FOUND")
+
+
+def verify(
+    context: typer.Context,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", help="Only this topic; may be repeated."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Leave out log and data files written before a time, as in 2026-01-31T12:00:00."
+        ),
+    ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Read every data file: checksums, offsets, timestamps."),
+    ] = False,
+) -> None:
+    """Check logs, files, offsets, transactions and groups; write nothing, repair nothing.
+
+    Exit code 0: no damage; 1: damage was found; 2: none was found, but not everything could be
+    read. Safe beside running clients and housekeeping.
+    """
+    session = session_of(context)
+    settings = VerifySettings(
+        topics=topic or None,
+        since_ms=None if since is None else parse_time_ms("--since", since),
+        deep=deep,
+    )
+    try:
+        with _progress() as tell:
+            found = session.admin().verify(settings, progress=tell).result()
+    except TxnLogError as error:
+        fail(error, is_json=session.is_json)
+        raise typer.Exit(NOT_LOOKED_AT) from None
+    _show(session, found)
+    if found.is_damaged:
+        raise typer.Exit(DAMAGED)
+    if not found.is_complete:
+        raise typer.Exit(NOT_LOOKED_AT)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """A bar over the tables on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as bar:
+        task = bar.add_task("tables", total=None)
+
+        def tell(table: str, done: int, count: int, files: int) -> None:
+            what = f"{table}: {files:,} files" if files else table
+            bar.update(task, completed=done, total=count or None, description=what)
+
+        yield tell
+
+
+def _show(session: Session, found: Verification) -> None:
+    findings = by_severity(found.findings)
+    if session.is_json:
+        session.show_json(
+            {
+                "damaged": found.is_damaged,
+                "complete": found.is_complete,
+                "tables": found.tables,
+                "logFiles": found.log_files,
+                "batches": found.batches,
+                "dataFilesRead": found.data_files_read,
+                "findings": [_entry(finding) for finding in findings],
+                "counts": _counts(found),
+                "errors": [{"table": table, "message": why} for table, why in found.errors],
+            }
+        )
+        return
+    if findings:
+        rows = [(f.severity.value, f.kind.value, f.table, _where(f), f.what) for f in findings]
+        session.show(COLUMNS, rows)
+        _advise(session, findings)
+    for table, why in found.errors:
+        session.say(f"Could not read {table}: {why}")
+    errors = sum(count for (kind, _), count in found.findings.counts.items() if _is_error(kind))
+    warnings = sum(found.findings.counts.values()) - errors
+    session.say(
+        f"{found.tables} tables, {found.log_files} log files, {found.batches} batches, "
+        f"{found.data_files_read} data files read: {errors} errors, {warnings} warnings."
+    )
+
+
+def _advise(session: Session, findings: list[Finding]) -> None:
+    session.say("")
+    for kind in dict.fromkeys(finding.kind for finding in findings):
+        advice = next(finding.advice for finding in findings if finding.kind is kind)
+        session.say(f"{kind.value}: {advice}")
+    session.say("")
+
+
+def _where(finding: Finding) -> str:
+    """The most exact place that is known."""
+    if finding.file:
+        return finding.file
+    parts = [finding.subject] if finding.subject else []
+    if finding.partition >= 0:
+        parts.append(f"partition {finding.partition}")
+    if finding.version >= 0:
+        parts.append(f"version {finding.version}")
+    return ", ".join(parts) or "-"
+
+
+def _entry(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind.name,
+        "severity": finding.severity.value,
+        "table": finding.table,
+        "file": finding.file or None,
+        "version": _known(finding.version),
+        "partition": _known(finding.partition),
+        "offset": _known(finding.offset),
+        "subject": finding.subject or None,
+        "found": finding.what,
+        "advice": finding.advice,
+    }
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _counts(found: Verification) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for (kind, _), count in sorted(found.findings.counts.items(), key=lambda item: item[0][1]):
+        counts[kind.name] = counts.get(kind.name, 0) + count
+    return counts
+
+
+def _is_error(kind: FindingKind) -> bool:
+    return Finding(kind=kind, table="", what="").severity is Severity.ERROR

@@ -1,0 +1,100 @@
+"""Errors of work that continues past them: one table that fails stops no other (R37).
+
+Each error is logged when it happens. At the end one error reports all of them, so that an operator
+who mends the first table need not run everything again to learn of the second.
+"""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+from txnlog.errors import FLAGS, TxnLogError
+
+logger = logging.getLogger("txnlog")
+
+
+class Failures:
+    """Collects what parts of one piece of work raised. `work` names it in the combined error.
+
+    `level` is that of the log lines: lower where a caller tries the work again and again.
+    """
+
+    def __init__(self, work: str, level: int = logging.WARNING) -> None:
+        self._work = work
+        self._level = level
+        self._found: list[tuple[str, TxnLogError]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def of(self, part: str) -> _Part:
+        """A `with` block that ends at a TxnLogError, which is kept under the name of the part."""
+        return _Part(self, part)
+
+    def add(self, part: str, error: TxnLogError) -> None:
+        """Keep and log an error; those that a combined error holds were logged before."""
+        inner = error.context.get("failures")
+        if isinstance(inner, tuple):
+            self._found += [(f"{part}, {name}", one) for name, one in inner]
+            return
+        self._found.append((part, error))
+        name = type(error).__name__
+        logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
+
+    def check(self) -> None:
+        """Raise what was collected: a single error as it was, several as one (see `combined`)."""
+        if self._found:
+            raise combined(self._work, self._found)
+
+
+class _Part:
+    """One part of the work; see Failures.of."""
+
+    def __init__(self, failures: Failures, part: str) -> None:
+        self._failures = failures
+        self._part = part
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, TxnLogError):
+            return False
+        self._failures.add(self._part, error)
+        return True
+
+
+def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
+    """One error for all; a single one is returned as it is.
+
+    Its class is the nearest one that all have in common, its code the first one's. It is retriable
+    only if all are, fatal if any is. `errors` are the errors, `failures` pairs of part and error.
+    """
+    first = found[0][1]
+    if len(found) == 1:
+        return first
+    errors = tuple(error for _, error in found)
+    common = next(kind for kind in type(first).__mro__ if all(isinstance(e, kind) for e in errors))
+    lines = [f"{part}: {type(error).__name__}: {error.message}" for part, error in found]
+    fatal = any(error.fatal for error in errors)
+    flags = {
+        "fatal": fatal,
+        "abortable": not fatal and any(error.abortable for error in errors),
+        "retriable": all(error.retriable for error in errors),
+    }
+    assert set(flags) == set(FLAGS)
+    raised = common(
+        "\n".join([f"{work}: {len(found)} parts failed.", *lines]),
+        code=first.code,
+        errors=errors,
+        failures=tuple(found),
+        **flags,
+    )
+    assert isinstance(raised, TxnLogError)
+    return raised

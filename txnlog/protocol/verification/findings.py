@@ -1,0 +1,355 @@
+"""The kinds of damage that `txnlog verify` reports: what each means, and what to do about it.
+
+`KINDS` is the only list; docs/verify.md is made from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+FINDINGS_PER_KIND_MAX = 100
+"""Of one kind in one table; the rest is only counted."""
+
+
+class Severity(Enum):
+    """ERROR: data, transactions or offsets are damaged. WARNING: nothing is lost by it."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class FindingKind(Enum):
+    """Every kind of finding; the value is its name in the output."""
+
+    LOG_MISSING = "log missing"
+    COMMIT_MISSING = "commit missing"
+    COMMIT_DAMAGED = "commit damaged"
+    COMMIT_MISPLACED = "commit misplaced"
+    COMMIT_FOREIGN = "commit foreign"
+    COMMIT_STRAY = "commit stray"
+    CHAIN_BROKEN = "chain broken"
+    CHECKPOINT_MISSING = "checkpoint missing"
+    CHECKPOINT_DAMAGED = "checkpoint damaged"
+    CHECKPOINT_DISAGREES = "checkpoint disagrees"
+    HINT_WRONG = "hint wrong"
+    TABLE_FOREIGN = "table foreign"
+    TABLE_UNSUPPORTED = "table unsupported"
+    TABLE_ID_WRONG = "table id wrong"
+    TABLE_ID_SHARED = "table id shared"
+    FILE_MISSING = "file missing"
+    FILE_SIZE_WRONG = "file size wrong"
+    FILE_DAMAGED = "file damaged"
+    RECORDS_DISAGREE = "records disagree"
+    ROW_FILE_MISSING = "row file missing"
+    HEADER_UNREADABLE = "header unreadable"
+    PARTITION_UNKNOWN = "partition unknown"
+    BATCHES_OVERLAP = "batches overlap"
+    OFFSETS_MISSING = "offsets missing"
+    BOUND_WRONG = "bound wrong"
+    SEQUENCE_GAP = "sequence gap"
+    SEQUENCE_REPEATED = "sequence repeated"
+    MARKER_MISSING = "marker missing"
+    UNDECIDED_AFTER_MARKER = "undecided after marker"
+    HANGING_TRANSACTION = "hanging transaction"
+    ROW_UNREADABLE = "row unreadable"
+    ROW_REPEATED = "row repeated"
+    ROW_IN_WRONG_SHARD = "row in wrong shard"
+    ROW_WENT_BACK = "row went back"
+    ROW_BEHIND_MARKER = "row behind marker"
+    PRODUCER_ID_UNKNOWN = "producer id unknown"
+    PRODUCER_ID_SHARED = "producer id shared"
+    TRANSACTION_STUCK = "transaction stuck"
+    OFFSET_BEYOND_END = "offset beyond end"
+    OFFSET_BELOW_START = "offset below start"
+    OFFSET_WITHOUT_PARTITION = "offset without partition"
+    PENDING_WITHOUT_HOLDER = "pending without holder"
+
+
+class KindText(NamedTuple):
+    """What a kind means and what to do, for the docs and for every finding."""
+
+    severity: Severity
+    meaning: str
+    advice: str
+
+
+_E, _W = Severity.ERROR, Severity.WARNING
+_K = FindingKind
+_RESTORE_LOG = "Restore the file from a backup or a replica of the root."
+_RESTORE_DATA = (
+    "Restore the file from a backup. Without one, `topics delete-records` past it lets readers "
+    "continue; its records are lost."
+)
+_KEEP = "Stop the writers, keep a copy of the table, restore its log from a backup."
+
+KINDS: Mapping[FindingKind, KindText] = {
+    _K.LOG_MISSING: KindText(
+        _E,
+        "a table of the cluster, or a folder with data files, has no commits",
+        "Restore the table's `_delta_log` from a backup. If the folder is a leftover of your own, "
+        "delete it.",
+    ),
+    _K.COMMIT_MISSING: KindText(
+        _E,
+        "a commit is missing between the first one that is kept and the newest",
+        _RESTORE_LOG,
+    ),
+    _K.COMMIT_DAMAGED: KindText(
+        _E, "a commit is truncated, garbled, or fails its checksum", _RESTORE_LOG
+    ),
+    _K.COMMIT_MISPLACED: KindText(
+        _E, "the same commit is in the log at two versions", _RESTORE_LOG
+    ),
+    _K.COMMIT_FOREIGN: KindText(
+        _W,
+        "a commit was written by another tool, without the checksum of txnlog",
+        "Let other tools read these tables, never commit to them. If nobody did, restore the file.",
+    ),
+    _K.COMMIT_STRAY: KindText(
+        _W,
+        "a commit was written late, into a slot that clean-up had freed; no reader looks there",
+        "Nothing: clean-up removes it when it is old enough.",
+    ),
+    _K.CHAIN_BROKEN: KindText(
+        _E,
+        "a commit or checkpoint names another predecessor than the file that is there: one of the "
+        "two was replaced or restored from an older state",
+        "Restore both files from the same backup.",
+    ),
+    _K.CHECKPOINT_MISSING: KindText(
+        _E,
+        "the checkpoint that replaces the removed commits is missing",
+        "Restore it from a backup. If a newer checkpoint is there, only older versions are lost.",
+    ),
+    _K.CHECKPOINT_DAMAGED: KindText(
+        _E,
+        "a checkpoint is truncated, garbled, or fails its seal",
+        "Delete it if an older checkpoint and all commits after that are undamaged, else restore "
+        "it.",
+    ),
+    _K.CHECKPOINT_DISAGREES: KindText(
+        _E,
+        "a checkpoint differs from what the checkpoint before it and the commits between them say",
+        "Do not trust either: compare with a backup. If the commits are complete, delete the "
+        "checkpoint and all newer ones, and run `txnlog housekeeping --once`.",
+    ),
+    _K.HINT_WRONG: KindText(
+        _W,
+        "`_last_checkpoint` is unreadable, or names a checkpoint that is not there or has another "
+        "size",
+        "Delete the file `_last_checkpoint`; the next checkpoint writes it again.",
+    ),
+    _K.TABLE_FOREIGN: KindText(
+        _W,
+        "a Delta table below the root is not one of txnlog's",
+        "Move it to another folder, or leave it: txnlog does not touch it.",
+    ),
+    _K.TABLE_UNSUPPORTED: KindText(
+        _E,
+        "a table has a Delta protocol version or feature that this txnlog does not know",
+        "Upgrade txnlog, or undo the table upgrade that another tool made.",
+    ),
+    _K.TABLE_ID_WRONG: KindText(
+        _E, "an internal table belongs to another cluster or has another number", _KEEP
+    ),
+    _K.TABLE_ID_SHARED: KindText(
+        _E,
+        "two tables have the same id: one is a copy of the other's folder",
+        "Remove the copy from the root.",
+    ),
+    _K.FILE_MISSING: KindText(_E, "a data file that the log names is not there", _RESTORE_DATA),
+    _K.FILE_SIZE_WRONG: KindText(_E, "a file has another size than the log says", _RESTORE_DATA),
+    _K.FILE_DAMAGED: KindText(
+        _E,
+        "a file fails its seal, cannot be decoded, or is another file under this name (`--deep`)",
+        _RESTORE_DATA,
+    ),
+    _K.RECORDS_DISAGREE: KindText(
+        _E,
+        "offsets or timestamps in a data file contradict its header (`--deep`)",
+        _RESTORE_DATA,
+    ),
+    _K.ROW_FILE_MISSING: KindText(
+        _E,
+        "the one-row file behind a state row or group is missing; SQL on the table fails, txnlog "
+        "reads the log only",
+        "Restore it from a backup, or copy any other `row-*.parquet` of the same size to its name.",
+    ),
+    _K.HEADER_UNREADABLE: KindText(
+        _E, "the header of a data file cannot be read or contradicts itself", _KEEP
+    ),
+    _K.PARTITION_UNKNOWN: KindText(
+        _E, "a batch is in a partition that the topic does not have", _KEEP
+    ),
+    _K.BATCHES_OVERLAP: KindText(_E, "two batches have the same offset", _KEEP),
+    _K.OFFSETS_MISSING: KindText(
+        _E,
+        "offsets between the log start and the end are in no batch",
+        "Restore the topic's log. Without a backup, `topics delete-records` past the gap.",
+    ),
+    _K.BOUND_WRONG: KindText(
+        _E,
+        "the log start of a partition is above its end, or a topic has a number of partitions that "
+        "cannot be",
+        _KEEP,
+    ),
+    _K.SEQUENCE_GAP: KindText(
+        _E, "sequence numbers of a producer are missing between two of its batches", _KEEP
+    ),
+    _K.SEQUENCE_REPEATED: KindText(
+        _E, "a sequence number of a producer is in two batches: records are doubled", _KEEP
+    ),
+    _K.MARKER_MISSING: KindText(
+        _E,
+        "a transaction has ended, and a table it wrote to lacks its marker: its data there may be "
+        "lost",
+        "Restore the log of that table; its newest commits may be missing.",
+    ),
+    _K.UNDECIDED_AFTER_MARKER: KindText(
+        _E, "a batch is undecided though its transaction has a marker in the topic", _KEEP
+    ),
+    _K.HANGING_TRANSACTION: KindText(
+        _E,
+        "a batch is undecided and no transaction will decide it: readers with read_committed wait",
+        "End it: `txnlog transactions abort -t TOPIC -p PARTITION --producer-id N "
+        "--producer-epoch N`.",
+    ),
+    _K.ROW_UNREADABLE: KindText(
+        _E,
+        "a state row or group cannot be read",
+        "Upgrade txnlog if a newer one wrote it, else restore the table's log.",
+    ),
+    _K.ROW_REPEATED: KindText(_E, "an id or group has two live rows", _KEEP),
+    _K.ROW_IN_WRONG_SHARD: KindText(
+        _E,
+        "a transactional.id is in another shard than its hash says, where no client looks for it",
+        _KEEP,
+    ),
+    _K.ROW_WENT_BACK: KindText(
+        _E, "an epoch or generation of a row is lower than in an earlier commit", _KEEP
+    ),
+    _K.ROW_BEHIND_MARKER: KindText(
+        _E,
+        "a topic has a marker of a newer transaction than the state row knows: the shard's newest "
+        "commits are missing",
+        "Restore the log of the shard.",
+    ),
+    _K.PRODUCER_ID_UNKNOWN: KindText(
+        _E,
+        "a producer id is in use that `__cluster` has not given out: it will be given out again",
+        "Restore the log of `__cluster`; until then start no producer.",
+    ),
+    _K.PRODUCER_ID_SHARED: KindText(_E, "two transactional.ids have the same producer id", _KEEP),
+    _K.TRANSACTION_STUCK: KindText(
+        _W,
+        "a transaction is decided and unfinished, or open past its time-out, for an hour or more",
+        "Run `txnlog housekeeping`; its log says which topic refuses.",
+    ),
+    _K.OFFSET_BEYOND_END: KindText(
+        _E,
+        "a group's committed offset is above the end of the partition: records are lost, or the "
+        "topic's newest commits are missing",
+        "Restore the log of the topic. Without a backup, `groups reset-offsets --to-latest`.",
+    ),
+    _K.OFFSET_BELOW_START: KindText(
+        _W,
+        "a group's committed offset is below the log start: what it has not read is gone",
+        "Nothing, if retention removed it; `auto.offset.reset` decides where the group continues.",
+    ),
+    _K.OFFSET_WITHOUT_PARTITION: KindText(
+        _W,
+        "a group has an offset for a topic or partition that does not exist (any more)",
+        "`txnlog groups delete-offsets -g GROUP -t TOPIC`.",
+    ),
+    _K.PENDING_WITHOUT_HOLDER: KindText(
+        _W,
+        "a group has pending offsets of a transaction that is over: its members wait for it",
+        "Run `txnlog housekeeping --once`, or start any client of the group.",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One damage. `file` is relative to the root; -1 and "" where a field does not apply.
+
+    `subject` is a transactional.id, a group or a producer. Two looks found the same damage when
+    their `key` is equal.
+    """
+
+    kind: FindingKind
+    table: str
+    what: str
+    file: str = ""
+    version: int = -1
+    partition: int = -1
+    offset: int = -1
+    subject: str = ""
+
+    @property
+    def severity(self) -> Severity:
+        return KINDS[self.kind].severity
+
+    @property
+    def advice(self) -> str:
+        return KINDS[self.kind].advice
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All but the text, which may tell of a moving end."""
+        return (
+            self.kind, self.table, self.file, self.version, self.partition, self.offset,
+            self.subject,
+        )  # fmt: skip
+
+
+class Findings:
+    """Collects findings, up to FINDINGS_PER_KIND_MAX of a kind in a table; all are counted."""
+
+    def __init__(self) -> None:
+        self.kept: list[Finding] = []
+        self.counts: Counter[tuple[FindingKind, str]] = Counter()
+        self._kept: Counter[tuple[FindingKind, str]] = Counter()
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it if there is room."""
+        place = finding.kind, finding.table
+        self.counts[place] += 1
+        self._kept[place] += 1
+        if self._kept[place] <= FINDINGS_PER_KIND_MAX:
+            self.kept.append(finding)
+
+    def count_more(self, kind: FindingKind, table: str, count: int) -> None:
+        """Count findings that are not made, since there is no room for them."""
+        if count > 0:
+            self.counts[kind, table] += count
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Add each of them; the counts of another collection, too."""
+        if not isinstance(findings, Findings):
+            for finding in findings:
+                self.add(finding)
+            return
+        for finding in findings.kept:
+            self.add(finding)
+        made = Counter((finding.kind, finding.table) for finding in findings.kept)
+        self.counts += findings.counts - made
+
+    def confirmed_by(self, other: Findings) -> Findings:
+        """Those that a second look found again."""
+        keys = {finding.key for finding in other}
+        left = Findings()
+        left.kept = [finding for finding in self.kept if finding.key in keys]
+        for place in {(finding.kind, finding.table) for finding in left.kept}:
+            left.counts[place] = min(self.counts[place], other.counts[place])
+        return left

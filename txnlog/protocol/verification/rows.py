@@ -1,0 +1,170 @@
+"""Checks of the tables of rows: the shards of the transaction log, and the consumer offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from txnlog.errors import CorruptLogError
+from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.txn_memory import TxnMemory
+from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.replay import File, TableState, file_of_row
+
+Row = TypeVar("Row", TransactionMetadata, Group)
+
+ROWS_AT_ONCE = 10_000
+
+
+@dataclass(slots=True)
+class RowFacts(Generic[Row]):
+    """What other tables are held against. `is_complete`: the whole table could be read."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    txns: TxnMemory = field(default_factory=TxnMemory)
+    is_complete: bool = True
+
+
+class RowHistory:
+    """Rows as the kept commits wrote them, one after the other: epochs only rise.
+
+    `decided` has each transaction whose decision is among them, by producer id, topic and topic id
+    ("" and "" for the consumer offsets): the newest epoch, and the store's time of the decision.
+    """
+
+    def __init__(self, table: str, findings: Findings) -> None:
+        self._table = table
+        self._findings = findings
+        self._newest: dict[str, tuple[int, int, int]] = {}
+        self.decided: dict[tuple[int, str, str], tuple[int, int]] = {}
+
+    def observe(self, file: File, version: int) -> None:
+        """Take in a row that a commit wrote, or one of a checkpoint."""
+        if "group_id" in file.values:
+            self._observe_group(file, version)
+            return
+        row = _read(TransactionMetadata, file)
+        if row is None:
+            return
+        now = row.producer_id, row.producer_epoch, row.txn_epoch
+        before = self._newest.get(row.transactional_id, now)
+        self._newest[row.transactional_id] = now
+        # Another producer id is another life of an id that expired.
+        if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
+            self._add(row.transactional_id, version, f"its epochs {now[1:]} follow {before[1:]}")
+        if row.state.is_prepared:
+            tables = [*row.topic_ids, *([("", "")] if row.pending.groups else [])]
+            for topic, topic_id in tables:
+                key = row.producer_id, topic, topic_id
+                self.decided[key] = row.txn_epoch, file.modification_time
+
+    def _observe_group(self, file: File, version: int) -> None:
+        group = _read(Group, file)
+        if group is None:
+            return
+        before = self._newest.get(group.group_id, (0, 0, 0))
+        self._newest[group.group_id] = group.generation, 0, 0
+        if group.generation < before[0]:
+            what = f"its generation {group.generation} follows {before[0]}"
+            self._add(group.group_id, version, what)
+
+    def _add(self, subject: str, version: int, what: str) -> None:
+        self._findings.add(
+            Finding(
+                kind=FindingKind.ROW_WENT_BACK,
+                table=self._table,
+                version=version,
+                subject=subject,
+                what=what,
+            )
+        )
+
+
+def read_rows(
+    table: str, state: TableState, kind: type[Row], id_column: str, findings: Findings
+) -> RowFacts[Row]:
+    """The rows that can be read; every other one, and a second one of an id, is a finding."""
+    facts: RowFacts[Row] = RowFacts(txns=state.memory())
+    for file in live_files(state):
+        path = f"{table}/{file.path}"
+        try:
+            row = _from_values(kind, file)
+        except CorruptLogError as error:
+            subject = str(file.values.get(id_column))
+            findings.add(
+                Finding(
+                    kind=FindingKind.ROW_UNREADABLE,
+                    table=table,
+                    file=path,
+                    subject=subject,
+                    what=error.message,
+                )
+            )
+            continue
+        name = str(getattr(row, id_column))
+        if name in facts.rows:
+            findings.add(
+                Finding(
+                    kind=FindingKind.ROW_REPEATED,
+                    table=table,
+                    file=path,
+                    subject=name,
+                    what=f"there is also {facts.rows[name].path}",
+                )
+            )
+            continue
+        facts.rows[name] = row
+    return facts
+
+
+def check_shard(
+    table: str,
+    number: int,
+    shards: int,
+    facts: RowFacts[TransactionMetadata],
+    findings: Findings,
+) -> None:
+    """Every id is in the shard where clients look for it."""
+    for name in facts.rows:
+        wanted = (murmur2(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF) % shards
+        if wanted != number:
+            findings.add(
+                Finding(
+                    kind=FindingKind.ROW_IN_WRONG_SHARD,
+                    table=table,
+                    subject=name,
+                    what=f"it is in shard {number}, its hash says {wanted}",
+                )
+            )
+
+
+def live_files(state: TableState) -> list[File]:
+    """The files of a row table, in the order of their paths."""
+    found = []
+    files: pa.Table = state.files.sort_by("path")
+    for batch in files.to_batches(max_chunksize=ROWS_AT_ONCE):
+        found += [file_of_row(row) for row in batch.to_pylist()]
+    return found
+
+
+def _read(kind: type[Row], file: File) -> Row | None:
+    """None for what cannot be read: the live rows are reported, older ones are history."""
+    try:
+        return _from_values(kind, file)
+    except CorruptLogError:
+        return None
+
+
+def _from_values(kind: type[Row], file: File) -> Row:
+    values: Mapping[str, str] = {
+        name: value for name, value in file.values.items() if value is not None
+    }
+    try:
+        return kind.from_values(values, path=file.path, source=file.path)
+    except (RecursionError, AttributeError) as error:
+        raise CorruptLogError(f"{file.path}: {error}", file=file.path) from error

@@ -1,0 +1,297 @@
+"""Checks across tables. Each says which of its sides must have been read first.
+
+Readers of several logs see them at different times. What must be there later than something else
+is read later; so a write that happens in between can only make a check succeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from txnlog.protocol.group_metadata import Group, PendingOffsets
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.txn_memory import TxnMemory
+from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.rows import RowFacts
+from txnlog.protocol.verification.topics import TopicFacts, Undecided
+
+STUCK_MS_DEFAULT = 3_600_000
+CLOCK_ERROR_MS = 60_000
+OFFSETS_TABLE = "__consumer_offsets"
+
+Decided = Mapping[tuple[int, str, str], tuple[int, int]]
+"""Producer id, topic, topic id -> newest epoch that was decided, the store's time of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableId:
+    """What a table's metaData calls it, and what it must be called ("": any)."""
+
+    table: str
+    found: str
+    expected: str = ""
+
+
+def check_table_ids(tables: Iterable[TableId], findings: Findings) -> None:
+    """Ids are unique; those of internal tables are made of the cluster's."""
+    holders: dict[str, str] = {}
+    for one in sorted(tables, key=lambda table: table.table):
+        if one.expected and one.found != one.expected:
+            findings.add(
+                Finding(
+                    kind=FindingKind.TABLE_ID_WRONG,
+                    table=one.table,
+                    what=f"its id is {one.found}, not {one.expected}",
+                )
+            )
+        first = holders.setdefault(one.found, one.table)
+        if first != one.table:
+            findings.add(
+                Finding(
+                    kind=FindingKind.TABLE_ID_SHARED,
+                    table=one.table,
+                    what=f"its id {one.found} is that of {first}, too",
+                )
+            )
+
+
+def check_ended(
+    decided: Decided,
+    before: Mapping[int, TransactionMetadata],
+    topics: Mapping[str, TopicFacts],
+    offsets: TxnMemory | None,
+    findings: Findings,
+) -> None:
+    """A transaction that has ended left its marker everywhere (R4).
+
+    `before` are the rows by producer id, read before `topics` and `offsets`. A marker may have
+    been forgotten when the topic's horizon is beyond the decision.
+    """
+    for (producer_id, topic, topic_id), (epoch, decided_ms) in sorted(decided.items()):
+        row = before.get(producer_id)
+        if row is not None and row.state.is_prepared and row.txn_epoch <= epoch:
+            continue
+        facts = topics.get(topic)
+        if topic:
+            if facts is None or facts.is_deleted or facts.topic_id != topic_id:
+                continue
+            if not facts.is_complete:
+                continue
+        txns = facts.txns if facts is not None else offsets
+        if txns is None:
+            continue
+        marker = txns.markers.get(producer_id, -1)
+        is_forgotten = marker < 0 and decided_ms < txns.transactions_expired_ms + CLOCK_ERROR_MS
+        if marker < epoch and not (txns.transactions_expired_ms >= 0 and is_forgotten):
+            findings.add(
+                Finding(
+                    kind=FindingKind.MARKER_MISSING,
+                    table=topic or OFFSETS_TABLE,
+                    subject=str(producer_id),
+                    what=f"the transaction of producer {producer_id} epoch {epoch} has ended, the "
+                    f"newest marker here has epoch {marker}",
+                )
+            )
+
+
+def check_rows_behind(
+    topics: Iterable[TopicFacts],
+    after: Mapping[int, TransactionMetadata],
+    findings: Findings,
+    table_of: Mapping[int, str],
+) -> None:
+    """No marker is ahead of its row. `after`, rows by producer id, is read after the topics."""
+    for facts in topics:
+        for producer_id, marker in facts.txns.markers.items():
+            row = after.get(producer_id)
+            if row is not None and marker > row.txn_epoch:
+                findings.add(
+                    Finding(
+                        kind=FindingKind.ROW_BEHIND_MARKER,
+                        table=table_of[producer_id],
+                        subject=row.transactional_id,
+                        what=f"{facts.name} has its marker of epoch {marker}, its row knows "
+                        f"{row.txn_epoch}",
+                    )
+                )
+
+
+def check_hanging(
+    topics: Iterable[TopicFacts], after: Mapping[int, TransactionMetadata], findings: Findings
+) -> None:
+    """Every undecided batch has a transaction that will decide it (R21).
+
+    `after`, rows by producer id, is read after the topics; a batch must be found undecided again
+    after that, since it may have been settled in between.
+    """
+    for facts in topics:
+        for batch in facts.undecided:
+            if not _is_open(batch, after.get(batch.producer_id)):
+                findings.add(
+                    Finding(
+                        kind=FindingKind.HANGING_TRANSACTION,
+                        table=facts.name,
+                        file=f"{facts.name}/{batch.path}",
+                        partition=batch.partition,
+                        offset=batch.base_offset,
+                        subject=str(batch.producer_id),
+                        what=f"undecided batch of producer {batch.producer_id} epoch "
+                        f"{batch.producer_epoch}, which has no open transaction",
+                    )
+                )
+
+
+def _is_open(batch: Undecided, row: TransactionMetadata | None) -> bool:
+    return row is not None and not row.state.is_idle and row.txn_epoch >= batch.producer_epoch
+
+
+def check_stuck(
+    rows: Mapping[str, RowFacts[TransactionMetadata]],
+    findings: Findings,
+    *,
+    now_ms: int,
+    stuck_ms: int = STUCK_MS_DEFAULT,
+) -> None:
+    """Transactions that nobody finishes or times out. By wall clocks: it is only a warning."""
+    for table, facts in rows.items():
+        for row in facts.rows.values():
+            since_ms = row.updated_ms if row.state.is_prepared else row.started_ms + row.timeout_ms
+            is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
+            if (row.state.is_prepared or is_open) and now_ms - since_ms >= stuck_ms:
+                findings.add(
+                    Finding(
+                        kind=FindingKind.TRANSACTION_STUCK,
+                        table=table,
+                        subject=row.transactional_id,
+                        what=f"{row.state.name} of epoch {row.txn_epoch} since "
+                        f"{(now_ms - since_ms) // 60_000} min",
+                    )
+                )
+
+
+def check_producer_ids(
+    rows: Mapping[str, RowFacts[TransactionMetadata]],
+    topics: Iterable[TopicFacts],
+    given_out: int,
+    findings: Findings,
+) -> None:
+    """Ids are unique, and below `given_out`, which is read last."""
+    holders: dict[int, str] = {}
+    for table, facts in rows.items():
+        for row in facts.rows.values():
+            if row.producer_id >= given_out:
+                findings.add(_unknown(table, row.transactional_id, row.producer_id, given_out))
+            other = holders.setdefault(row.producer_id, row.transactional_id)
+            if other != row.transactional_id:
+                findings.add(
+                    Finding(
+                        kind=FindingKind.PRODUCER_ID_SHARED,
+                        table=table,
+                        subject=row.transactional_id,
+                        what=f"producer id {row.producer_id} is that of {other!r}, too",
+                    )
+                )
+    for topic in topics:
+        if topic.producer_id_max >= given_out:
+            largest = topic.producer_id_max
+            findings.add(_unknown(topic.name, str(largest), largest, given_out))
+
+
+def _unknown(table: str, subject: str, producer_id: int, given_out: int) -> Finding:
+    return Finding(
+        kind=FindingKind.PRODUCER_ID_UNKNOWN,
+        table=table,
+        subject=subject,
+        what=f"producer id {producer_id} is in use, __cluster has given out those below "
+        f"{given_out}",
+    )
+
+
+def check_offsets(
+    groups: Mapping[str, Group],
+    topics: Mapping[str, TopicFacts],
+    existing: Iterable[str],
+    findings: Findings,
+) -> None:
+    """Committed offsets are where there are records. `groups` are read before `topics`.
+
+    `existing` are the names of all topics, also of those that were not looked at.
+    """
+    names = set(existing)
+    for group_id, group in sorted(groups.items()):
+        for topic, offsets in sorted(group.offsets.items()):
+            facts = topics.get(topic)
+            if facts is None and topic in names:
+                continue
+            for partition, known in sorted(offsets.items()):
+                finding = _offset_finding(facts, partition, known.offset)
+                if finding is not None:
+                    kind, what = finding
+                    findings.add(
+                        Finding(
+                            kind=kind,
+                            table=OFFSETS_TABLE,
+                            subject=group_id,
+                            partition=partition,
+                            offset=known.offset,
+                            what=f"offset {known.offset} of {topic} partition {partition}: {what}",
+                        )
+                    )
+
+
+def _offset_finding(
+    facts: TopicFacts | None, partition: int, offset: int
+) -> tuple[FindingKind, str] | None:
+    if facts is None or facts.is_deleted:
+        return FindingKind.OFFSET_WITHOUT_PARTITION, "there is no such topic"
+    if not facts.is_complete:
+        return None
+    if not 0 <= partition < len(facts.ends):
+        return FindingKind.OFFSET_WITHOUT_PARTITION, f"it has {len(facts.ends)} partitions"
+    if offset > facts.ends[partition]:
+        return FindingKind.OFFSET_BEYOND_END, f"the partition ends at {facts.ends[partition]}"
+    if offset < facts.starts[partition]:
+        return FindingKind.OFFSET_BELOW_START, f"the log starts at {facts.starts[partition]}"
+    return None
+
+
+def check_pending(
+    groups: Mapping[str, Group],
+    rows: Mapping[str, TransactionMetadata],
+    findings: Findings,
+    *,
+    written_ms: Mapping[int, int],
+    now_ms: int,
+    stuck_ms: int = STUCK_MS_DEFAULT,
+) -> None:
+    """Pending offsets have a transaction that will settle them (R46).
+
+    `rows`, by id, are read after `groups`; an entry must be found again after that. A holder's
+    epoch is raised before its entry goes, so only what is older than `stuck_ms` counts;
+    `written_ms` maps the versions of kept commits to their times, what is not there is old.
+    """
+    for group_id, group in sorted(groups.items()):
+        for entry in group.pending:
+            is_old = now_ms - written_ms.get(entry.version, 0) >= stuck_ms
+            if is_old and not _is_held(entry, rows.get(entry.transactional_id)):
+                findings.add(
+                    Finding(
+                        kind=FindingKind.PENDING_WITHOUT_HOLDER,
+                        table=OFFSETS_TABLE,
+                        subject=group_id,
+                        version=entry.version,
+                        what=f"pending offsets of {entry.transactional_id!r} epoch "
+                        f"{entry.txn_epoch}, whose transaction is over",
+                    )
+                )
+
+
+def _is_held(entry: PendingOffsets, row: TransactionMetadata | None) -> bool:
+    """Open, or about to be decided: deferred data writes its offsets before its PREPARE."""
+    if row is None or row.producer_id != entry.producer_id:
+        return False
+    if row.state.is_idle:
+        return row.producer_epoch == entry.txn_epoch
+    return row.txn_epoch == entry.txn_epoch

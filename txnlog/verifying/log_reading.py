@@ -1,0 +1,418 @@
+"""Reads one table's log from the oldest version that is kept to the newest; damage stops nothing.
+
+After a damaged commit the state is unknown until the next checkpoint that can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
+from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.log_files import (
+    Hint,
+    check_hint,
+    check_listing,
+    check_write_ids,
+    find_strays,
+    missing_commit,
+)
+from txnlog.protocol.verification.replay import (
+    File,
+    TableMetadata,
+    TableState,
+    differences,
+    file_of_row,
+)
+from txnlog.storage.actions import (
+    Add,
+    Adds,
+    Commit,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+    decode_commit,
+    digest_of,
+)
+from txnlog.storage.checkpoint_reader import read_checkpoint
+from txnlog.storage.delta_log import READER_VERSION, WRITER_VERSION
+from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.objects import ObjectStore
+
+COMMITS_AT_ONCE = 256
+BYTES_AT_ONCE = 16 << 20
+_READS_MAX = 5
+
+_NO_DIGEST = (-2, "")
+
+Observer = Callable[[File, int], None]
+"""Called with each file that a commit or the first checkpoint names, and the version."""
+
+
+@dataclass(slots=True)
+class TableReading:
+    """What a table's log says. `state` is None where it cannot be known; `exists`: has versions.
+
+    `written_ms` maps the versions of kept commits to their store times.
+    """
+
+    table: str
+    exists: bool = False
+    state: TableState | None = None
+    version: int = -1
+    findings: Findings = field(default_factory=Findings)
+    written_ms: dict[int, int] = field(default_factory=dict)
+    newest_settings: Mapping[str, str] | None = None
+
+    @property
+    def metadata(self) -> TableMetadata | None:
+        return None if self.state is None else self.state.metadata
+
+    def is_foreign(self, mark: str) -> bool:
+        """Whether its settings could be read and lack a property that tables of ours have."""
+        return self.newest_settings is not None and mark not in self.newest_settings
+
+
+def read_table(
+    store: ObjectStore,
+    table: str,
+    *,
+    since_ms: int | None = None,
+    newest_only: bool = False,
+    observe: Callable[[Findings], Observer] | None = None,
+    tick: Callable[[int], None] = lambda count: None,
+) -> TableReading:
+    """Read and check a log. Raises StorageError, StorePermissionError.
+
+    `since_ms`, by the store's clock: log files written before it are not read, but for the
+    checkpoint to begin with. `newest_only` reads the newest state and checks no more than that
+    takes. `observe` is given the findings of a reading, and returns what sees its files. `tick` is
+    told how many log files were read.
+    """
+    for _ in range(_READS_MAX):
+        reader = _LogReader(store, table, list_whole_log(store, table), tick)
+        try:
+            return reader.read(since_ms=since_ms, newest_only=newest_only, observe=observe)
+        except ObjectNotFoundError:
+            # Clean-up took a listed file; a newer checkpoint is there.
+            continue
+    raise LogGapError(
+        f"{store.url}/{table}/_delta_log: files that are listed could not be read in {_READS_MAX} "
+        "tries. Check the store.",
+        file=f"{table}/_delta_log",
+    )
+
+
+class _LogReader:
+    """One pass over one listing."""
+
+    def __init__(
+        self, store: ObjectStore, table: str, files: LogFiles, tick: Callable[[int], None]
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._tick = tick
+        self._table = table
+        self._times = {item.path: item.last_modified_ms for item in files.objects}
+        self._sizes = {item.path: item.size_bytes for item in files.objects}
+        self._write_ids: dict[str, int] = {}
+        self._state: TableState | None = None
+        self._observer: Observer | None = None
+        self._newest = _NO_DIGEST
+        self.reading = TableReading(table)
+
+    def read(
+        self,
+        *,
+        since_ms: int | None,
+        newest_only: bool,
+        observe: Callable[[Findings], Observer] | None,
+    ) -> TableReading:
+        self._set_strays_aside()
+        files, reading = self._files, self.reading
+        reading.exists = bool(files.commits or files.checkpoints)
+        if not reading.exists:
+            return reading
+        self._observer = None if observe is None else observe(reading.findings)
+        if not newest_only:
+            check_listing(self._table, files.commits, files.checkpoints, reading.findings)
+            hint = self._hint()
+            if hint is not None:
+                named = checkpoint_path(self._table, hint.version or 0)
+                check_hint(self._table, hint, self._sizes.get(named), reading.findings)
+        if not files.commits:
+            reading.findings.add(
+                missing_commit(self._table, files.checkpoints[-1], "there are checkpoints only")
+            )
+        self._run(self._first(since_ms, newest_only))
+        reading.state = self._state
+        reading.version = max([*files.commits, *files.checkpoints])
+        return reading
+
+    def _set_strays_aside(self) -> None:
+        """Read the log as if they were not there, as every client does."""
+        files = self._files
+        times = {v: self._times[commit_path(self._table, v)] for v in files.commits}
+        strays = find_strays(files.commits, files.checkpoints, times)
+        for version in strays:
+            path = commit_path(self._table, version)
+            what = f"it lies below the log, which begins with version {files.checkpoints[0]}"
+            self._add(FindingKind.COMMIT_STRAY, path, version, what)
+        self._files = files._replace(commits=files.commits[len(strays) :])
+
+    def _first(self, since_ms: int | None, newest_only: bool) -> int:
+        """The version to begin with: that of a checkpoint, or 0; or the oldest that is kept."""
+        found = self._files.checkpoints
+        if newest_only and found:
+            return found[-1]
+        if since_ms is not None:
+            old = [v for v in found if self._times[checkpoint_path(self._table, v)] < since_ms]
+            if old:
+                return old[-1]
+        return min([*self._files.commits[:1], *found])
+
+    def _run(self, first: int) -> None:
+        """Version by version: the commit, then the checkpoint of the same version."""
+        waiting = [version for version in self._files.checkpoints if version >= first]
+        commits = [version for version in self._files.commits if version >= first]
+        if first == 0 and commits[:1] == [0]:
+            self._state = TableState()
+        # Clean-up deletes commits first: it has not come to these checkpoints yet.
+        while waiting and (not commits or waiting[0] < commits[0]):
+            version = waiting.pop(0)
+            self._state = None
+            self._meet_checkpoint(version)
+            if commits and version + 1 < commits[0]:
+                self._state = None
+        end = max([*commits[-1:], *waiting[-1:]], default=-1)
+        for version, data in self._commits(commits, end):
+            if data is None:
+                self._state = None
+            else:
+                self._meet_commit(version, data)
+            while waiting and waiting[0] <= version:
+                self._meet_checkpoint(waiting.pop(0))
+
+    def _commits(self, listed: list[int], end: int) -> Iterator[tuple[int, bytes | None]]:
+        """Each version up to `end` with its bytes, None where there are none."""
+        due = listed[0] if listed else end + 1
+        for some in self._portions(listed):
+            paths = [commit_path(self._table, version) for version in some]
+            for version, data in zip(some, self._store.get_many(paths), strict=True):
+                yield from self._gap(due, version)
+                yield version, data
+                due = version + 1
+            self._tick(len(some))
+        yield from self._gap(due, end + 1)
+
+    def _portions(self, versions: list[int]) -> Iterator[list[int]]:
+        """As many commits as are read at once, by their number and their bytes."""
+        some: list[int] = []
+        left_bytes = BYTES_AT_ONCE
+        for version in versions:
+            size_bytes = self._sizes[commit_path(self._table, version)]
+            if some and (len(some) == COMMITS_AT_ONCE or size_bytes > left_bytes):
+                yield some
+                some, left_bytes = [], BYTES_AT_ONCE
+            some.append(version)
+            left_bytes -= size_bytes
+        if some:
+            yield some
+
+    def _gap(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+        """Versions that the listing lacks; it is no snapshot, so they may be there."""
+        if end - start > COMMITS_AT_ONCE:
+            self._add_missing(start, end)
+            yield end - 1, None
+            return
+        for version in range(start, end):
+            try:
+                yield version, self._store.get(commit_path(self._table, version))
+            except ObjectNotFoundError:
+                self._add_missing(version, version + 1)
+                yield version, None
+
+    def _add_missing(self, start: int, end: int) -> None:
+        newest = max([*self._files.commits, *self._files.checkpoints])
+        why = f"{end - start} commits are missing from there on; the log goes on to {newest}"
+        self.reading.findings.add(missing_commit(self._table, start, why))
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    def _meet_commit(self, version: int, data: bytes) -> None:
+        path = commit_path(self._table, version)
+        self.reading.written_ms[version] = self._times.get(path, 0)
+        try:
+            commit = decode_commit(data, version=version, source=path)
+        except CorruptLogError as error:
+            self._add(FindingKind.COMMIT_DAMAGED, path, version, error.message)
+            self._state = None
+            self._newest = _NO_DIGEST
+            return
+        self._check_chain(commit, path)
+        self._newest = version, digest_of(data)
+        self._check_origin(commit, path)
+        check_write_ids(
+            self._table, commit.info.write_id, version, self._write_ids, self.reading.findings
+        )
+        for action in commit.actions:
+            if isinstance(action, Metadata):
+                self.reading.newest_settings = action.configuration
+        if self._state is not None:
+            self._apply(self._state, commit)
+
+    def _check_chain(self, commit: Commit, path: str) -> None:
+        """It names the commit before it, where commits do (those of other tools do not)."""
+        version, digest = self._newest
+        wanted = commit.info.previous
+        if version == commit.version - 1 and digest and wanted and wanted != digest:
+            what = f"it does not follow the commit of version {version} that is there"
+            self._add(FindingKind.CHAIN_BROKEN, path, commit.version, what)
+
+    def _check_origin(self, commit: Commit, path: str) -> None:
+        if commit.info.checksum < 0 or commit.info.actions < 0 or not commit.info.write_id:
+            what = f"engine {commit.info.engine_info!r}, operation {commit.info.operation!r}"
+            self._add(FindingKind.COMMIT_FOREIGN, path, commit.version, what)
+
+    def _apply(self, state: TableState, commit: Commit) -> None:
+        for action in commit.actions:
+            match action:
+                case Add():
+                    file = _file(action)
+                    state.add(file)
+                    if self._observer is not None:
+                        self._observer(file, commit.version)
+                case Remove():
+                    state.remove(action.path)
+                case Txn():
+                    state.set_txn(action.app_id, action.version, action.last_updated)
+                case Metadata():
+                    versions = (1, 2) if state.metadata is None else state.metadata.versions
+                    state.metadata = _metadata(action, versions)
+                case Protocol():
+                    self._check_protocol(action)
+                    if state.metadata is not None:
+                        found = action.min_reader_version, action.min_writer_version
+                        state.metadata = state.metadata._replace(versions=found)
+
+    def _check_protocol(self, found: Protocol) -> None:
+        versions = found.min_reader_version, found.min_writer_version
+        features = [*(found.reader_features or []), *(found.writer_features or [])]
+        if versions[0] > READER_VERSION or versions[1] > WRITER_VERSION or features:
+            self.reading.findings.add(
+                Finding(
+                    kind=FindingKind.TABLE_UNSUPPORTED,
+                    table=self._table,
+                    what=f"protocol {versions} with features {features}",
+                )
+            )
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def _meet_checkpoint(self, version: int) -> None:
+        """Compare it with what is known at its version; go on from it if nothing is."""
+        replayed = self._state
+        path = checkpoint_path(self._table, version)
+        self._tick(1)
+        try:
+            commit = read_checkpoint(self._store, self._table, version)
+        except CorruptLogError as error:
+            self._add(FindingKind.CHECKPOINT_DAMAGED, path, version, error.message)
+            return
+        if self._newest[0] != version:
+            self._newest = version, commit.digest
+        elif commit.digest not in ("", self._newest[1]):
+            what = "it was not made from the commit of its version that is there"
+            self._add(FindingKind.CHAIN_BROKEN, path, version, what)
+        stated = self._stated(commit)
+        if replayed is None:
+            self._state = stated
+            self._observe_all(stated, version)
+            return
+        wrong = differences(replayed, stated)
+        if wrong:
+            self._add(FindingKind.CHECKPOINT_DISAGREES, path, version, "; ".join(wrong))
+
+    def _stated(self, commit: Commit) -> TableState:
+        state = TableState()
+        metadata: TableMetadata | None = None
+        versions = (READER_VERSION, WRITER_VERSION)
+        txns: dict[str, tuple[int, int | None]] = {}
+        files: dict[str, Any] = {}
+        for action in commit.actions:
+            match action:
+                case Protocol():
+                    self._check_protocol(action)
+                    versions = action.min_reader_version, action.min_writer_version
+                case Metadata():
+                    metadata = _metadata(action, versions)
+                case Txn():
+                    txns[action.app_id] = action.version, action.last_updated
+                case Adds():
+                    files = {
+                        "path": action.paths,
+                        "size": action.sizes,
+                        "modification_time": action.modification_times,
+                        "stats": action.stats,
+                        **action.values,
+                    }
+                case _:
+                    continue
+        assert metadata is not None
+        self.reading.newest_settings = metadata.configuration
+        if files:
+            missing = [name for name in metadata.partition_columns if name not in files]
+            count = len(files["path"])
+            files |= {name: [None] * count for name in missing}
+        state.load(metadata._replace(versions=versions), txns, files)
+        return state
+
+    def _observe_all(self, state: TableState, version: int) -> None:
+        if self._observer is None:
+            return
+        for row in state.files.to_pylist():
+            self._observer(file_of_row(row), version)
+
+    def _hint(self) -> Hint | None:
+        """What `_last_checkpoint` says; the size of its checkpoint is asked for after that."""
+        path = f"{self._table}/_delta_log/_last_checkpoint"
+        if path not in self._sizes:
+            return None
+        try:
+            found = msgspec.json.decode(self._store.get(path))
+            version, size_bytes = found["version"], found.get("sizeInBytes")
+        except ObjectNotFoundError:
+            return None
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError):
+            return Hint(None)
+        if not isinstance(version, int) or not isinstance(size_bytes, int | None):
+            return Hint(None)
+        named = checkpoint_path(self._table, version)
+        with suppress(ObjectNotFoundError):
+            self._sizes[named] = self._store.head(named).size_bytes
+        return Hint(version, size_bytes)
+
+    def _add(self, kind: FindingKind, path: str, version: int, what: str) -> None:
+        self.reading.findings.add(
+            Finding(kind=kind, table=self._table, file=path, version=version, what=what)
+        )
+
+
+def _file(add: Add) -> File:
+    return File(add.path, add.size, add.modification_time, add.stats or "", add.partition_values)
+
+
+def _metadata(action: Metadata, versions: tuple[int, int]) -> TableMetadata:
+    return TableMetadata(
+        action.id,
+        action.schema_string,
+        tuple(action.partition_columns),
+        dict(action.configuration),
+        versions,
+    )

@@ -1,0 +1,377 @@
+"""One pass over the tables of a root, see txnlog.verifying.verifier for their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
+from txnlog.protocol.group_metadata import Group
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME
+from txnlog.protocol.txn_memory import TxnMemory
+from txnlog.protocol.vacuum import BATCH_FILE
+from txnlog.protocol.verification import tables as across
+from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
+from txnlog.protocol.verification.headers import read_batches
+from txnlog.protocol.verification.rows import RowFacts, RowHistory, check_shard, read_rows
+from txnlog.protocol.verification.topics import TopicFacts, check_topic
+from txnlog.storage import cluster_log
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.tables import CONFIG_PREFIX
+from txnlog.verifying import data_files
+from txnlog.verifying.log_reading import Observer, TableReading, read_table
+from txnlog.verifying.report import Progress, Verification, VerifySettings
+
+SHARD_PREFIX = "__transaction_state-"
+_TOPIC_MARK = CONFIG_PREFIX + "partitions"
+_SHARDS = CONFIG_PREFIX + "transaction.state.log.num.partitions"
+
+
+class Look:
+    """One pass over the tables. With `known`, an earlier one, only over what that found damaged."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        settings: VerifySettings,
+        progress: Progress,
+        *,
+        known: Look | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._progress = progress
+        self._known = known
+        self._ids: dict[str, across.TableId] = {} if known is None else dict(known._ids)
+        self._topics: dict[str, TopicFacts] = {}
+        self._rows: dict[str, RowFacts[TransactionMetadata]] = {}
+        self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
+        self._shards = 0
+        self._count = 0
+        self.found = Verification()
+
+    @property
+    def findings(self) -> Findings:
+        return self.found.findings
+
+    def run(self) -> None:
+        names = self._names()
+        self._cluster(names)
+        topics = self._chosen(names)
+        self._count = self._shards + 2 + len(topics)
+        offsets, written_ms = self._offsets()
+        for number in range(self._shards):
+            self._guarded(f"{SHARD_PREFIX}{number}", lambda n=number: self._shard(n))  # type: ignore[misc]
+        for name in topics:
+            self._guarded(name, lambda name=name: self._topic(name))  # type: ignore[misc]
+        existing = {name for name in names if _is_topic(name)}
+        self._across(offsets, written_ms, existing)
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    def _names(self) -> set[str]:
+        names = set(self._store.list_folders())
+        internal = any(name.startswith(SHARD_PREFIX) for name in names)
+        if cluster_log.PATH not in names and not internal:
+            raise ConfigError(
+                f"There is no txnlog cluster at {self._store.url}. Check the path.",
+                root=self._store.url,
+            )
+        return names
+
+    def _chosen(self, names: set[str]) -> list[str]:
+        wanted = self._settings.topics
+        if wanted is not None:
+            for name in wanted:
+                if name not in names or not _is_topic(name):
+                    raise UnknownTopicOrPartitionError(
+                        f"There is no topic {name!r} at {self._store.url}.", topic=name
+                    )
+        topics = [n for n in sorted(names) if _is_topic(n) and (wanted is None or n in wanted)]
+        if self._known is None:
+            return topics
+        damaged = {finding.table for finding in self._known.findings}
+        if any(table.startswith(INTERNAL_PREFIX) for table in damaged):
+            return topics
+        return [name for name in topics if name in damaged]
+
+    def _guarded(self, table: str, look: Callable[[], None]) -> None:
+        """What cannot be read stops no other table."""
+        self._progress(table, self.found.tables, self._count, 0)
+        try:
+            look()
+        except TxnLogError as error:
+            self.found.errors.append((table, error.message))
+        self.found.tables += 1
+
+    def _read(
+        self,
+        table: str,
+        *,
+        newest_only: bool = False,
+        observe: Callable[[Findings], Observer] | None = None,
+    ) -> TableReading:
+        files = 0
+
+        def tick(count: int) -> None:
+            nonlocal files
+            files += count
+            self._progress(table, self.found.tables, self._count, files)
+
+        reading = read_table(
+            self._store,
+            table,
+            since_ms=self._settings.since_ms,
+            newest_only=newest_only,
+            observe=observe,
+            tick=tick,
+        )
+        if not newest_only:
+            self.found.log_files += files
+        return reading
+
+    def _newest(self, table: str) -> TableReading:
+        """The newest state; from the oldest checkpoint on if that is what can be read."""
+        reading = self._read(table, newest_only=True)
+        return reading if reading.state is not None else self._read(table)
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def _cluster(self, names: set[str]) -> None:
+        """The number of shards, by the folders where `__cluster` cannot say it."""
+        numbers = [name[len(SHARD_PREFIX) :] for name in names if name.startswith(SHARD_PREFIX)]
+        self._shards = 1 + max((int(n) for n in numbers if n.isdigit()), default=-1)
+        self._guarded(cluster_log.PATH, self._read_cluster)
+
+    def _read_cluster(self) -> None:
+        reading = self._internal(cluster_log.PATH)
+        if reading.metadata is not None:
+            count = reading.metadata.configuration.get(_SHARDS, "")
+            self._shards = int(count) if count.isdigit() else self._shards
+            cluster_id = reading.metadata.table_id
+            self._expect(across.OFFSETS_TABLE, f"{cluster_id}-offsets")
+            for number in range(self._shards):
+                self._expect(f"{SHARD_PREFIX}{number}", f"{cluster_id}-{number}")
+
+    def _expect(self, table: str, table_id: str) -> None:
+        self._ids[table] = across.TableId(table=table, found=table_id, expected=table_id)
+
+    def _internal(
+        self, table: str, observe: Callable[[Findings], Observer] | None = None
+    ) -> TableReading:
+        """Read a table of the cluster's own; its findings count when all is looked at."""
+        reading = self._read(table, observe=observe)
+        if not reading.exists:
+            reading.findings.add(_no_log(table))
+        if reading.metadata is not None:
+            self._note_id(table, reading.metadata.table_id)
+        if self._settings.topics is None:
+            self.findings.extend(reading.findings)
+        return reading
+
+    def _note_id(self, table: str, table_id: str) -> None:
+        known = self._ids.get(table)
+        expected = "" if known is None else known.expected
+        self._ids[table] = across.TableId(table=table, found=table_id, expected=expected)
+
+    def _offsets(self) -> tuple[RowFacts[Group], dict[int, int]]:
+        facts: RowFacts[Group] = RowFacts(is_complete=False)
+        written_ms: dict[int, int] = {}
+
+        def look() -> None:
+            nonlocal facts, written_ms
+            table = across.OFFSETS_TABLE
+            reading = self._internal(table, lambda found: RowHistory(table, found).observe)
+            written_ms = reading.written_ms
+            if reading.state is not None:
+                own = Findings()
+                facts = read_rows(table, reading.state, Group, "group_id", own)
+                self._row_files(table, reading, own)
+
+        self._guarded(across.OFFSETS_TABLE, look)
+        return facts, written_ms
+
+    def _shard(self, number: int) -> None:
+        table = f"{SHARD_PREFIX}{number}"
+        self._rows[table] = RowFacts(is_complete=False)
+        history: list[RowHistory] = []
+
+        def observe(found: Findings) -> Observer:
+            history[:] = [RowHistory(table, found)]
+            return history[0].observe
+
+        reading = self._internal(table, observe)
+        for one in history:
+            self._decided.update(one.decided)
+        if reading.state is None:
+            return
+        own = Findings()
+        facts = read_rows(table, reading.state, TransactionMetadata, "transactional_id", own)
+        self._rows[table] = facts
+        check_shard(table, number, self._shards, facts, own)
+        self._row_files(table, reading, own)
+
+    def _row_files(self, table: str, reading: TableReading, own: Findings) -> None:
+        """Findings of rows and of their files, in a look at everything."""
+        if self._settings.topics is not None or reading.state is None:
+            return
+        since_ms = self._settings.since_ms
+        data_files.check_listing(
+            self._store,
+            table,
+            reading.state,
+            own,
+            missing=FindingKind.ROW_FILE_MISSING,
+            since_ms=since_ms,
+        )
+        if self._settings.deep and since_ms is None:
+            self.found.data_files_read += data_files.read_row_files(
+                self._store, table, reading.state, own
+            )
+        self.findings.extend(own)
+
+    def _topic(self, name: str) -> None:
+        reading = self._read(name)
+        if not reading.exists:
+            self._without_log(name)
+            return
+        if reading.is_foreign(_TOPIC_MARK):
+            self.findings.add(
+                Finding(
+                    kind=FindingKind.TABLE_FOREIGN,
+                    table=name,
+                    what=f"it has no property {_TOPIC_MARK}",
+                )
+            )
+            return
+        self.findings.extend(reading.findings)
+        state, metadata = reading.state, reading.metadata
+        if state is None or metadata is None:
+            self._topics[name] = TopicFacts(name=name, is_complete=False)
+            return
+        self._note_id(name, metadata.table_id)
+        config = {
+            key[len(CONFIG_PREFIX) :]: value
+            for key, value in metadata.configuration.items()
+            if key.startswith(CONFIG_PREFIX)
+        }
+        batches = read_batches(name, state, self.findings)
+        self._topics[name] = check_topic(name, state, batches, config, self.findings)
+        self.found.batches += len(batches.partition)
+        since_ms = self._settings.since_ms
+        data_files.check_listing(
+            self._store,
+            name,
+            state,
+            self.findings,
+            missing=FindingKind.FILE_MISSING,
+            since_ms=since_ms,
+        )
+        if self._settings.deep:
+            self.found.data_files_read += data_files.read_deep(
+                self._store,
+                name,
+                batches,
+                self.findings,
+                since_ms=since_ms,
+                only=self._suspects(),
+                tick=lambda count: self._progress(name, self.found.tables, self._count, count),
+            )
+
+    def _suspects(self) -> Collection[str] | None:
+        """The files that a second look reads."""
+        if self._known is None:
+            return None
+        return {finding.file for finding in self._known.findings}
+
+    def _without_log(self, name: str) -> None:
+        """A folder of something else, unless it has files of ours."""
+        names, _ = data_files.list_data_files(self._store, name)
+        if any(BATCH_FILE.match(file) for file in names.to_pylist()):
+            self.findings.add(_no_log(name))
+
+    # -- across tables ---------------------------------------------------------------------------
+
+    def _across(
+        self, offsets: RowFacts[Group], written_ms: dict[int, int], existing: set[str]
+    ) -> None:
+        after: dict[str, TransactionMetadata] = {}
+        shard_of: dict[int, str] = {}
+        is_complete = self._again(after, shard_of)
+        txns = self._offsets_again()
+        rows = [row for facts in self._rows.values() for row in facts.rows.values()]
+        before = {row.producer_id: row for row in rows}
+        by_producer = {row.producer_id: row for row in after.values()}
+        topics, findings = self._topics, self.findings
+        across.check_ended(self._decided, before, topics, txns, findings)
+        across.check_rows_behind(topics.values(), by_producer, findings, shard_of)
+        if is_complete:
+            across.check_hanging(topics.values(), by_producer, findings)
+        if self._settings.topics is not None:
+            named = {topic for group in offsets.rows.values() for topic in group.offsets}
+            across.check_offsets(offsets.rows, topics, existing | named, findings)
+            return
+        across.check_offsets(offsets.rows, topics, existing, findings)
+        across.check_table_ids(self._ids.values(), findings)
+        now_ms, stuck_ms = self._store.clock.now_ms(), self._settings.stuck_ms
+        across.check_stuck(self._rows, findings, now_ms=now_ms, stuck_ms=stuck_ms)
+        if is_complete:
+            across.check_pending(
+                offsets.rows,
+                after,
+                findings,
+                written_ms=written_ms,
+                now_ms=now_ms,
+                stuck_ms=stuck_ms,
+            )
+        self._producer_ids()
+
+    def _again(self, after: dict[str, TransactionMetadata], shard_of: dict[int, str]) -> bool:
+        """Fill in the rows as they are after the topics were read; False: some are unknown."""
+        is_complete = True
+        for table in self._rows:
+            try:
+                state = self._newest(table).state
+            except TxnLogError as error:
+                self.found.errors.append((table, error.message))
+                state = None
+            if state is None:
+                is_complete = False
+                continue
+            unread = Findings()
+            rows = read_rows(table, state, TransactionMetadata, "transactional_id", unread).rows
+            is_complete = is_complete and not len(unread)
+            after.update(rows)
+            shard_of.update({row.producer_id: table for row in rows.values()})
+        return is_complete
+
+    def _offsets_again(self) -> TxnMemory | None:
+        try:
+            state = self._newest(across.OFFSETS_TABLE).state
+        except TxnLogError as error:
+            self.found.errors.append((across.OFFSETS_TABLE, error.message))
+            return None
+        return None if state is None else state.memory()
+
+    def _producer_ids(self) -> None:
+        try:
+            state = self._newest(cluster_log.PATH).state
+        except TxnLogError as error:
+            self.found.errors.append((cluster_log.PATH, error.message))
+            return
+        if state is not None:
+            given_out = state.txns.get(cluster_log.PRODUCER_IDS, (0, None))[0]
+            across.check_producer_ids(self._rows, self._topics.values(), given_out, self.findings)
+
+
+def _is_topic(name: str) -> bool:
+    return bool(TOPIC_NAME.match(name)) and not name.startswith(INTERNAL_PREFIX)
+
+
+def _no_log(table: str) -> Finding:
+    return Finding(
+        kind=FindingKind.LOG_MISSING,
+        table=table,
+        file=f"{table}/_delta_log",
+        what="it has no commits and no checkpoints",
+    )

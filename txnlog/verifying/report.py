@@ -1,0 +1,58 @@
+"""What to verify, how to show that it goes on, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from txnlog.protocol.verification import tables as across
+from txnlog.protocol.verification.findings import Finding, Findings, Severity
+
+Progress = Callable[[str, int, int, int], None]
+"""Called with the table, how many tables are done, how many there are, files of this one read."""
+
+
+def no_progress(table: str, done: int, count: int, files: int) -> None:
+    """Tells nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    """`topics`: only these (None: everything). `since_ms`: log and data files written before it are
+    not read, by the store's clock. `deep`: data files are read whole. `stuck_ms`: for how long a
+    transaction may be unfinished.
+    """
+
+    topics: Sequence[str] | None = None
+    since_ms: int | None = None
+    deep: bool = False
+    stuck_ms: int = across.STUCK_MS_DEFAULT
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at and what was found; `errors` are (table, why it could not be read)."""
+
+    findings: Findings = field(default_factory=Findings)
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    tables: int = 0
+    log_files: int = 0
+    batches: int = 0
+    data_files_read: int = 0
+
+    @property
+    def is_damaged(self) -> bool:
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything could be looked at."""
+        return not self.errors
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, then by table and place."""
+    return sorted(
+        findings,
+        key=lambda f: (f.severity.value, f.table, f.kind.value, f.partition, f.offset, f.version),
+    )
