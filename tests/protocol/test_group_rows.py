@@ -9,6 +9,7 @@ from txnlog.errors import OffsetConflictError
 from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import Sightings, Standing, is_rebalancing, standing
+from txnlog.protocol.watching import Watch
 
 
 def test_start_one_record_below_the_position_is_refused() -> None:
@@ -74,8 +75,9 @@ def test_group_with_a_member_alive_is_not_emptied_by_housekeeping() -> None:
     members = {"a": Member(topics=("t",)), "b": Member(topics=("t",), heartbeat=5)}
     group = Group(group_id="g", generation=3, members=members)
     silent_ms = members["a"].session_timeout_ms
-    seen = Sightings(looked_ms=silent_ms, heartbeats={"a": (0, 0), "b": (4, 0)})
+    watch = Watch(silent_ms, watched_ms=silent_ms)
+    seen = Sightings(heartbeats={"a": (0, watch), "b": (4, watch)})
     assert seen.overdue(group) == {"a"}
     assert prepare_expel_all(group, seen, now_ms=0) is None
-    seen = Sightings(looked_ms=silent_ms, heartbeats={"a": (0, 0), "b": (5, 0)})
+    seen = Sightings(heartbeats={"a": (0, watch), "b": (5, watch)})
     assert prepare_expel_all(group, seen, now_ms=0) is not None
