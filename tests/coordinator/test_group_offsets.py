@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from tests.coordinator.processes import (
@@ -10,6 +12,7 @@ from tests.coordinator.processes import (
     both,
     consumed,
     eager,
+    faults,
     owned,
     position,
     prepared,
@@ -24,14 +27,16 @@ from txnlog.errors import (
     IllegalGenerationError,
     OffsetConflictError,
     ProducerFencedError,
+    TxnLogError,
     UnstableOffsetCommitError,
 )
+from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_add_partitions
 from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.readings import Reading
-from txnlog.testing.faults import PausedClock, SharedMemory
+from txnlog.testing.faults import FaultsAt, PausedClock, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 
@@ -49,6 +54,67 @@ def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
     assert not group.pending
     assert position(cluster) == 10
     check_cluster(cluster, settled=True)
+
+
+def test_offsets_sent_piece_by_piece_are_all_committed() -> None:
+    """Of an eager transaction's input only the last piece would count as read (R45)."""
+    cluster = process(world())
+    row = eager(cluster, owned(cluster, "a"), "one", groups=(GROUP,))
+    for number in (0, 1):
+        piece = GroupOffsets(
+            group_id=GROUP, generation=1, start={}, end={"input": {number: 10 + number}}
+        )
+        cluster.groups.add_pending(row, [piece])
+    cluster.coordinator.commit(row)
+    assert cluster.groups.fetch(GROUP) == {"input": {0: 10, 1: 11}}
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_transaction_that_was_prepared_since_a_reader_looked_is_not_aborted(number: int) -> None:
+    """Its client may have told an outside database that it commits (R32, R46)."""
+    shared = world()
+    holder, reader = process(shared), process(shared)
+    row, batches = owned(holder, "a"), both(holder, "one")
+    holder.groups.add_pending(row, [consumed(0, 10)])
+    held: list[TransactionMetadata] = []
+
+    def prepare() -> None:
+        with suppress(TxnLogError):
+            held.append(holder.coordinator.prepare(row, batches, offsets=[consumed(0, 10)]))
+
+    faults(reader).plan = FaultsAt({}, interlude=prepare, interlude_at=number)
+    with suppress(UnstableOffsetCommitError):
+        reader.groups.fetch(GROUP)
+    if held:
+        assert state_of(process(shared)) is TransactionState.ONGOING
+        holder.coordinator.commit(held[0], batches, offsets=[consumed(0, 10)])
+        assert position(process(shared)) == 10
+
+
+def test_patient_reader_lets_a_holder_commit() -> None:
+    """Its PREPARE is under way; to fence it now would abort what is about to be done (D45)."""
+    shared = world()
+    holder, reader = process(shared), process(shared)
+    row, batches = owned(holder, "a"), both(holder, "one")
+    holder.groups.add_pending(row, [consumed(0, 10)])
+
+    def commit() -> None:
+        holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+
+    faults(reader).plan = FaultsAt({}, interlude=commit, interlude_at=9)
+    assert reader.groups.fetch(GROUP, patience_ms=10_000) == {"input": {0: 10}}
+
+
+def test_nothing_is_pending_for_a_transaction_that_has_ended() -> None:
+    """An entry that comes late would block the group's readers, or be committed by others (R4)."""
+    cluster = process(world())
+    row = owned(cluster, "a")
+    cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
+    with pytest.raises(ProducerFencedError):
+        cluster.groups.add_pending(row, [consumed(10, 20)])
+    group = cluster.groups.describe(GROUP)
+    assert group is not None
+    assert not group.pending
 
 
 def test_stale_generation_and_repeated_input_are_refused() -> None:

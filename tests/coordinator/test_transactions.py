@@ -24,6 +24,7 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
+from txnlog.cluster import Cluster
 from txnlog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -37,6 +38,7 @@ from txnlog.errors import (
 from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_expire
+from txnlog.storage import delta_log
 from txnlog.storage.readings import Reading
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster, read_committed
@@ -331,6 +333,31 @@ def forget_markers(shared: SharedMemory) -> None:
         store = shared.open()
         kept = [line for line in store.get(path).splitlines() if b'"txn"' not in line]
         store.put(path, b"\n".join(line for line in kept if b"commitInfo" not in line) + b"\n")
+
+
+def test_batch_write_in_doubt_that_another_process_finished_is_not_written_again() -> None:
+    """Its row is gone by then; the marker in its first topic is all that tells (R63)."""
+    shared = world()
+    cluster = process(shared)
+    lost: list[str] = []
+    helped: list[Cluster] = []
+
+    def plan(verb: str, path: str) -> Fault:
+        is_state = path.startswith("__transaction_state") and "_delta_log" in path
+        if not is_state or (verb != "put" and not lost):
+            return Fault.NONE
+        if len(lost) < 2 * delta_log._PUTS_MAX:
+            lost.append(verb)
+            return Fault.LOSE_REPLY
+        if not helped:
+            helped.append(recover(shared))
+        return Fault.NONE
+
+    faults(cluster).plan = plan
+    cluster.coordinator.commit_one_off(both(cluster, "mine"), Owner(run_id="x"))
+    assert helped
+    for topic in ("orders", "stock"):
+        assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
 
 
 def test_fence_ends_what_it_aborts() -> None:

@@ -7,6 +7,7 @@ from copy import deepcopy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from txnlog.errors import (
     DuplicateSequenceError,
@@ -19,8 +20,10 @@ from txnlog.errors import (
 )
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
 from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.states import TransactionResult
-from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.protocol.topics import TopicCommit, TopicState, sequence_app_id
+from txnlog.protocol.txn_memory import EXPIRED_PRODUCERS
 from txnlog.testing.models.values import rebuilt, topic_key
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
@@ -105,6 +108,18 @@ def test_repeat_of_an_append_is_acknowledged_with_its_first_offsets() -> None:
     append(state, staged("a", 0, 3), staged("b", 1, 2))
     assert append(state, staged("a2", 0, 3), staged("b2", 1, 2)) == Appended((0, 0))
     assert state.high_watermark(0) == 3
+
+
+def test_files_left_of_a_forgotten_producer_do_not_say_what_it_wrote_last() -> None:
+    """Compaction may have taken its newest batch; the next one begins at 0, as a new one (D48)."""
+    state = topic()
+    append(state, staged("a", 0, 3))
+    state.set_txn(sequence_app_id(7, 0), 2, 1_000)
+    state.set_txn(EXPIRED_PRODUCERS, 2_000)
+    assert (7, 0) in state.sequences
+    later = replace(staged("b"), staged_ms=2_000 + CLOCK_ERROR_MS)
+    assert isinstance(append(state, later), TopicCommit)
+    assert state.high_watermark(0) == 4
 
 
 def test_append_that_is_half_a_repeat_is_refused_whole() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from txnlog.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
     OutOfOrderSequenceError,
 )
-from txnlog.protocol.batches import NONE, BatchHeader
+from txnlog.protocol.batches import ABORTED, COMMITTED, NONE, BatchHeader
 from txnlog.protocol.sequences import (
     ProducerState,
     check_sequence,
@@ -96,6 +97,15 @@ def test_headers_read_twice_or_out_of_order_give_the_same_memory() -> None:
     state = after(*batches)
     assert after(*batches, *batches) == state
     assert after(batches[0], batches[2], batches[1], batches[3]) == state
+
+
+@pytest.mark.parametrize("status", [COMMITTED, ABORTED])
+def test_batch_of_a_transaction_that_ended_is_forgotten(status: str) -> None:
+    """A checkpoint does not say what it was before; memory kept warm must not know more (R11)."""
+    first, second = header(0), header(1, at=1)
+    state = after(first, second)
+    assert observe(after(first), replace(first, status=status)) is None
+    assert observe(state, replace(first, status=status)) == after(second)
 
 
 def test_headers_of_an_older_epoch_and_without_producer_change_nothing() -> None:

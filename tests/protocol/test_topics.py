@@ -17,7 +17,13 @@ from txnlog.protocol.batches import (
     BatchHeader,
     headers_from_columns,
 )
-from txnlog.protocol.topics import TopicCommit, TopicState, check_topic_name, end_app_id
+from txnlog.protocol.topics import (
+    TopicCommit,
+    TopicState,
+    check_topic_name,
+    end_app_id,
+    start_app_id,
+)
 
 
 def header(
@@ -63,12 +69,23 @@ def test_deferred_publication_keeps_the_last_stable_offset_at_the_end() -> None:
 def test_decisions_out_of_order_wait_for_the_earliest() -> None:
     """The second transaction commits first (R13)."""
     state = topic(header("a", 0, 1, ONGOING), header("b", 1, 1, ONGOING, producer_id=8))
+    assert state.last_stable_offset(0) == 0
     state.add(header("b", 1, 1, COMMITTED, producer_id=8))
     assert state.last_stable_offset(0) == 0
     assert visible(state) == []
     state.add(header("a", 0, 1, ABORTED))
     assert state.last_stable_offset(0) == 2
     assert visible(state) == ["b"]
+
+
+def test_bounds_of_a_partition_never_contradict_its_files() -> None:
+    """An older end hands offsets out twice; a start beyond the end leaves none (R14, R22)."""
+    state = topic(header("a", 0, 5))
+    state.set_txn(end_app_id(0), 3)
+    state.set_txn(start_app_id(0), 9)
+    assert (state.log_start_offset(0), state.high_watermark(0)) == (5, 5)
+    state.add(header("b", 5, 9))
+    assert (state.log_start_offset(0), state.high_watermark(0)) == (9, 14)
 
 
 def test_log_start_moves_with_retention_and_nothing_falls_below_it() -> None:

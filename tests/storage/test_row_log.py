@@ -15,7 +15,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     TransactionalIdAuthorizationError,
 )
-from txnlog.protocol.groups import prepare_generation
+from txnlog.protocol.groups import OffsetsCommit, prepare_generation
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import Done, Transition, prepare_expire, prepare_init
@@ -219,3 +219,16 @@ def test_generations_of_racing_starters_are_all_different(store: ObjectStore) ->
     assert given == list(range(1, 10))
     logs[0].refresh()
     check_groups(logs[0], settled=True)
+
+
+def test_marker_of_the_offsets_has_the_time_by_which_it_is_forgotten() -> None:
+    """One without a time would stay for good, in memory and in every checkpoint (R11, D41)."""
+    store = SharedMemory().open()
+    log = OffsetsLog(store, settings=OFF)
+    log.create("id", {})
+    log.change(lambda view, version: OffsetsCommit(operation="MARKER", txns={7: 3}))
+    rebuilt = OffsetsLog(store, settings=OFF)
+    rebuilt.refresh()
+    for view in (log.view, rebuilt.view):
+        assert view.markers == {7: 3}
+        assert view.markers.older_than(store.now_ms() + 1) == [7]

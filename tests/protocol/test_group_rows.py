@@ -1,0 +1,83 @@
+"""Group rows: ends that come late, entries of several transactions, members that are replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.test_groups import ABORT, COMMIT, Table
+from txnlog.errors import OffsetConflictError
+from txnlog.protocol.group_changes import prepare_expel_all
+from txnlog.protocol.group_metadata import Group, Member
+from txnlog.protocol.membership import Sightings, Standing, is_rebalancing, standing
+from txnlog.protocol.watching import Watch
+
+
+def test_start_one_record_below_the_position_is_refused() -> None:
+    """That record would be out twice (R58)."""
+    table = Table()
+    table.bump()
+    table.commit(10)
+    with pytest.raises(OffsetConflictError):
+        table.pending(9, 20)
+    table.pending(10, 20)
+
+
+def test_marker_that_is_there_is_not_written_again() -> None:
+    """Every helper that comes late would add a version to the log (R5)."""
+    table = Table()
+    table.bump()
+    table.pending(0, 10)
+    assert table.mark(COMMIT) is not None
+    assert table.mark(COMMIT) is None
+    assert table.mark(ABORT) is None
+
+
+def test_late_marker_leaves_the_next_transactions_entry_alone() -> None:
+    """Its output would be committed, and its input read again (R45)."""
+    table = Table()
+    table.bump()
+    table.pending(0, 10, epoch=1)
+    table.mark(COMMIT, epoch=0)
+    assert [entry.txn_epoch for entry in table.group.pending] == [1]
+    table.mark(COMMIT, epoch=1)
+    assert table.group.positions() == {"in": {0: 10}}
+
+
+def test_marker_drops_what_an_older_transaction_left_and_commits_none_of_it() -> None:
+    """Offsets of a transaction that aborted: its input would be skipped (R45)."""
+    table = Table()
+    table.bump()
+    table.pending(0, 10, epoch=0)
+    table.mark(COMMIT, epoch=1)
+    assert table.group.pending == ()
+    assert table.group.positions() == {}
+
+
+def test_member_that_joins_again_alone_makes_the_others_let_go() -> None:
+    """It waits for them; who does not see it keeps its partitions until it is expelled (D29)."""
+    waiting, settled = Member(topics=("t",), joined=3), Member(topics=("t",), joined=2)
+    assignment = {"a": {"t": (0,)}, "b": {"t": (1,)}}
+    group = Group(
+        group_id="g", generation=3, members={"a": waiting, "b": settled}, assignment=assignment
+    )
+    assert is_rebalancing(group)
+    assert standing(group, member_id="b", generation=3) is Standing.REBALANCING
+
+
+def test_member_that_is_no_member_any_more_has_lost_its_part() -> None:
+    """It was expelled, and the next generation has not begun (R48)."""
+    group = Group(group_id="g", generation=3, members={"b": Member(topics=("t",), joined=3)})
+    assert standing(group, member_id="a", generation=3) is Standing.LOST
+
+
+def test_group_with_a_member_alive_is_not_emptied_by_housekeeping() -> None:
+    """That member expels the others itself, and keeps its own place (R48)."""
+    members = {"a": Member(topics=("t",)), "b": Member(topics=("t",), heartbeat=5)}
+    group = Group(group_id="g", generation=3, members=members)
+    silent_ms = members["a"].session_timeout_ms
+    watch = Watch(silent_ms, watched_ms=silent_ms)
+    seen = Sightings(heartbeats={"a": (0, watch), "b": (4, watch)})
+    assert seen.overdue(group) == {"a"}
+    assert prepare_expel_all(group, seen, now_ms=0) is None
+    seen = Sightings(heartbeats={"a": (0, watch), "b": (5, watch)})
+    assert prepare_expel_all(group, seen, now_ms=0) is not None
