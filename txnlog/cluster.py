@@ -23,9 +23,9 @@ from txnlog.groups import GroupCoordinator
 from txnlog.option_values import positive_int
 from txnlog.options import checked_root
 from txnlog.protocol.decoding import PARTITIONS_MAX
+from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
-from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage import cluster_log
