@@ -16,7 +16,6 @@ FACADE = "pyspark_txnlog"
 FILE_LINES_MAX = 460
 # Longer files, each with the reason why cutting it in two would make it harder to read.
 LONG_FILES = {
-    "tests/verify/damage.py": "a catalogue of damage, one short function after the other",
     "txnlog/storage/delta_log.py": "one state machine: where a log stands, and each move of it",
 }
 FACADE_LINES_MAX = 60
