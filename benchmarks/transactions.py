@@ -30,7 +30,7 @@ def measure(scale: Scale) -> list[Figure]:
     A young and an old cluster take turns, so that a machine whose speed changes within seconds
     changes both alike.
     """
-    old, young = _Writer.begin(), _Writer.begin()
+    old, young = Writer.begin(), Writer.begin()
     window = min(WINDOW_MAX, scale.transactions // TURNS)
     old.write(scale.transactions, progress=True)
     young.write(window)
@@ -42,7 +42,7 @@ def measure(scale: Scale) -> list[Figure]:
             wait_for_background()
     tail_ms = _tails(old.cluster, scale.tails)
     wait_for_background()
-    durable = _Writer.begin({"fsync": "true"})
+    durable = Writer.begin({"fsync": "true"})
     synced_ms = statistics.median(durable.write(scale.transactions // 20))
     wait_for_background()
     early, late = statistics.median(early_ms), statistics.median(late_ms)
@@ -56,7 +56,7 @@ def measure(scale: Scale) -> list[Figure]:
     ]
 
 
-class _Writer:
+class Writer:
     """One owner's transactions into a topic of a cluster of its own."""
 
     def __init__(self, cluster: Cluster, topic: TopicLog) -> None:
@@ -66,7 +66,7 @@ class _Writer:
         self._records = small_records()
 
     @classmethod
-    def begin(cls, storage: Mapping[str, str] | None = None) -> _Writer:
+    def begin(cls, storage: Mapping[str, str] | None = None) -> Writer:
         cluster = Cluster.open(new_folder(), storage, create=True)
         return cls(cluster, cluster.create_topic("bench", partitions=PARTITIONS))
 

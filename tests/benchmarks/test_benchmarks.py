@@ -83,7 +83,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "groups",
     [
-        "transactions,history,staging,verify",
+        "transactions,guards,history,staging,verify",
         pytest.param("clients,aborted,opening", marks=pytest.mark.soak),
     ],
 )
