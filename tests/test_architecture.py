@@ -13,11 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
 FACADE = "pyspark_txnlog"
-FILE_LINES_MAX = 450
+FILE_LINES_MAX = 460
 # Longer files, each with the reason why cutting it in two would make it harder to read.
 LONG_FILES = {
-    "tests/storage/hostile.py": "a catalogue of hostile files, one short case after the other",
-    "txnlog/errors.py": "one tree of classes, most of three lines",
     "txnlog/storage/delta_log.py": "one state machine: where a log stands, and each move of it",
 }
 FACADE_LINES_MAX = 60

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+import uuid
 from typing import Protocol
+
+_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+_OWN_ID = uuid.uuid4().hex
 
 
 class Clock(Protocol):
     """What the I/O shell may know of time; protocol code takes plain numbers instead."""
+
+    @property
+    def boot_id(self) -> str:
+        """Names what `boot_ms` counts from: one for all processes of a machine until it boots."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch. For people and rows, never for decisions."""
@@ -23,13 +31,22 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clocks; CLOCK_BOOTTIME where there is one (Linux), else monotonic."""
 
-    _BOOT_ID = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    @property
+    def boot_id(self) -> str:
+        try:
+            with open(_BOOT_ID_FILE, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            # Not Linux: of this process only.
+            return _OWN_ID
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        return time.clock_gettime_ns(self._BOOT_ID) // 1_000_000
+        return time.clock_gettime_ns(self._BOOT_CLOCK) // 1_000_000
 
     def sleep_ms(self, duration_ms: float) -> None:
         time.sleep(duration_ms / 1000)
@@ -41,6 +58,12 @@ class VirtualClock:
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
         self._boot_ms = 1_000_000
+        self._is_frozen = False
+        self._boot_id = uuid.uuid4().hex
+
+    @property
+    def boot_id(self) -> str:
+        return self._boot_id
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -51,7 +74,17 @@ class VirtualClock:
     def sleep_ms(self, duration_ms: float) -> None:
         self.advance_ms(max(1, int(duration_ms)))
 
+    def freeze(self) -> None:
+        """Stand still: the guest is paused by its hypervisor, and no clock of it moves."""
+        self._is_frozen = True
+
+    def thaw(self) -> None:
+        """Go on from where the clock stood."""
+        self._is_frozen = False
+
     def advance_ms(self, duration_ms: int) -> None:
+        if self._is_frozen:
+            return
         self._now_ms += duration_ms
         self._boot_ms += duration_ms
 

@@ -23,10 +23,13 @@ from txnlog.groups import GroupCoordinator
 from txnlog.option_values import positive_int
 from txnlog.options import checked_root
 from txnlog.protocol.decoding import PARTITIONS_MAX
+from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage import cluster_log
+from txnlog.storage.clock_watch import note_clock
 from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.forced_deletion import delete_unreadable
@@ -80,6 +83,7 @@ class Cluster:
         was_made = cluster._meta.open(create=create, shards=shards)
         store.watch_folder(cluster_log.PATH, cluster._check_same)
         if was_made:
+            note_clock(store)
             # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
             cluster.offsets_log()
             for number in range(cluster.shards):
@@ -304,16 +308,28 @@ class Cluster:
             self.offsets.create(f"{self.cluster_id}-offsets", {})
         return self.offsets
 
-    def last_vacuum(self, topics: Iterable[str]) -> tuple[int, int]:
-        """(smallest vacuum age, start of the newest vacuum by the store's clock) in milliseconds.
+    def vacuum_age_ms(self, topics: Iterable[str]) -> int:
+        """The smallest vacuum age that these topics and the shards read so far know of.
 
-        As these topics and the shards read so far know them from vacuum's barrier commits: a commit
-        after such a barrier has read it.
+        From vacuum's barrier commits: a commit after such a barrier has read it.
         """
+        return min(known.vacuum_age_ms for known in self._memories(topics))
+
+    def store_now_ms(self, topics: Iterable[str]) -> int:
+        """The store's time, at least that of the newest vacuum of these topics.
+
+        A process that stood still, clocks and all, still reads the time of the barrier that its
+        commit met, so it finds a file too old that this vacuum found old enough.
+        """
+        vacuumed_ms = max(known.vacuumed_ms for known in self._memories(topics))
+        now_ms = self.store.now_ms()
+        if vacuumed_ms > now_ms + CLOCK_ERROR_MS:
+            self.store.forget_clock()
+        return max(now_ms, vacuumed_ms)
+
+    def _memories(self, topics: Iterable[str]) -> list[TxnMemory]:
         views = [self.topic_log(topic).view.txns for topic in topics]
-        views += [shard.view.txns for shard in self._shards.values()]
-        ages_ms = (known.vacuum_age_ms for known in views)
-        return min(ages_ms), max(known.vacuum_started_ms for known in views)
+        return views + [shard.view.txns for shard in self._shards.values()]
 
     def next_producer_id(self) -> int:
         return self._meta.next_producer_id()

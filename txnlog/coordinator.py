@@ -384,9 +384,8 @@ class TransactionCoordinator:
             return
         oldest = min(batches, key=lambda batch: batch.staged_ms)
         topics = {batch.topic for batch in batches}
-        vacuum_age_ms, vacuum_started_ms = self._cluster.last_vacuum(topics)
-        # The clocks of this process may have stood still; the time that vacuum wrote has not.
-        age_ms = max(self._store.now_ms(), vacuum_started_ms) - oldest.staged_ms
+        age_ms = self._cluster.store_now_ms(topics) - oldest.staged_ms
+        vacuum_age_ms = self._cluster.vacuum_age_ms(topics)
         if age_ms > vacuum_age_ms // 2:
             raise StagedFileTooOldError(
                 f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "

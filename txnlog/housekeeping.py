@@ -37,6 +37,7 @@ from txnlog.protocol.vacuum import Doomed
 from txnlog.protocol.watching import Watch
 from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
 from txnlog.storage.objects import ObjectMeta
+from txnlog.storage.scratch import remove_all_left
 from txnlog.sweeper import INTERVAL_MS, Sweeper
 
 logger = logging.getLogger("txnlog")
@@ -137,6 +138,7 @@ class Housekeeper:
             Duty("log files removed", seldom, self._hygiene.clean_logs),
             Duty("files vacuumed", self._settings.vacuum_interval_ms, self._hygiene.vacuum),
             Duty("clock and store probes removed", seldom, self._remove_probes),
+            Duty("scratch folders of killed processes removed", seldom, remove_all_left),
         )
 
     def run(self, stop: threading.Event) -> None:

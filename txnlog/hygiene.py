@@ -6,6 +6,7 @@ that refuses stops no other: what it raised is raised at the end.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -22,12 +23,15 @@ from txnlog.protocol.txn_memory import TXN_PREFIX, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Doomed
 from txnlog.storage import cluster_log
 from txnlog.storage.actions import Txn
+from txnlog.storage.clock_watch import may_believe_ages
 from txnlog.storage.delta_log import Outcome
 from txnlog.storage.log_cleaning import clean_log, find_cleanable
 from txnlog.storage.row_log import OffsetsLog
 from txnlog.storage.topic_log import TopicLog
 from txnlog.storage.transact import transact
 from txnlog.vacuum import Vacuum, topic_logs
+
+logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,6 +75,8 @@ class Hygiene:
 
     def clean_logs(self) -> int:
         """Delete expired commits and checkpoints of every table; how many files that were."""
+        if not self._may_believe_ages():
+            return 0
         now_ms = self._store.now_ms()
         failures = Failures("Log clean-up")
         deleted = _each(
@@ -93,7 +99,17 @@ class Hygiene:
 
     def vacuum(self) -> int:
         """Delete files that no table names any more; how many that were."""
-        return self._vacuum.run()
+        return self._vacuum.run() if self._may_believe_ages() else 0
+
+    def _may_believe_ages(self) -> bool:
+        if may_believe_ages(self._store):
+            return True
+        logger.info(
+            "No file of %s is deleted for its age yet: the clock of its store was set, or has been "
+            "watched from this machine for less than an hour.",
+            self._store.url,
+        )
+        return False
 
     def find(self) -> list[Doomed]:
         """What all of these would remove now; writes nothing. What cannot be read is logged."""

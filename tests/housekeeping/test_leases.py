@@ -30,6 +30,7 @@ class OwnClock:
     rate: float = 1.0
     skew_ms: int = 0
     started_ms: int = field(init=False)
+    boot_id: str = "own"
 
     def __post_init__(self) -> None:
         self.started_ms = self.shared.clock.boot_ms()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from txnlog.errors import ConcurrentTransactionsError
+from txnlog.errors import CheckpointError, ConcurrentTransactionsError
 from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
 from txnlog.protocol.micro_batches import (
     has_committed,
+    is_of_query,
     newest_row,
     prepare_forget_query,
     prepare_stop_query,
 )
+from txnlog.protocol.query_batches import QUERIES_MAX, remember_batch
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import Done, Transition
 
@@ -86,3 +88,21 @@ def test_newest_row_is_that_of_the_highest_batch() -> None:
     rows = [row(batch_id=4), row(batch_id=7), row(batch_id=None), row(batch_id=6)]
     assert newest_row(rows, QUERY) is rows[1]
     assert newest_row(rows, "other") is None
+
+
+def test_query_that_a_row_of_another_id_has_dropped_is_not_taken_for_a_new_one() -> None:
+    """Its replay under this id would be written twice (R55)."""
+    owner = Owner(run_id="p")
+    for number in range(QUERIES_MAX + 1):
+        owner = remember_batch(owner, f"query {number}", LastBatch(batch_id=3))
+    dropping = replace(row(), owner=owner)
+    dropped = next(
+        name
+        for number in range(QUERIES_MAX + 1)
+        if (name := f"query {number}") not in owner.batches
+    )
+    assert is_of_query(dropping, dropped)
+    with pytest.raises(CheckpointError, match="no longer known"):
+        newest_row([row(), dropping], dropped)
+    found = prepare_forget_query(dropping, query_id=dropped, below=9, now_ms=9)
+    assert found == Done(dropping)

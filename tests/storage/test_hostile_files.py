@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.hostile import CASES
+from tests.storage.hostile_run import CASES
 
 TIMEOUT_S = 900
 """Against a read that hangs; the slowest case takes seconds."""
@@ -26,7 +26,7 @@ NAMED = re.compile(
 def run(folder: Path, *cases: str) -> list[tuple[str, str]]:
     """(case, how it ended) of each line that the child printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.hostile", str(folder), *cases],
+        [sys.executable, "-m", "tests.storage.hostile_run", str(folder), *cases],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

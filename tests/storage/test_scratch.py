@@ -3,25 +3,132 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from txnlog.storage.scratch import LEFT_AFTER_S, remove_left, scratch_folder
+import pytest
+
+from txnlog.clock import VirtualClock
+from txnlog.cluster import Cluster
+from txnlog.housekeeping import Housekeeper
+from txnlog.storage import scratch
+from txnlog.storage.objects import ObjectStore
+from txnlog.storage.scratch import remove_left, scratch_folder
+
+HOLDER = """
+import sys, time
+from txnlog.storage import scratch
+scratch._SHARED_MEMORY = sys.argv[1]
+with scratch.scratch_folder(100) as folder:
+    print(folder, flush=True)
+    time.sleep(600)
+"""
 
 
-def test_folders_of_killed_processes_go_and_all_others_stay(tmp_path: Path) -> None:
-    old_s = time.time() - LEFT_AFTER_S - 60
-    for name in ("txnlog-checkpoint-old", "txnlog-checkpoint-young", "somebody-elses"):
-        (tmp_path / name / "_delta_log").mkdir(parents=True)
-        if name != "txnlog-checkpoint-young":
-            os.utime(tmp_path / name, (old_s, old_s))
-    remove_left(str(tmp_path))
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"txnlog-checkpoint-young", "somebody-elses"}
-    remove_left(str(tmp_path / "not there"))
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A /dev/shm of the test's own."""
+    folder = tmp_path / "shm"
+    folder.mkdir()
+    monkeypatch.setattr(scratch, "_SHARED_MEMORY", str(folder))
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(folder))
+    return folder
 
 
-def test_scratch_folder_is_there_for_its_time_only() -> None:
+@contextmanager
+def holder(memory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A living process with a scratch folder."""
+    command = [sys.executable, "-c", HOLDER, str(memory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+def make_old(folder: Path) -> None:
+    """As a wall clock that was set wrong, or a suspended machine, makes folders look."""
+    long_ago_s = time.time() - 10 * 86_400
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (long_ago_s, long_ago_s))
+
+
+def test_folder_of_a_living_process_stays_however_old_it_looks(memory: Path) -> None:
+    """Its checkpoint would fail, or worse, be made of half of its files. Nobody's clock counts."""
+    with holder(memory) as (process, folder):
+        (folder / "_delta_log").mkdir()
+        make_old(folder)
+        assert remove_left(str(memory)) == 0
+        assert (folder / "_delta_log").is_dir()
+        process.send_signal(signal.SIGSTOP)
+        assert remove_left(str(memory)) == 0
+        process.kill()
+        process.wait()
+        assert folder.is_dir(), "a killed process removes nothing"
+        assert remove_left(str(memory)) == 1
+        assert not folder.exists()
+
+
+def test_housekeeping_sweeps_folders_of_killed_processes(memory: Path, tmp_path: Path) -> None:
+    """A machine on which no process makes a checkpoint any more keeps them in memory."""
+    store = ObjectStore.from_url(str(tmp_path / "root"), clock=VirtualClock())
+    keeper = Housekeeper(Cluster.open(store, create=True, shards=1))
+    with holder(memory) as (process, killed), holder(memory) as (_, living):
+        process.kill()
+        process.wait()
+        keeper.run_once()
+        assert not killed.exists()
+        assert living.is_dir()
+
+
+def test_folder_without_a_lock_is_in_use_until_it_is_old(memory: Path) -> None:
+    """An older txnlog at work on this machine locks nothing."""
+    folder = memory / "txnlog-checkpoint-unlocked"
+    folder.mkdir()
+    assert remove_left(str(memory)) == 0
+    make_old(folder)
+    assert remove_left(str(memory)) == 1
+
+
+def test_folders_of_others_and_what_is_no_folder_stay(memory: Path) -> None:
+    """/dev/shm belongs to everybody."""
+    (memory / "elses").mkdir()
+    (memory / "txnlog-checkpoint-file").touch()
+    (memory / "txnlog-checkpoint-link").symlink_to(memory / "elses")
+    assert remove_left(str(memory)) == 0
+    assert len(list(memory.iterdir())) == 3
+    assert remove_left(str(memory / "not there")) == 0
+
+
+def test_sweep_between_making_and_locking_a_folder_costs_another_one(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wall clock that was set ahead makes a folder look left that is about to be locked."""
+    real, swept = scratch.tempfile.mkdtemp, []
+
+    def mkdtemp(**options: str) -> str:
+        folder = real(**options)
+        if len(swept) < 3:
+            make_old(Path(folder))
+            swept.append(remove_left(str(memory)))
+        return folder
+
+    monkeypatch.setattr(scratch.tempfile, "mkdtemp", mkdtemp)
+    with scratch_folder(100) as folder:
+        assert swept == [1, 1, 1]
+        assert remove_left(str(memory)) == 0
+        assert Path(folder).is_dir()
+    assert list(memory.iterdir()) == []
+
+
+def test_scratch_folder_is_there_for_its_time_only(memory: Path) -> None:
     with scratch_folder(100) as folder:
         assert Path(folder).is_dir()
     assert not Path(folder).exists()
+    assert list(memory.iterdir()) == []

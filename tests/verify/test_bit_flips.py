@@ -14,6 +14,7 @@ from tests.verify.roots import (
     commits,
     verified,
 )
+from txnlog.testing.counts import count
 
 FLIPS = 60
 
@@ -29,7 +30,9 @@ def test_any_flipped_bit_is_found(root: str, seed: int) -> None:
         flipped[at] ^= 1 << bit
         path.write_bytes(bytes(flipped))
         found = verified(root, topics=[ORDERS], deep=path.name.startswith("part-"))
+        count("damage planted", "bit flipped, for verify")
         assert len(found.findings), f"bit {bit} of byte {at} of {path}"
+        count("damage found", "bit flipped, by verify")
         path.write_bytes(data)
     assert not len(verified(root, topics=[ORDERS]).findings)
 

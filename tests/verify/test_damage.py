@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.verify.damage import DAMAGES, Damage
+from tests.verify.damage import DAMAGES
+from tests.verify.planting import Damage
 from tests.verify.roots import shown, verified
 from txnlog.protocol.verification.findings import KINDS, FindingKind, Severity
+from txnlog.testing.counts import count
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
@@ -19,6 +21,8 @@ def test_planted_damage_is_found_and_named(damage: Damage, root: str) -> None:
     assert any(
         place in text for hit in hits for text in (hit.file, hit.table, hit.subject, hit.what)
     ), f"{place} is not named:\n{shown(hits)}"
+    count("damage planted", f"{hits[0].kind.value}, for verify")
+    count("damage found", f"{hits[0].kind.value}, by verify")
     errors = any(KINDS[hit.kind].severity is Severity.ERROR for hit in hits)
     assert found.is_damaged >= errors
 

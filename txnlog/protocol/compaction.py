@@ -230,9 +230,7 @@ def prepare_compaction(
             return Obsolete(f"{batch.path} has been removed or compacted by another")
     if group.last_offset >= state.last_stable_offset(group.partition):
         return Obsolete("some of it is not decided")
-    # This process's clocks may have stood still, the time that vacuum wrote has not.
-    now_ms = max(now_ms, state.txns.vacuum_started_ms)
-    if now_ms - segment.staged_ms > state.txns.vacuum_age_ms // 2:
+    if max(now_ms, state.txns.vacuumed_ms) - segment.staged_ms > state.txns.vacuum_age_ms // 2:
         return Obsolete(f"{segment.path} was staged so long ago that vacuum may have taken it")
     header = _header_of(group, segment)
     if any(state.may_be_repeated(batch) for batch in group.inputs):

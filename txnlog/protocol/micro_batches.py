@@ -9,18 +9,27 @@ from msgspec.structs import replace
 from txnlog.errors import CheckpointError
 from txnlog.protocol.fencing import refuse_prepared
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.protocol.query_batches import check_remembered
+from txnlog.protocol.query_batches import check_remembered, may_be_forgotten
 from txnlog.protocol.transitions import Done, Transition, prepare_fence
 
 
 def is_of_query(row: TransactionMetadata, query_id: str) -> bool:
-    """Whether a query owns the row, or has a batch in it."""
-    return row.owner.query_id == query_id or query_id in row.owner.batches
+    """Whether a query owns the row, or has a batch in it, or may have had one that was dropped."""
+    owner = row.owner
+    is_known = owner.query_id == query_id or query_id in owner.batches
+    return is_known or may_be_forgotten(owner, query_id)
 
 
 def newest_row(rows: Iterable[TransactionMetadata], query_id: str) -> TransactionMetadata | None:
-    """The row that has the newest batch of a query; None when no row has one."""
-    having = [row for row in rows if query_id in row.owner.batches]
+    """The row that has the newest batch of a query; None when no row has one.
+
+    Raises CheckpointError when a row may have had one that was dropped.
+    """
+    known = list(rows)
+    having = [row for row in known if query_id in row.owner.batches]
+    if not having:
+        for row in known:
+            check_remembered(row, query_id)
     return max(having, key=lambda row: row.owner.batches[query_id].batch_id, default=None)
 
 
@@ -60,6 +69,8 @@ def prepare_forget_query(
     owner = row.owner
     last = owner.batches.get(query_id)
     is_owner = owner.query_id == query_id
+    if last is None and not is_owner:
+        return Done(row)
     if (last is not None and last.batch_id >= below) or not row.state.is_idle:
         return Done(row)
     if is_owner and owner.run_id not in owner.former_runs:

@@ -56,8 +56,7 @@ class TxnMemory:
     (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired`
     action takes with it what was last written before its version, a time, but no txnVersion; see
     txnlog.protocol.producer_expiry and app_transactions. `vacuum_age_ms` is the smallest that any
-    vacuum of this table has ever gone by, `vacuum_started_ms` when the newest one began, by the
-    store's clock.
+    vacuum of this table has ever gone by, `vacuumed_ms` the store's time of the newest one.
     """
 
     markers: AgedVersions[int] = field(default_factory=AgedVersions)
@@ -68,7 +67,7 @@ class TxnMemory:
     expiring_ms: int = -1
     announced_ms: int = -1
     vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
-    vacuum_started_ms: int = -1
+    vacuumed_ms: int = -1
 
     def set_txn(self, app_id: str, version: int, updated_ms: int | None) -> None:
         """Take in one action; those that are about something else change nothing."""
@@ -90,7 +89,7 @@ class TxnMemory:
             self.announced_ms = -1 if updated_ms is None else updated_ms
         elif app_id == VACUUM_AGE:
             self.vacuum_age_ms = version
-            self.vacuum_started_ms = -1 if updated_ms is None else updated_ms
+            self.vacuumed_ms = max(self.vacuumed_ms, -1 if updated_ms is None else updated_ms)
 
 
 def producer_key(app_id: str) -> int | tuple[int, int] | None:

@@ -12,6 +12,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from txnlog.errors import ConfigError
 
 VACUUM_AGE_MS_MIN = 3_600_000
@@ -30,6 +32,15 @@ _UNITS_MS = {
     "week": 604_800_000,
 }
 _INTERVAL = re.compile(rf"(?i:interval\s+)?(\d+)\s+({'|'.join(_UNITS_MS)})s?\s*\Z")
+
+EVEN_MS_MIN = 3_600_000
+"""How long clocks must have run alike: the shortest retention there may be."""
+UNEVEN_MS_MAX = 300_000
+"""What clocks may differ by, beside a thousandth of the time: they are slewed, and resolve seconds.
+
+Far below half of the shortest age, which commits of staged files keep from vacuum.
+"""
+UNEVEN_MS_EVER = 900_000
 
 NEVER_COMMITTED = "no commit names it"
 REMOVED = "removed"
@@ -52,6 +63,26 @@ class Doomed:
     reason: str
     age_ms: int
     size_bytes: int
+
+
+class ClockReading(msgspec.Struct, frozen=True):
+    """What the boot clock of a machine and the clock of a store showed at one moment."""
+
+    boot_ms: int
+    store_ms: int
+
+
+def has_run_evenly(since: ClockReading, now: ClockReading) -> bool | None:
+    """Whether ages by the store's clock may be believed: it has run as the boot clock did, for
+    EVEN_MS_MIN. None: it has not, and what was read before is of no use any more.
+
+    A boot clock that stood still, in a paused guest or a copy of one, looks like a step.
+    """
+    passed_ms = now.boot_ms - since.boot_ms
+    error_ms = abs(now.store_ms - since.store_ms - passed_ms)
+    if passed_ms < 0 or error_ms > min(UNEVEN_MS_EVER, UNEVEN_MS_MAX + passed_ms // 1_000):
+        return None
+    return passed_ms >= EVEN_MS_MIN
 
 
 def check_vacuum_age(age_ms: int) -> None:

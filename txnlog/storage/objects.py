@@ -390,6 +390,10 @@ class ObjectStore:
         """The store's time."""
         return self._store_clock.now_ms()
 
+    def forget_clock(self) -> None:
+        """Ask for the time at the next `now_ms`: what is known of it was found wrong."""
+        self._store_clock.forget()
+
     def probe(self, prefix: str) -> None:
         """Raise UnsupportedStoreError unless conditional puts work here (R69)."""
         check_conditional_puts(self, prefix)

@@ -52,13 +52,15 @@ def check_schema(read_at: ReadAt, size_bytes: int) -> None:
         fields, _ = _Thrift(footer).struct(0, until=2)
     except _ShortError:
         return
+    elements = fields.get(2)
     left: list[int] = []
-    for element in fields.get(2) or ():
+    for element in elements if isinstance(elements, list) else ():
         while left and left[-1] == 0:
             left.pop()
         if left:
             left[-1] -= 1
-        left.append(element.get(5) or 0 if isinstance(element, dict) else 0)
+        children = element.get(5) if isinstance(element, dict) else 0
+        left.append(children if isinstance(children, int) else 0)
         if len(left) > SCHEMA_DEPTH_MAX:
             raise ClaimError(f"its schema nests deeper than {SCHEMA_DEPTH_MAX} levels")
 
@@ -163,6 +165,8 @@ class _Thrift:
         raise _ShortError
 
     def _list(self, at: int, depth: int) -> tuple[Any, int]:
+        if depth > _NESTING_MAX:
+            raise _ShortError
         head = self._byte(at)
         at += 1
         count = head >> 4

@@ -1,7 +1,13 @@
-"""Folders for a moment's work, in memory where there is room; those of killed processes go, too."""
+"""Folders for a moment's work, in memory where there is room; those of killed processes go, too.
+
+A folder is in use while its owner holds a lock (flock) on a file beside it. The system releases
+that lock when the process ends, however it does, and it holds between containers that share
+/dev/shm, where process ids and times say nothing.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -12,7 +18,9 @@ from contextlib import contextmanager, suppress
 _SHARED_MEMORY = "/dev/shm"
 _SPARE_BYTES = 32 << 20
 _PREFIX = "txnlog-checkpoint-"
-LEFT_AFTER_S = 3_600
+_LOCK = "lock"
+_TRIES_MAX = 10
+UNLOCKED_LEFT_AFTER_S = 3_600
 
 _swept: set[str] = set()
 
@@ -24,20 +32,70 @@ def scratch_folder(size_bytes: int) -> Iterator[str]:
     if parent not in _swept:
         _swept.add(parent)
         remove_left(parent)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
+    folder, lock = _new_folder(parent)
+    try:
         yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
-def remove_left(parent: str) -> None:
+def remove_all_left() -> int:
+    """Remove what killed processes left on this machine; how many folders that were."""
+    parents = dict.fromkeys((_SHARED_MEMORY, tempfile.gettempdir()))
+    return sum(remove_left(parent) for parent in parents)
+
+
+def remove_left(parent: str) -> int:
     """Remove what killed processes left: in memory it would stay until the machine restarts."""
-    with suppress(OSError):
-        for entry in os.scandir(parent):
-            if entry.name.startswith(_PREFIX):
-                # Somebody else may be removing it, or it may be another user's.
+    removed = 0
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False):
+                # Another process may be removing it, or it may be another user's.
                 with suppress(OSError):
-                    modified_s = entry.stat(follow_symlinks=False).st_mtime
-                    if time.time() - modified_s > LEFT_AFTER_S:
-                        shutil.rmtree(entry.path, ignore_errors=True)
+                    removed += _remove_unused(entry.path)
+    return removed
+
+
+def _remove_unused(folder: str) -> bool:
+    """Remove a folder unless a living process holds its lock."""
+    try:
+        lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # Its maker is about to lock it, or is an older txnlog, which never does.
+        if time.time() - os.stat(folder).st_mtime > UNLOCKED_LEFT_AFTER_S:
+            shutil.rmtree(folder, ignore_errors=True)
+        return not os.path.exists(folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+        return not os.path.exists(folder)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+
+
+def _new_folder(parent: str) -> tuple[str, int]:
+    """A folder, and the descriptor that holds its lock."""
+    for _ in range(_TRIES_MAX):
+        folder = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+        with suppress(FileNotFoundError):
+            lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_at(lock, os.path.join(folder, _LOCK)):
+                return folder, lock
+            # A sweep met the folder before it was locked.
+            os.close(lock)
+    raise OSError(f"{parent}: a new folder was removed {_TRIES_MAX} times before it was used")
+
+
+def _is_at(file: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _parent(size_bytes: int) -> str | None:

@@ -52,6 +52,10 @@ class StoreClock:
             known = self._offset = self._ask()
         return self._clock.boot_ms() + known[0]
 
+    def forget(self) -> None:
+        """Ask again next time."""
+        self._offset = None
+
     def _ask(self) -> tuple[int, int]:
         """(store's time minus boot time, boot time), from an answer that did not take long.
 

@@ -93,6 +93,10 @@ class SkewedClock:
         self._base = base
         self.skew_ms = skew_ms
 
+    @property
+    def boot_id(self) -> str:
+        return self._base.boot_id
+
     def now_ms(self) -> int:
         return self._base.now_ms() + self.skew_ms
 

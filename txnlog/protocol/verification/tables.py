@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.group_metadata import Group, PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -18,7 +19,6 @@ from txnlog.protocol.verification.rows import RowFacts
 from txnlog.protocol.verification.topics import TopicFacts, Undecided
 
 STUCK_MS_DEFAULT = 3_600_000
-CLOCK_ERROR_MS = 60_000
 OFFSETS_TABLE = "__consumer_offsets"
 
 Decided = Mapping[tuple[int, str, str], tuple[int, int]]

@@ -80,6 +80,8 @@ class _PausedError(BaseException):
 
 
 class _Clock:
+    boot_id = "model"
+
     def __init__(self, start_ms: int) -> None:
         self.at_ms = start_ms
 
