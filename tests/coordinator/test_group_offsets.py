@@ -82,6 +82,8 @@ def test_transaction_that_was_prepared_since_a_reader_looked_is_not_aborted(numb
         with suppress(TxnLogError):
             held.append(holder.coordinator.prepare(row, batches, offsets=[consumed(0, 10)]))
 
+    reader.coordinator.describe("tx")
+    reader.groups.describe(GROUP)
     faults(reader).plan = FaultsAt({}, interlude=prepare, interlude_at=number)
     with suppress(UnstableOffsetCommitError):
         reader.groups.fetch(GROUP)
@@ -101,6 +103,8 @@ def test_patient_reader_lets_a_holder_commit() -> None:
     def commit() -> None:
         holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
 
+    reader.coordinator.describe("tx")
+    reader.groups.describe(GROUP)
     faults(reader).plan = FaultsAt({}, interlude=commit, interlude_at=9)
     assert reader.groups.fetch(GROUP, patience_ms=10_000) == {"input": {0: 10}}
 

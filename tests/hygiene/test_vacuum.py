@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,24 @@ def test_vacuum_leaves_what_manifests_name_however_old() -> None:
         assert visible(process(shared), name) == (True, True)
     assert vacuum(shared) == 0
     check_files(process(shared))
+
+
+def test_vacuum_that_meets_a_helper_at_any_call_leaves_what_that_publishes() -> None:
+    """No manifest names it any more, and it is live since the barrier: tables come last (R72)."""
+    for number in range(100):
+        shared = world(config=FOREVER)
+        row = prepared(shared)
+        for topic in ("orders", "stock"):
+            written(process(shared), topic, "mine")
+        shared.clock.advance_ms(30 * DAY_MS)
+        cleaner, helper = process(shared), process(shared)
+        plan = FaultsAt({}, interlude=partial(helper.coordinator.finish, row), interlude_at=number)
+        faults(cleaner).plan = plan
+        Vacuum(cleaner).run()
+        check_files(process(shared))
+        if plan.calls <= number:
+            break
+    assert 10 < number < 99
 
 
 def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None:

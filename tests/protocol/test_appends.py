@@ -15,6 +15,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     TxnLogError,
+    UnknownProducerIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -117,6 +118,8 @@ def test_files_left_of_a_forgotten_producer_do_not_say_what_it_wrote_last() -> N
     state.set_txn(sequence_app_id(7, 0), 2, 1_000)
     state.set_txn(EXPIRED_PRODUCERS, 2_000)
     assert (7, 0) in state.sequences
+    with pytest.raises(UnknownProducerIdError):
+        append(state, replace(staged("b"), staged_ms=2_001))
     later = replace(staged("b"), staged_ms=2_000 + CLOCK_ERROR_MS)
     assert isinstance(append(state, later), TopicCommit)
     assert state.high_watermark(0) == 4

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from spark_source.offsets import SourceOffset
 from spark_source.schema import spark_schema
 from spark_source.stream import open_reader, stream_reader
 from tests.spark_source.stream_steps import ALL, next_end, positions, reader_of, values
@@ -386,3 +387,14 @@ def test_empty_topic_and_empty_partitions_read_nothing(topics) -> None:
     assert reader.partitions({}, end) == []
     topics.append("t", 1, [b"a"])
     assert values(reader, end, next_end(reader, end)) == [b"a"]
+
+
+def test_group_added_to_an_idle_query_is_logged_with_its_positions(topics) -> None:
+    """The group has no offsets of this query yet; a replay would not know where it began (D19)."""
+    topics.create("t")
+    topics.append("t", 0, [b"old"])
+    end = next_end(reader_of(topics), {})
+    joined = next_end(reader_of(topics, **{"group.id": "g"}), end)
+    assert positions(joined) == positions(end)
+    found = SourceOffset.from_json(joined)
+    assert (found.group, found.start) == ("g", {"t": {0: 1}})

@@ -206,3 +206,18 @@ def test_delta_rs_reads_our_tombstones_and_we_read_its(root: str) -> None:
     assert tombstones(found) == {"gone": now_ms, "back": now_ms + 1}
     assert live(found) == {"live"}
     assert DeltaTable(f"{root}/{TABLE}").file_uris() == [f"{root}/{TABLE}/live"]
+
+
+def test_tombstones_behind_a_checkpoint_have_the_time_of_the_last_removal(root: str) -> None:
+    """Vacuum would take a file that a reader planned a moment ago (R20, R72)."""
+    store = ObjectStore.from_url(root)
+    log = created(store)
+    now_ms = store.now_ms()
+    commit(log, added("twice"), added("first"), added("untimed"))
+    checkpoint(store)
+    commit(log, removed("first", now_ms - 5), removed("twice", now_ms - 50_000))
+    commit(log, added("twice"))
+    commit(log, removed("twice", now_ms - 10), removed("untimed", None))
+    found = read_tombstones(store, TABLE, version=log.version)
+    assert found.pop("untimed") >= now_ms
+    assert found == {"first": now_ms - 5, "twice": now_ms - 10}
