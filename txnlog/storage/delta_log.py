@@ -200,7 +200,7 @@ class DeltaLog:
             self.store.sync(source)
             self._last_writer = False
             self._take([decode_commit(data, version=self.version + 1, source=source)])
-        self._catch_up()
+        self._catch_up(base)
 
     def invalidate(self) -> None:
         """Believe nothing any more: the next refresh opens the log again."""
@@ -234,10 +234,9 @@ class DeltaLog:
             return True
         return self._clock.boot_ms() - looked_ms > _LOOK_AGAIN_MS
 
-    def _catch_up(self) -> None:
-        """Far behind: list once, and get what is missing some at a time."""
+    def _catch_up(self, base: int) -> None:
+        """Far behind: list once, and get what is missing some at a time. `base` as in refresh."""
         sent_ms = self._clock.boot_ms()
-        base = self.version
         files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
         if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
@@ -249,7 +248,7 @@ class DeltaLog:
             # Clean-up took a listed commit: whatever we held is older than what it keeps.
             self._open()
             return
-        if not self._trusted() or not self.store.exists(commit_path(self.path, base)):
+        if not self._trusted() or not (base < 0 or self.store.exists(commit_path(self.path, base))):
             self._open()
             return
         if commits:
