@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.storage.number_log import OFF, TABLE, created, opened, write
 from txnlog.errors import CorruptLogError, LogGapError, TxnLogError
+from txnlog.storage import delta_log
 from txnlog.storage.actions import decode_commit, encode_commit
 from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import Conflict
@@ -93,8 +94,11 @@ def test_log_that_was_replaced_by_another_is_no_news_but_an_error(store: ObjectS
     found_by("a commit written again", error, commit_path(TABLE, 4))
 
 
-def test_warm_writer_never_fills_a_hole(store: ObjectStore) -> None:
+def test_warm_writer_never_fills_a_hole(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commits above the hole would follow one that they were not decided on (R62, R66)."""
+    monkeypatch.setattr(delta_log, "_LOCAL_LOOK_AGAIN_MS", -1)
     log = created(store, 3)
     other, _ = opened(store)
     for number in (4, 5):

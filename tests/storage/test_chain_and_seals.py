@@ -136,25 +136,6 @@ def test_hole_is_an_error_that_names_the_missing_commit(store: ObjectStore) -> N
         opened(store)
 
 
-def test_warm_writer_never_fills_a_hole(tmp_path: Path) -> None:
-    """Its commit would be acknowledged, and stand in the place of another."""
-    store = ObjectStore.from_url(str(tmp_path / "root"))
-    log = created(store, 2)
-    other, _ = opened(store)
-    assert write(other, 3) == Committed(3)
-    log.refresh()
-    assert write(log, 4) == Committed(4)
-    for number in (5, 6):
-        other.refresh()
-        write(other, number)
-    store.delete([commit_path(TABLE, 5)])
-    assert log.likely_current
-    assert not isinstance(write(log, 7), Committed)
-    assert not store.exists(commit_path(TABLE, 5))
-    with pytest.raises(LogGapError, match=f"{5:020}.json"):
-        log.refresh()
-
-
 def test_commit_of_another_log_is_an_error_that_names_it(store: ObjectStore) -> None:
     """A file copied between tables, or from a copy of the cluster."""
     created(store, 2)

@@ -56,6 +56,8 @@ def nesting_error(data: bytes, error: RecursionError) -> NestingError:
 
 def to_int64(text: str) -> int:
     """A whole number in decimal digits. Raises ValueError for any other, TypeError for no text."""
+    if len(text) < 19:
+        return int(text)
     if len(text) > 20:
         raise ValueError(f"{text[:40]!r}... is no 64-bit number")
     number = int(text)

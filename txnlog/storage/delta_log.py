@@ -60,6 +60,8 @@ _OPENS_MAX = 5
 _PUTS_MAX = 64
 _LOOK_AGAIN_MS = 10_000
 """How long what was seen of the slots around the head counts, where a look is a request."""
+_LOCAL_LOOK_AGAIN_MS = 1_000
+"""The same on a local disk, for the look behind the next slot: a hole was made by a hand."""
 
 _stamps = itertools.count(1)
 
@@ -218,21 +220,24 @@ class DeltaLog:
         Not if `base` is gone: then the slots after it may have been freed, and may hold strays.
         Nor if the slot after the next one is taken and the next one is not: a commit is missing.
         """
-        if base < 0 or not (sure or self._must_look()):
+        is_due = sure or self._must_look()
+        if base < 0 or not (is_due or self.store.is_local):
             return True
-        self._looked_ms = self._clock.boot_ms()
         if not self.store.exists(commit_path(self.path, base)):
             return False
+        if not is_due:
+            return True
+        self._looked_ms = self._clock.boot_ms()
         if not self.store.exists(commit_path(self.path, self.version + 2)):
             return True
         return self.store.exists(commit_path(self.path, self.version + 1))
 
     def _must_look(self) -> bool:
-        """On a local disk a look takes 3 microseconds."""
-        looked_ms = self._looked_ms
-        if looked_ms is None or self.store.is_local:
+        """Whether what was seen of the slots around the head is of too long ago."""
+        if self._looked_ms is None:
             return True
-        return self._clock.boot_ms() - looked_ms > _LOOK_AGAIN_MS
+        again_ms = _LOCAL_LOOK_AGAIN_MS if self.store.is_local else _LOOK_AGAIN_MS
+        return self._clock.boot_ms() - self._looked_ms > again_ms
 
     def _catch_up(self, base: int) -> None:
         """Far behind: list once, and get what is missing some at a time. `base` as in refresh."""

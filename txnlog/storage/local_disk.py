@@ -280,7 +280,10 @@ class LocalDisk:
             raise
 
     def _open_new(self, target: str) -> int:
-        file = self._open(target, _NEW)
+        try:
+            return self._open(target, _TEMPORARY)
+        except FileExistsError:
+            file = self._open(target, _NEW)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
             raise OSError(errno.EEXIST, "there is something else than a file", target)
