@@ -67,6 +67,8 @@ class Hygiene:
             marker_age_ms=max(MARKER_AGE_MS_MIN, vacuum_age_ms),
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
+        # Told once: the next round is as likely to wait.
+        self._waits_level = logging.INFO
         self._vacuum = Vacuum(
             cluster,
             age_ms=vacuum_age_ms,
@@ -104,7 +106,9 @@ class Hygiene:
     def _may_believe_ages(self) -> bool:
         if may_believe_ages(self._store):
             return True
-        logger.info(
+        level, self._waits_level = self._waits_level, logging.DEBUG
+        logger.log(
+            level,
             "No file of %s is deleted for its age yet: the clock of its store was set, or has been "
             "watched from this machine for less than an hour.",
             self._store.url,

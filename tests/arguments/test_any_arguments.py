@@ -44,6 +44,7 @@ from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.setting_table import SETTINGS
 from txnlog.testing.faults import SharedMemory
+from txnlog.verifying.report import VerifySettings
 
 Client = Producer | Consumer | AdminClient
 CLIENTS = (Producer, Consumer, AdminClient)
@@ -130,6 +131,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "cached": flag,
     "callback": callback,
     "duration_ms": mostly(-1, 0, 5),
+    "force": flag,
     "group_ids": several(junk.group_id),
     "group_metadata": junk.member,
     "headers": several(st.tuples(mostly("h"), mostly(b"v", "v", None))),
@@ -154,10 +156,20 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "partitions": junk.partitions,
     "positions": junk.partitions,
     "producer_ids": several(mostly(0, 1)),
+    "progress": callback,
     "reason": mostly("because"),
     "requests": several(request),
     "require_stable": flag,
     "resources": several(resource),
+    "settings": or_odd(
+        st.builds(
+            VerifySettings,
+            topics=st.none() | several(mostly("orders")),
+            since_ms=mostly(None, 0),
+            deep=flag,
+            stuck_ms=mostly(0, 5),
+        )
+    ),
     "state": mostly(None, "1:1"),
     "states": several(mostly(*TransactionState, *ConsumerGroupState)),
     "table": table,

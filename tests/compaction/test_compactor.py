@@ -65,7 +65,7 @@ def test_housekeeper_compacts_while_records_come() -> None:
 
 def test_housekeeper_lets_other_duties_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog of a day must not keep dead transactions waiting."""
-    shared = world(config={**FOREVER, "segment.bytes": "4000"})
+    shared = world(config={**FOREVER, "segment.bytes": "4070"})
     fill(process(shared), 20)
     monkeypatch.setattr(compactor, "STEP_MS", 0)
     keeper = Housekeeper(process(shared), HousekeepingSettings(abort_interval_ms=10))

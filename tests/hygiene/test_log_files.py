@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.coordinator.processes import (
@@ -37,6 +38,8 @@ from txnlog.hygiene import EXPIRED_LOG_FILE, Hygiene
 from txnlog.lease import LeaseHolder
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
+from txnlog.protocol.vacuum import ClockReading
+from txnlog.storage import clock_watch
 from txnlog.storage.delta_log import LogSettings
 from txnlog.storage.local_disk import LocalDisk
 from txnlog.storage.log_files import checkpoint_path
@@ -197,9 +200,9 @@ def test_newest_checkpoint_that_is_damaged_keeps_what_it_replaces(
         dying.clean_logs()
     assert log_names(cluster, "orders") == before
     assert len(log_names(cluster, "stock")) == 2
-    with caplog.at_level("WARNING", "txnlog"):
+    with caplog.at_level("ERROR", "txnlog"), pytest.raises(CorruptLogError, match=path):
         hygiene(shared, settings=PLAIN).clean_logs()
-    assert "leaves orders alone" in caplog.text
+    assert "A damaged checkpoint is passed over" in caplog.text
     assert log_names(cluster, "orders") == before
     cluster.store.put(path, good)
     hygiene(shared, settings=PLAIN).clean_logs()
@@ -263,7 +266,7 @@ def test_log_retention_of_less_than_an_hour_is_refused() -> None:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Cluster:
-    """A cluster on disk with a topic, some transactions, and the files of both made a week old."""
+    """A cluster on disk with a topic and some transactions, its clock watched for two hours."""
     cluster = Cluster.open(str(tmp_path / "root"), create=True, shards=2, settings=PLAIN)
     cluster.create_topic("orders", partitions=2, config=FOREVER)
     config = {"txnlog.root": str(tmp_path / "root"), "transactional.id": "tx"}
@@ -272,6 +275,9 @@ def local(tmp_path: Path) -> Cluster:
         for number in range(15):
             with producer.transaction():
                 producer.produce("orders", f"v{number}".encode(), partition=number % 2)
+    store = cluster.store
+    since = ClockReading(store.clock.boot_ms() - 2 * HOUR_MS, store.now_ms() - 2 * HOUR_MS)
+    store.put(f"{clock_watch.FOLDER}/{store.clock.boot_id}", msgspec.json.encode(since))
     return cluster
 
 

@@ -320,7 +320,7 @@ def test_failing_store_fails_the_task(cluster: Cluster, monkeypatch: pytest.Monk
     def refuse(path: str, data: object) -> None:
         raise StorageError("no space")
 
-    monkeypatch.setattr(cluster.store, "put", refuse)
+    monkeypatch.setattr(cluster.store, "put_new", refuse)
     with pytest.raises(StorageError, match="no space"):
         stage(cluster, [batch(key=[f"{i}" for i in range(50)], value=["v"] * 50)])
 

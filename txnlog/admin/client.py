@@ -51,7 +51,13 @@ from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.storage.objects import ObjectStore
-from txnlog.verifying.report import Progress, Verification, VerifySettings, no_progress
+from txnlog.verifying.report import (
+    Progress,
+    Verification,
+    VerifySettings,
+    checked_settings,
+    no_progress,
+)
 from txnlog.verifying.verifier import verify
 
 K = TypeVar("K", bound=Hashable)
@@ -369,6 +375,8 @@ class AdminClient:
 
         Errors: ConfigError when there is no cluster, StorageError, UnknownTopicOrPartitionError.
         """
+        wanted = checked_settings(settings)
+        report = arguments.function("progress", progress) or no_progress
 
         def check() -> Verification:
             if self._cluster is not None:
@@ -376,7 +384,7 @@ class AdminClient:
             else:
                 # Opening the cluster fails where it is damaged.
                 store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
-            return verify(store, settings, progress=progress or no_progress)
+            return verify(store, wanted, progress=report)
 
         return _one(check)
 

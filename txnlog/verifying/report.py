@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from txnlog import arguments
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import Finding, Findings, Severity
 
@@ -27,6 +28,20 @@ class VerifySettings:
     since_ms: int | None = None
     deep: bool = False
     stuck_ms: int = across.STUCK_MS_DEFAULT
+
+
+def checked_settings(given: object) -> VerifySettings:
+    """A copy with plain values, the defaults for None. Raises TypeError, ConfigError."""
+    found: VerifySettings = arguments.one_of("settings", given or VerifySettings(), VerifySettings)
+    since_ms = found.since_ms
+    return VerifySettings(
+        topics=None
+        if found.topics is None
+        else arguments.each("topics", found.topics, arguments.topic),
+        since_ms=None if since_ms is None else arguments.integer("since_ms", since_ms, least=0),
+        deep=arguments.flag("deep", found.deep),
+        stuck_ms=arguments.integer("stuck_ms", found.stuck_ms, least=0),
+    )
 
 
 @dataclass(slots=True)
