@@ -38,7 +38,7 @@ def test_chain_is_told_from_the_last_error_to_the_first() -> None:
         "Caused by PermissionError: read-only file system",
     ]
     assert told.topic == "o"
-    assert told.fatal
+    assert not told.retriable
 
 
 def test_told_error_stands_alone() -> None:

@@ -94,6 +94,8 @@ def test_other_exceptions_pass() -> None:
 def broken(shared: SharedMemory) -> Cluster:
     """A process to which no topic can be read."""
     cluster = Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
+    # Its clock has been watched for long enough to believe ages.
+    shared.clock.advance_ms(2 * 3_600_000)
     store = cluster.store
     store.plan = lambda verb, path: (  # type: ignore[attr-defined]
         Fault.FAIL_BEFORE if verb in ("get", "list") and path.startswith(TOPICS) else Fault.NONE
