@@ -17,6 +17,7 @@ from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, va
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.storage.readings import Reading
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
@@ -89,8 +90,8 @@ def helper_that_slept(shared: SharedMemory, made: Producer, how: str) -> Late:
     end(made, how)
     store.plan = lambda verb, path: Fault.NONE
     helper = process(shared)
-    read_ms = helper.store.clock.boot_ms()
-    return lambda: [helper.coordinator.finish(row, read_ms=read_ms) for row in found]
+    reading = Reading.begin(helper.store.clock)
+    return lambda: [helper.coordinator.finish(row, reading=reading) for row in found]
 
 
 def time_out_that_slept(shared: SharedMemory, made: Producer, how: str) -> Late:
