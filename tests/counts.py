@@ -116,6 +116,8 @@ def with_tables(page: str, figures: dict[str, dict[str, Any]]) -> str:
 
 def tables(figures: dict[str, dict[str, Any]]) -> str:
     """A table of sums by run, and below it one of the kinds of each group."""
+    if not figures:
+        return "No run has been recorded yet.\n"
     runs = [run for run in RUNS if run in figures]
     head = ["what", *(f"`{RUNS[run]}`" for run in runs)]
     sums = [["tests", *(number(figures[run].get("tests", 0)) for run in runs)]]

@@ -72,6 +72,18 @@ odd = st.one_of(
 )
 
 
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except Exception:
+        return False
+    return True
+
+
+odd_key = odd.filter(_is_hashable)
+"""What can be a key of a dictionary, and should not be one."""
+
+
 class Turn:
     """Which leaf of a call's arguments is odd: one at most, so that calls get past other checks."""
 

@@ -92,7 +92,11 @@ table = mostly(
     pa.table({"value": pa.array([], pa.binary())}),
 )
 config = or_odd(
-    st.dictionaries(mostly("retention.ms", "segment.bytes"), mostly("1", 5, None), max_size=2)
+    st.dictionaries(
+        or_odd(st.sampled_from(("retention.ms", "segment.bytes")), junk.odd_key),
+        mostly("1", 5, None),
+        max_size=2,
+    )
 )
 new_topic = or_odd(
     st.builds(NewTopic, mostly("new", "newer"), mostly(1, 2, -1, np.int64(2)), mostly(-1), config)
@@ -247,6 +251,9 @@ class World:
 
     def _new(self, name: str) -> Client:
         cluster = process(self.shared, clock=self.clock)
+        for topic in ("orders", "stock"):
+            # A call before may have deleted it.
+            cluster.create_topic(topic, partitions=2, exist_ok=True)
         root = {"txnlog.root": "memory://"}
         if name == "admin":
             return AdminClient(root, cluster=cluster)
