@@ -43,8 +43,10 @@ bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka
 	@$(PY) -m benchmarks.peers $(ARGS)
 
-soak: java $(VENV)/.jars ## minutes of random histories, each with its seed
-	@$(PY) -m pytest -m "not ways" --hypothesis-profile=soak $(ARGS)
+# Properties are tested by `make test`, too, with fewer examples.
+soak: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
+soak: java $(VENV)/.jars ## the long proofs: about an hour of random histories, kills and searches
+	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis) and not ways" --hypothesis-profile=soak $(ARGS)
 
 mutants: java $(VENV)/.jars ## one-line changes of the code: each must make its tests fail
 	@$(PY) -m tests.mutants $(ARGS)

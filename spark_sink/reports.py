@@ -110,6 +110,6 @@ def _offsets(logged: Any) -> Mapping[str, Any]:
     if isinstance(logged, str):
         try:
             logged = json.loads(logged)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return logged if isinstance(logged, Mapping) else {}

@@ -168,7 +168,7 @@ def _parse_numbers(
 def _json_object(option: str, value: str, example: str) -> dict[str, Any]:
     try:
         parsed = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"Option {option} is not JSON ({error}): {value[:200]!r}. It takes {example}.",
             option=option,

@@ -45,8 +45,8 @@ settings.register_profile(
 settings.register_profile(
     "soak",
     settings.get_profile("txnlog"),
-    max_examples=2_000,
-    stateful_step_count=100,
+    max_examples=500,
+    stateful_step_count=50,
     derandomize=False,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )

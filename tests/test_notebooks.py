@@ -25,6 +25,8 @@ PROJECT = Path(__file__).parent.parent
 FOLDER = PROJECT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 CELL_S_MAX = 1_200
+# Starts Spark four times: minutes.
+LONG = "crash_recovery"
 
 # What the test run, or `make`, has set for its own Spark: a notebook gets by without it.
 OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "SPARK_HOME",
@@ -58,7 +60,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name == LONG else ()) for name in NAMES]
+)
 def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
     """A notebook that no longer runs is worse than none: users start there."""
     before = set(FOLDER.iterdir())

@@ -58,7 +58,6 @@ class VirtualClock:
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
         self._boot_ms = 1_000_000
-        self._is_frozen = False
         self._boot_id = uuid.uuid4().hex
 
     @property
@@ -74,17 +73,7 @@ class VirtualClock:
     def sleep_ms(self, duration_ms: float) -> None:
         self.advance_ms(max(1, int(duration_ms)))
 
-    def freeze(self) -> None:
-        """Stand still: the guest is paused by its hypervisor, and no clock of it moves."""
-        self._is_frozen = True
-
-    def thaw(self) -> None:
-        """Go on from where the clock stood."""
-        self._is_frozen = False
-
     def advance_ms(self, duration_ms: int) -> None:
-        if self._is_frozen:
-            return
         self._now_ms += duration_ms
         self._boot_ms += duration_ms
 

@@ -282,6 +282,28 @@ def test_vacuum_and_a_put_that_lands_late(late: str) -> None:
     check_files(process(shared))
 
 
+@pytest.mark.parametrize("table", ["__transaction_state", "__consumer_offsets"])
+def test_vacuum_and_the_commit_of_a_row_that_lands_late(table: str) -> None:
+    """It names a file that was written when it was sent: the barrier is in its slot (R72)."""
+    shared = world(config=FOREVER)
+    writer = process(shared)
+    writer.groups.start("g")
+    faults(writer).plan = lambda verb, path: (
+        Fault.LAND_LATE
+        if verb == "put" and path.startswith(table) and path.endswith(".json")
+        else Fault.NONE
+    )
+    if table == "__transaction_state":
+        outcome = outcome_of(lambda: owned(writer, "a"))
+    else:
+        outcome = outcome_of(lambda: writer.groups.start("new"))
+    assert outcome == "CommitStateUnknownError"
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) >= 1
+    assert shared.land_late() == []
+    check_files(process(shared))
+
+
 def test_two_vacuums_at_once_take_the_same() -> None:
     """Every step of one between any two of the other."""
     for number in range(0, 40, 3):

@@ -59,10 +59,10 @@ class TestClients(Clients.TestCase):
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(20))
 def test_clients_for_long(part: int) -> None:
-    """10,000 new histories. In parts: a test of five minutes counts as one that hangs."""
+    """4,000 new histories. In parts: a test of five minutes counts as one that hangs."""
     run_state_machine_as_test(
         Clients,
-        settings=settings(max_examples=500, stateful_step_count=STEPS, derandomize=False),
+        settings=settings(max_examples=200, stateful_step_count=STEPS, derandomize=False),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from txnlog.storage import delta_log
 from txnlog.testing.models.version_slots import (
+    BLIND_DENIAL,
     BLIND_PUT,
     BLIND_RETRY,
     NEVER_DISTRUST,
@@ -31,12 +32,14 @@ def test_reader_among_clean_up_hands_out_the_log_as_it_is() -> None:
     assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
 
 
+@pytest.mark.soak
 def test_reader_far_behind_catches_up_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing that grew old while its files were read is believed (R70)."""
     monkeypatch.setattr(delta_log, "_TAIL_BEFORE_LISTING", 1)
     assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
 
 
+@pytest.mark.soak
 def test_clean_up_that_is_stopped_anywhere_leaves_no_hole() -> None:
     """A cleaner deletes, file by file, by a listing of long ago (R66, R70)."""
     assert_holds(VersionSlots("cK", commits=2, ticks=3), states_min=2_000)
@@ -66,6 +69,21 @@ def test_search_finds_the_commit_of_a_paused_guest_into_a_freed_slot() -> None:
     assert_breaks(model, "acknowledged, and not in the log")
 
 
+@pytest.mark.soak
+def test_search_finds_the_denial_by_a_stray_of_the_same_guest() -> None:
+    """Ours landed, its reply was lost, and the slot was freed and taken again (R63, R70)."""
+    model = VersionSlots(
+        "WVck",
+        commits=1,
+        ticks=3,
+        rounds=1,
+        lost_replies=True,
+        frozen=True,
+        broken=frozenset({BLIND_DENIAL}),
+    )
+    assert_breaks(model, "W is denied, and in the log")
+
+
 def test_search_finds_the_second_commit_of_a_blind_retry() -> None:
     """A retry that does not look for its own effect writes it twice (R63)."""
     model = VersionSlots("W", commits=1, lost_replies=True, broken=frozenset({BLIND_RETRY}))
@@ -83,6 +101,14 @@ def test_search_finds_the_second_commit_of_a_blind_retry() -> None:
         {"actors": "WCk", "commits": 1, "ticks": 2},
         {"actors": "WRck", "commits": 1, "ticks": 2, "rounds": 2},
         {"actors": "WRck", "commits": 1, "ticks": 3, "rounds": 2, "frozen": True},
+        {
+            "actors": "WVck",
+            "commits": 1,
+            "ticks": 3,
+            "rounds": 1,
+            "lost_replies": True,
+            "frozen": True,
+        },
     ],
     ids=str,
 )

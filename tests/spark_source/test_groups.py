@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.spark_source.stream_steps import next_end, reader_of, values
+from txnlog.errors import IllegalGenerationError
 
 
 def test_group_offsets_are_read_after_the_bump(topics, monkeypatch) -> None:
@@ -22,6 +23,25 @@ def test_group_offsets_are_read_after_the_bump(topics, monkeypatch) -> None:
     monkeypatch.setattr(type(groups), "start", old_driver_first)
     reader = reader_of(topics, group_id="g", startingOffsets="committed")
     assert values(reader, {}, next_end(reader, {})) == [b"c"]
+
+
+def test_query_that_was_overtaken_before_it_read_the_offsets_says_so(topics, monkeypatch) -> None:
+    """Two drivers start at once: one of them is the group's, the other must not read (R59)."""
+    topics.create("t")
+    topics.append("t", 0, [b"a"])
+    topics.commit_offsets("g", {"t": {0: 1}})
+    groups = type(topics.cluster.groups)
+    start = groups.start
+
+    def other_driver_next(self, group_id: str) -> int:
+        generation = start(self, group_id)
+        start(self, group_id)
+        return generation
+
+    monkeypatch.setattr(groups, "start", other_driver_next)
+    reader = reader_of(topics, group_id="g", startingOffsets="committed")
+    with pytest.raises(IllegalGenerationError, match="'g'"):
+        next_end(reader, {})
 
 
 @pytest.mark.parametrize("before", [{}, {"group_id": "old"}])

@@ -81,6 +81,7 @@ def test_starting_timestamps_per_partition_and_their_rank(days) -> None:
         ),
         ('{"t":[1,2]}', "startingOffsetsByTimestamp: topic t needs a number per partition"),
         ("yesterday", "startingOffsetsByTimestamp is not JSON"),
+        pytest.param("[" * 100_000, "startingOffsetsByTimestamp is not JSON", id="deep"),
     ],
 )
 def test_starting_timestamps_that_cannot_be_name_option_and_topic(days, value, message) -> None:

@@ -9,7 +9,7 @@ from txnlog.clock import VirtualClock
 from txnlog.storage.checkpoints import clean_up, create_checkpoint
 from txnlog.storage.delta_log import PROTOCOL, Committed, DeltaLog, Unknown
 from txnlog.storage.log_files import commit_path
-from txnlog.testing.faults import FaultsAt, FaultyStore, PausedClock, SharedMemory
+from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, PausedClock, SharedMemory
 
 
 def aged(shared: SharedMemory, log: DeltaLog, *, commits: int = 4) -> None:
@@ -197,6 +197,53 @@ def test_commit_into_a_slot_freed_by_a_stepped_wall_clock_is_never_believed() ->
     assert isinstance(write(slow, 5), Unknown)
     slow.refresh()
     assert (slow.version, "5" in seen.numbers) == (writer.version, False)
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_reply_lost_before_a_long_sleep_is_in_doubt_beside_the_stray_of_another(
+    is_paused: bool,
+) -> None:
+    """Our commit was in the slot, and was read; what is found there now says nothing (R63, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock = PausedClock(shared.clock)
+    other, _ = opened(shared.open(clock=clock))
+    store = shared.open(clock=clock) if is_paused else shared.open()
+    sleeper, _ = opened(store)
+
+    def meanwhile() -> None:
+        with clock.paused():
+            writer.refresh()
+            aged(shared, writer)
+        assert isinstance(write(other, 6), Unknown)
+
+    store.plan = FaultsAt({0: Fault.LOSE_REPLY}, interlude=meanwhile, interlude_at=1)
+    assert isinstance(write(sleeper, 5), Unknown)
+    assert store.calls[-1][0] != "put"
+
+
+@pytest.mark.parametrize("call", [32, 33, 34, 35])
+def test_reader_far_behind_in_a_paused_guest_does_not_read_a_stray(call: int) -> None:
+    """It reads more than it tails in one go when clean-up frees all of that (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    other, _ = opened(shared.open(clock=clock))
+    reader, seen = opened(store)
+    for number in range(3, 37):
+        write(writer, number)
+        if number == 34:
+            other.refresh()
+
+    def meanwhile() -> None:
+        with clock.paused():
+            aged(shared, writer, commits=0)
+        assert isinstance(write(other, 5_000), Unknown)
+
+    store.plan = FaultsAt({}, interlude=meanwhile, interlude_at=call)
+    reader.refresh()
+    assert store.plan.calls > call
+    assert (reader.version, "5000" in seen.numbers) == (writer.version, False)
 
 
 # --- Clocks that go on ----------------------------------------------------------------------------

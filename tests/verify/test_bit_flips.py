@@ -17,7 +17,7 @@ from tests.verify.roots import (
 from txnlog.storage.seals import MAGIC
 from txnlog.testing.counts import count
 
-FLIPS = 60
+FLIPS = 40
 
 
 def test_any_flipped_bit_is_found(root: str, seed: int) -> None:

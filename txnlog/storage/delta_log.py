@@ -461,7 +461,7 @@ class DeltaLog:
             self._looked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
-        if landed is None or not self._trusted() or (landed and not self._follows(version)):
+        if landed is None or not self._trusted() or not self._follows(version):
             self.invalidate()
             return Unknown(info.write_id)
         if not landed:
@@ -495,9 +495,10 @@ class DeltaLog:
             ) from error
 
     def _follows(self, version: int) -> bool:
-        """Whether a commit of ours that landed belongs to the log, and not into a freed slot.
+        """Whether the slot of this version, and what was found in it, still belongs to the log.
 
-        This process may have stood still, with all its clocks, between the refresh and the put.
+        This process may have been paused, with all its clocks, since the refresh: then a commit of
+        ours may be in a freed slot, or another's stray in the slot that ours was read from.
         """
         try:
             if version > 0:

@@ -121,6 +121,10 @@ class PausedClock:
         """So much of the time that passed on `base` was a pause."""
         self._missed_ms += duration_ms
 
+    @property
+    def boot_id(self) -> str:
+        return self._base.boot_id
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """What passes inside is missed."""

@@ -1,10 +1,10 @@
 """Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
-W writes one commit once, whatever happens, and says when it knows that it landed. R tails and
-hands out what it has read. O is everybody else: it commits at the true head. C checkpoints and K
-cleans up, both with the code of txnlog.storage.checkpoints, K deleting file by file. Any of them
-may be stopped for any time at any point. One tick is how long things are believed; clean-up keeps
-log files for two.
+W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
+a second writer like it. R tails and hands out what it has read. O is everybody else: it commits at
+the true head. C checkpoints and K cleans up, both with the code of txnlog.storage.checkpoints, K
+deleting file by file. Any of them may be stopped for any time at any point. One tick is how long
+things are believed; clean-up keeps log files for two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from txnlog.storage.actions import Commit, Txn
 from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, LogSettings
 from txnlog.testing.models.replay import (
     CREATED,
     LOST,
@@ -36,6 +36,7 @@ NEVER_DISTRUST = "what is found at a slot is believed however late"
 BLIND_PUT = "what landed at a slot is believed without a look at the slot before"
 BLIND_READ = "what was found at a slot is believed without a look at the slot before"
 BLIND_RETRY = "after a lost reply the commit is made again without a look"
+BLIND_DENIAL = "another's commit in the slot is believed without a look at the slot before"
 
 File = tuple[str, int, "Content | int", int]
 """(kind, version, what, tick of its writing)."""
@@ -79,11 +80,11 @@ class Tailed:
 
 
 class VersionSlots:
-    """The model; `actors` is a string of the letters W, R, C, K.
+    """The model; `actors` is a string of the letters W, V, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
-    clock runs; `rounds`: how often W tries and R looks. `frozen`: to W and R no time passes, as in
-    a guest that its hypervisor pauses.
+    clock runs; `rounds`: how often W tries and R looks. `frozen`: to W, V and R no time passes, as
+    in a guest that its hypervisor pauses.
     """
 
     def __init__(
@@ -107,7 +108,8 @@ class VersionSlots:
         self._broken = broken
         self._rounds = rounds
         one_round: dict[str, Round] = {
-            "W": self._write,
+            "W": lambda store, memory: self._write("W", store, memory),
+            "V": lambda store, memory: self._write("V", store, memory),
             "R": self._read,
             "C": lambda store, _: _checkpoint(store, trust_ms),
             "K": lambda store, _: _clean(store),
@@ -121,15 +123,18 @@ class VersionSlots:
 
     # -- one round of each -------------------------------------------------------------------------
 
-    def _write(self, store: ReplayStore, memory: Hashable) -> Hashable:
+    def _write(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
         log, view = self._opened(store, memory)
         log.refresh()
-        if "W" in view.ids and BLIND_RETRY not in self._broken:
-            store.show("W landed")
+        if name in view.ids and BLIND_RETRY not in self._broken:
+            store.show("landed")
             return None
-        if isinstance(log.commit([Txn("W", 0)], operation="WRITE"), Committed):
-            store.show("W landed")
+        outcome = log.commit([Txn(name, 0)], operation="WRITE")
+        if isinstance(outcome, Committed):
+            store.show("landed")
             return None
+        if isinstance(outcome, Conflict):
+            store.show("denied")
         return self._kept(log, view, memory)
 
     def _read(self, store: ReplayStore, memory: Hashable) -> Hashable:
@@ -147,6 +152,8 @@ class VersionSlots:
             view.ids = list(memory[3])
         if BLIND_PUT in self._broken:
             log._follows = lambda version: True  # type: ignore[method-assign]
+        if BLIND_DENIAL in self._broken:
+            _believe_denials(log)
         if BLIND_READ in self._broken:
             log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
         return log, view
@@ -231,7 +238,7 @@ class VersionSlots:
 
     def _time_ms(self, state: State, number: int) -> int:
         """What the process's clocks say."""
-        is_frozen = self._frozen and self.actors[number] in "WR"
+        is_frozen = self._frozen and self.actors[number] in "WVR"
         return 0 if is_frozen else state.now * TICK_MS
 
     def _at_once(self, state: State, number: int) -> State:
@@ -296,8 +303,9 @@ class VersionSlots:
 
     def unsafe(self, before: State, after: State) -> str | None:
         ids = [name for content in after.history for name in content.ids]
-        if ids.count("W") > 1:
-            return "W is in the log twice"
+        for name in "WV":
+            if ids.count(name) > 1:
+                return f"{name} is in the log twice"
         if any(content.author == "hole" for content in after.history):
             return "a commit was written beyond the head"
         for kind, version, what, _ in after.files:
@@ -316,16 +324,32 @@ class VersionSlots:
 
 def _contradiction(actor: str, shown: object, history: tuple[Content, ...]) -> str | None:
     """What a process says against what is."""
-    if shown == "W landed" and not any("W" in content.ids for content in history):
-        return "W is acknowledged, and not in the log"
+    is_there = any(actor in content.ids for content in history)
+    if shown == "landed" and not is_there:
+        return f"{actor} is acknowledged, and not in the log"
+    if shown == "denied" and is_there:
+        return f"{actor} is denied, and in the log"
     if isinstance(shown, tuple) and shown[0] == "read":
         _, version, ids = shown
         truth = [name for content in history[: version + 1] for name in content.ids]
         if sorted(ids) != sorted(truth):
             return f"R hands out {ids} as version {version}, the log says {truth}"
-    if isinstance(shown, tuple) and shown[0] == "error" and actor in "WR":
+    if isinstance(shown, tuple) and shown[0] == "error" and actor in "WVR":
         return f"{actor} fails: {shown[1]}"
     return None
+
+
+def _believe_denials(log: DeltaLog) -> None:
+    """The look at the slot before is for commits of its own only."""
+    settle = log._put_until_settled
+
+    def settle_and_believe(path: str, data: bytes, write_id: str) -> bool | None:
+        landed = settle(path, data, write_id)
+        if landed is False:
+            log._follows = lambda version: True  # type: ignore[method-assign]
+        return landed
+
+    log._put_until_settled = settle_and_believe  # type: ignore[method-assign]
 
 
 def _checkpoint(store: ReplayStore, trust_ms: int) -> None:
