@@ -16,7 +16,7 @@ from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.checkpoints import wait_for_background
+from txnlog.storage.delta.checkpointer import wait_for_background
 
 PARTITIONS = 4
 RECORDS = 100

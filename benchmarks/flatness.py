@@ -28,12 +28,12 @@ from benchmarks.scale import Scale
 from benchmarks.session import bench_session, triggers_ms
 from benchmarks.transactions import PARTITIONS, small_records, stage
 from txnlog.cluster import Cluster
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol import vacuum
 from txnlog.protocol.metadata import Owner, TransactionMetadata
-from txnlog.storage.checkpoints import wait_for_background
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.checkpointer import wait_for_background
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from unittest.mock import patch
 from benchmarks.figures import Figure, at_most, reported
 from benchmarks.scale import Scale
 from benchmarks.transactions import TURNS, Writer
-from txnlog.storage import actions, delta_log
-from txnlog.storage.actions import Action, Commit, CommitInfo, encode_commit
-from txnlog.storage.checkpoints import wait_for_background
-from txnlog.storage.delta_log import DeltaLog
+from txnlog.storage.delta import actions, delta_log
+from txnlog.storage.delta.actions import Action, Commit, CommitInfo, encode_commit
+from txnlog.storage.delta.checkpointer import wait_for_background
+from txnlog.storage.delta.delta_log import DeltaLog
 
 WINDOW_MAX = 100
 

@@ -21,12 +21,13 @@ from benchmarks.scale import Scale
 from spark_source.schema import SPARK_COLUMNS
 from spark_source.stream import open_reader
 from txnlog.cluster import Cluster
-from txnlog.compaction import commit_segment, settings_of
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.compaction import commit_segment, settings_of
+from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.protocol.compaction import CompactionGroup, Segment, plan
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.checkpoints import create_checkpoint, wait_for_background
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.checkpointer import wait_for_background
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.tables.topic_log import TopicLog
 
 TOPIC = "long"
 BATCHES_PER_TRANSACTION = 1_000

@@ -15,8 +15,9 @@ from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch
-from txnlog.storage.checkpoints import create_checkpoint, wait_for_background
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.checkpointer import wait_for_background
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.tables.topic_log import TopicLog
 
 PROJECT = Path(__file__).resolve().parent.parent
 TOPIC = "long"

@@ -13,10 +13,10 @@ from benchmarks.folders import new_folder
 from benchmarks.scale import Scale
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner, StagedBatch
-from txnlog.storage.batch_writer import new_batch_name, write_batch_file
-from txnlog.storage.checkpoints import wait_for_background
-from txnlog.storage.records import RECORD_SCHEMA
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import new_batch_name, write_batch_file
+from txnlog.storage.delta.checkpointer import wait_for_background
+from txnlog.storage.tables.topic_log import TopicLog
 
 PARTITIONS = 4
 RECORDS = 10

@@ -20,9 +20,9 @@ from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.protocol.batches import COMMITTED, BatchHeader, encode_stats
 from txnlog.protocol.topics import TopicCommit, marker_app_id
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.topic_log import TopicLog
 
 TOPIC = "long"
 PARTITIONS = 4

@@ -18,7 +18,7 @@ from txnlog.errors import (
     UnsupportedStoreError,
 )
 from txnlog.protocol.decoding import INT64_MAX, decode
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store.objects import ObjectStore
 
 __all__ = ["Checkpoint"]
 

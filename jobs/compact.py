@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from txnlog.causes import line_of_cause
 from txnlog.cluster import Cluster
-from txnlog.compaction_run import CompactionRun, Results
-from txnlog.compaction_tasks import (
+from txnlog.connector.causes import line_of_cause
+from txnlog.errors import StorageError, TxnLogError
+from txnlog.housekeeping.compaction_run import CompactionRun, Results
+from txnlog.housekeeping.compaction_tasks import (
     POSITIONS,
     RESULTS,
     Part,
@@ -43,9 +44,8 @@ from txnlog.compaction_tasks import (
     rewrite_group,
     rewrite_survivors,
 )
-from txnlog.errors import StorageError, TxnLogError
-from txnlog.options import STORAGE_PREFIX, StoreSettings
 from txnlog.protocol.compaction import CompactionGroup
+from txnlog.settings.options import STORAGE_PREFIX, StoreSettings
 
 if TYPE_CHECKING:
     from pyspark import RDD

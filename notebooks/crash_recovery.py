@@ -82,10 +82,10 @@ def book(spark, root, checkpoint):
 # %% [markdown]
 # ## The victim
 #
-# The same function in a driver of its own. The commit path has named places (`txnlog/failpoint.py`)
-# where a test can stop it: `marker.after@3:pause` stays, the third time it gets there, right after
-# a topic got its data. While it stays we can look at the tables as any reader would; then we
-# kill the driver with all it has started.
+# The same function in a driver of its own. The commit path has named places
+# (`txnlog/process/failpoint.py`) where a test can stop it: `marker.after@3:pause` stays, the third
+# time it gets there, right after a topic got its data. While it stays we can look at the tables as
+# any reader would; then we kill the driver with all it has started.
 
 # %%
 from flights_driver import DriverProcess, driver_environment

@@ -14,11 +14,11 @@ from spark_sink.messages import StagedTask, this_process
 from spark_sink.query_rows import find_newest, stop_others
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
+from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import CheckpointError
-from txnlog.logs import configure_logging
-from txnlog.one_off import commit_one_off
-from txnlog.options import Options, redacted_url
-from txnlog.phases import Phases
+from txnlog.process.log_level import configure_logging
 from txnlog.protocol.metadata import (
     AppTransaction,
     LastBatch,
@@ -27,7 +27,7 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.micro_batches import has_committed, is_committed
-from txnlog.sweeper import sweep_if_due
+from txnlog.settings.options import Options, redacted_url
 
 logger = logging.getLogger("txnlog")
 

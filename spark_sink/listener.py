@@ -23,9 +23,9 @@ from pyspark.sql.streaming.listener import (
 
 from spark_sink.reports import QueryReport, report_of, txnlog_sources
 from txnlog.cluster import Cluster
+from txnlog.coordinator.history import CommittedTransaction, CommittedTransactions
 from txnlog.errors import ConfigError, TxnLogError
-from txnlog.history import CommittedTransaction, CommittedTransactions
-from txnlog.options import checked_root
+from txnlog.settings.options import checked_root
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

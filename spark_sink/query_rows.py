@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
 from txnlog.errors import ConcurrentTransactionsError
+from txnlog.process.clock import backoff_ms
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.micro_batches import (
     is_of_query,

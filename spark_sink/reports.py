@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from checkpoint.source_positions import MARK
-from txnlog.history import CommittedTransaction
+from txnlog.coordinator.history import CommittedTransaction
 
 Lag = Mapping[str, Mapping[int, int]]
 

@@ -24,7 +24,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
-from txnlog.topic_configs import is_compacted
+from txnlog.settings.topic_configs import is_compacted
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
@@ -36,7 +36,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Topic(Protocol):
-    """What the sink asks of a txnlog.storage.topic_log.TopicLog."""
+    """What the sink asks of a txnlog.storage.tables.topic_log.TopicLog."""
 
     @property
     def name(self) -> str: ...
@@ -98,7 +98,7 @@ class Router:
         self._lanes = 0
 
     def lanes(self, rows: Rows, sizes: Int64s) -> Int32s:
-        """The lane of each row. `sizes`: bytes of each record, by txnlog.storage.records.
+        """The lane of each row. `sizes`: bytes of each record, by txnlog.storage.batches.records.
 
         Raises RecordTooLargeError, InvalidRecordError naming the row, InvalidTopicError,
         UnknownTopicOrPartitionError.

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import ConfigError, InvalidRecordError
-from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA, to_headers
+from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, to_headers
 
 NO_PARTITION = -1
 SLICE_BYTES_MAX = 64 << 20

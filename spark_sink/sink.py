@@ -22,20 +22,19 @@ from spark_sink.commit import commit_batch_write, commit_micro_batch
 from spark_sink.messages import StagedTask, batch_message, stream_message, task_context
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
-from txnlog.causes import tells_causes
 from txnlog.cluster import Cluster
+from txnlog.connector.causes import tells_causes
+from txnlog.connector.executors import executor_cluster
+from txnlog.connector.worker_memory import collect_garbage
 from txnlog.errors import ConfigError, TxnLogError
-from txnlog.executors import executor_cluster
-from txnlog.failpoint import reach
-from txnlog.options import Options, parse_options, warn_about
+from txnlog.process.failpoint import reach
+from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.txn_memory import TXN_PREFIX
-from txnlog.spark_workers import collect_garbage
+from txnlog.settings.options import Options, parse_options, warn_about
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from txnlog.protocol.metadata import StagedBatch
 
 TARGET_SIZE_BYTES = 64 << 20
 

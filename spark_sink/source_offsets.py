@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from checkpoint import Checkpoint, OffsetSeq, groups_of, is_readable, source_positions
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError, ConfigError
-from txnlog.options import Options, warn_once
 from txnlog.protocol.groups import GroupOffsets
+from txnlog.settings.options import Options, warn_once
 
 
 @dataclass(frozen=True, slots=True)

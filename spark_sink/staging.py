@@ -28,15 +28,15 @@ import pyarrow as pa
 from spark_sink.routing import Int32s, Router, Topic, Topics
 from spark_sink.rows import check_columns, rows_of_batch, sliced
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.storage.batch_writer import (
+from txnlog.storage.batches.records import record_sizes
+from txnlog.storage.batches.writer import (
     ROW_GROUP_BYTES,
     BatchFile,
     BatchFileWriter,
     new_batch_name,
     write_batch_file,
 )
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.records import record_sizes
+from txnlog.storage.store.objects import ObjectStore
 
 __all__ = ["Limits", "Stager"]
 

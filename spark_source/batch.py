@@ -21,10 +21,10 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, Times, source_settings
 from spark_source.topics import SourceTopics
-from txnlog.causes import items_telling_causes, tells_causes
+from txnlog.connector.causes import items_telling_causes, tells_causes
 from txnlog.errors import ConfigError
-from txnlog.options import warn_about
-from txnlog.storage.topic_log import TopicLog
+from txnlog.settings.options import warn_about
+from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import pyarrow as pa

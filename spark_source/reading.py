@@ -9,12 +9,12 @@ from pyspark.sql.datasource import InputPartition
 
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
-from txnlog.executors import executor_cluster
-from txnlog.spark_workers import collect_garbage
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_records
-from txnlog.storage.record_lists import RecordLists, gather
-from txnlog.storage.records import to_messages
+from txnlog.connector.executors import executor_cluster
+from txnlog.connector.worker_memory import collect_garbage
+from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.record_lists import RecordLists, gather
+from txnlog.storage.batches.records import to_messages
+from txnlog.storage.store.objects import ObjectStore
 
 BATCH_ROWS = 32_768
 BATCH_BYTES = 4 << 20

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 
 from spark_source.settings import source_settings
 from txnlog.errors import ConfigError
-from txnlog.option_table import Operation
+from txnlog.settings.spark_options import Operation
 
 SPARK_COLUMNS = StructType(
     [

@@ -18,8 +18,8 @@ from spark_source.offsets import (
     parse_timestamps,
 )
 from txnlog.errors import ConfigError
-from txnlog.option_table import Operation
-from txnlog.options import Options, parse_options
+from txnlog.settings.options import Options, parse_options
+from txnlog.settings.spark_options import Operation
 
 COMMITTED = "committed"
 ERROR = "error"

@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from spark_source.state_tables import consumer_offsets, transaction_state
-from txnlog.causes import line_of_cause
 from txnlog.cluster import Cluster
+from txnlog.connector.causes import line_of_cause
 from txnlog.errors import ConfigError, StorageError
-from txnlog.options import StoreSettings, checked_root, redacted_url
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.topics import TopicState
-from txnlog.storage.records import CREATE_TIME
+from txnlog.settings.options import StoreSettings, checked_root, redacted_url
+from txnlog.storage.batches.records import CREATE_TIME
+from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-    from txnlog.storage.topic_log import TopicLog
 
 TRANSACTION_STATE = "__transaction_state"
 CONSUMER_OFFSETS = "__consumer_offsets"

@@ -13,7 +13,7 @@ from txnlog.admin.state_rows import rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
-from txnlog.options import warn_once
+from txnlog.settings.options import warn_once
 
 UNREADABLE = "Unreadable"
 TRANSACTIONS = pa.schema(

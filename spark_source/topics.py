@@ -18,9 +18,9 @@ from spark_source.positions import (
 from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
-from txnlog.options import redacted_url, warn_once
-from txnlog.storage.topic_log import TopicLog
-from txnlog.timestamps import offsets_for_times
+from txnlog.settings.options import redacted_url, warn_once
+from txnlog.storage.tables.offset_lookup import offsets_for_times
+from txnlog.storage.tables.topic_log import TopicLog
 
 
 class SourceTopics:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from txnlog.causes import line_of_cause, tells_causes, with_causes
+from txnlog.connector.causes import line_of_cause, tells_causes, with_causes
 from txnlog.errors import RecordTooLargeError, StorageError, TopicAuthorizationError
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, TopicAuthorizationError, UnknownTopicOrPartitionError
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.log_files import commit_path
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.testing.faults import Fault, FaultyStore, Plan, SharedMemory
 
 PLAIN = LogSettings(checkpoint_mode="off")

@@ -8,9 +8,8 @@ import pickle
 import pytest
 
 from tests.coordinator.processes import PLAIN, TOPICS, world
-from txnlog.causes import with_causes
 from txnlog.cluster import Cluster
-from txnlog.compactor import Compactor
+from txnlog.connector.causes import with_causes
 from txnlog.errors import (
     CorruptLogError,
     GroupAuthorizationError,
@@ -21,12 +20,13 @@ from txnlog.errors import (
     TopicAuthorizationError,
     TxnLogError,
 )
-from txnlog.failures import Failures
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
-from txnlog.hygiene import Hygiene
-from txnlog.retention import Retention
+from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.retention import Retention
+from txnlog.housekeeping.vacuum import Vacuum
+from txnlog.process.failures import Failures
 from txnlog.testing.faults import Fault, SharedMemory
-from txnlog.vacuum import Vacuum
 
 
 def raised(*errors: TxnLogError) -> TxnLogError:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from txnlog import options as options_module
 from txnlog.errors import ConfigError
-from txnlog.option_docs import with_tables
-from txnlog.option_table import ALL, BY_NAME, OPTIONS, READS
-from txnlog.options import parse_options, redacted_url, warn_about
+from txnlog.settings import options as options_module
+from txnlog.settings.docs import with_tables
+from txnlog.settings.options import parse_options, redacted_url, warn_about
+from txnlog.settings.spark_options import ALL, BY_NAME, OPTIONS, READS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 ROOT = {"path": "/data/root"}
@@ -297,7 +297,7 @@ def test_table_rows_are_whole() -> None:
 def test_options_page_is_as_the_table_is() -> None:
     """Docs that lag behind the code send users into errors."""
     page = PAGE.read_text()
-    assert page == with_tables(page), "python -m txnlog.option_docs docs/options.md"
+    assert page == with_tables(page), "python -m txnlog.settings.docs docs/options.md"
     missing = [option.name for option in OPTIONS if f"| `{option.name}` |" not in page]
     assert not missing
     stale = page.replace("| `subscribe` |", "| `subscrib` |")
@@ -308,6 +308,6 @@ def test_options_page_is_as_the_table_is() -> None:
 def test_clients_page_is_as_the_table_of_settings_is() -> None:
     """The same for producers and consumers."""
     page = PAGE.with_name("clients.md").read_text()
-    assert page == with_tables(page), "python -m txnlog.option_docs docs/clients.md"
+    assert page == with_tables(page), "python -m txnlog.settings.docs docs/clients.md"
     for name in ("linger.ms", "session.timeout.ms"):
         assert f"| `{name}`" in page

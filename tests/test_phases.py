@@ -14,15 +14,15 @@ from spark_sink.commit import commit_batch_write, commit_micro_batch
 from spark_sink.messages import StagedTask
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
+from txnlog.coordinator.history import CommittedTransactions
+from txnlog.coordinator.phases import Phases
 from txnlog.errors import ConfigError
-from txnlog.history import CommittedTransactions
-from txnlog.logs import configure_logging
-from txnlog.options import Options, parse_options
-from txnlog.phases import Phases
+from txnlog.process.log_level import configure_logging
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Manifest, Owner
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end
+from txnlog.settings.options import Options, parse_options
 
 QUERY = "3207c809-b154-4834-aeab-48435d2bff20"
 

@@ -13,11 +13,11 @@ from spark_sink import sink
 from spark_source import reading
 from spark_source.planning import FileSlice, PartitionRange
 from txnlog.cluster import Cluster
-from txnlog.options import parse_options
+from txnlog.settings.options import parse_options
 
 PROGRAM = """
 import gc, sys, types, weakref
-from txnlog import spark_workers
+from txnlog.connector import worker_memory as spark_workers
 
 class Thing:
     pass

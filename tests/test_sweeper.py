@@ -7,15 +7,15 @@ import uuid
 import pytest
 from obstore.store import MemoryStore
 
-from txnlog.clock import VirtualClock
 from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import InvalidTxnStateError
+from txnlog.process.clock import VirtualClock
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.topic_log import TopicLog
-from txnlog.sweeper import Sweeper
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import Fault, FaultyStore, SimulatedCrash
 
 SETTINGS = LogSettings(checkpoint_mode="off")

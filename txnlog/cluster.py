@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from txnlog import arguments
-from txnlog.coordinator import TransactionCoordinator
+from txnlog.coordinator.groups import GroupCoordinator
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
@@ -19,45 +20,37 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.groups import GroupCoordinator
-from txnlog.option_values import positive_int
-from txnlog.options import checked_root
 from txnlog.protocol.decoding import PARTITIONS_MAX
-from txnlog.protocol.expiry import CLOCK_ERROR_MS
-from txnlog.protocol.leases import Lease
-from txnlog.protocol.partitioner import murmur2
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
-from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.storage import cluster_log
-from txnlog.storage.clock_watch import note_clock
-from txnlog.storage.cluster_log import SHARDS_DEFAULT, ClusterLog
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.forced_deletion import delete_unreadable
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.row_log import OffsetsLog, TransactionLog
-from txnlog.storage.topic_log import TopicLog
+from txnlog.settings import arguments
+from txnlog.settings.client_settings import SHARDS_MAX
+from txnlog.settings.options import checked_root
+from txnlog.settings.values import positive_int
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.store.clock_watch import note_clock
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables import cluster_log
+from txnlog.storage.tables.cluster_log import SHARDS_DEFAULT, ClusterLog
+from txnlog.storage.tables.forced_deletion import delete_unreadable
+from txnlog.storage.tables.topic_log import TopicLog
 
 R = TypeVar("R")
 
 logger = logging.getLogger("txnlog")
 
 NUM_PARTITIONS_DEFAULT = 4
-SHARDS_MAX = 1_000
-"""Each is a table, made with the cluster. Kafka's default is 50."""
 
 
-class Cluster:
-    """Everything below one root, with the logs it has tailed so far. One thread at a time."""
+class Cluster(Root):
+    """One root: its logs, its topics, and the coordinators of transactions and groups.
+
+    One thread at a time.
+    """
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
-        self.store = store
-        self.settings = settings or settings_from_environment()
-        self.offsets = OffsetsLog(store, settings=self.settings)
+        super().__init__(store, settings=settings or settings_from_environment())
         self.coordinator = TransactionCoordinator(self)
         self.groups = GroupCoordinator(self)
-        self._meta = ClusterLog(store, settings=self.settings)
-        self._topics: dict[str, TopicLog] = {}
-        self._shards: dict[int, TransactionLog] = {}
 
     @classmethod
     def open(
@@ -112,21 +105,6 @@ class Cluster:
             _CACHE[key] = cluster
         return cluster
 
-    def __repr__(self) -> str:
-        return f"Cluster({self.root!r})"
-
-    @property
-    def root(self) -> str:
-        return self.store.url
-
-    @property
-    def cluster_id(self) -> str:
-        return self._meta.cluster_id
-
-    @property
-    def shards(self) -> int:
-        return self._meta.shards
-
     def _check_same(self) -> None:
         """Raise NotCoordinatorError when another cluster is at this root than was opened.
 
@@ -168,15 +146,6 @@ class Cluster:
             # Whoever may read some topics need not be allowed to list the root.
             return ""
         return f"; there are: {', '.join(names) or 'none'}"
-
-    def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
-        """Handle of a topic that may not exist, as it was last tailed."""
-        check_topic_name(name, internal=internal)
-        log = self._topics.get(name)
-        if log is None:
-            log = TopicLog(self.store, name, settings=self.settings)
-            self._topics[name] = log
-        return log
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
         """Names of the live topics, sorted; only those that match are read.
@@ -241,7 +210,7 @@ class Cluster:
     ) -> TopicLog:
         """Create a topic.
 
-        `config` holds checked values (txnlog.topic_configs.check_configs). Raises
+        `config` holds checked values (txnlog.settings.topic_configs.check_configs). Raises
         InvalidTopicError, InvalidPartitionsError, TopicAlreadyExistsError unless exist_ok.
         """
         log = self.topic_log(arguments.topic("topic", name))
@@ -274,69 +243,6 @@ class Cluster:
                 ) from error
             delete_unreadable(self.store, name)
             log.log.invalidate()
-
-    # -- coordinator state -----------------------------------------------------------------------
-
-    def shard_of(self, transactional_id: str) -> int:
-        """Which shard of the transaction log holds this id."""
-        return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
-
-    def shard(self, number: int) -> TransactionLog:
-        """A shard of the transaction log, created when it is first asked for.
-
-        Raises NotCoordinatorError when it is another cluster's.
-        """
-        log = self._shards.get(number)
-        if log is None:
-            log = TransactionLog(self.store, number, settings=self.settings)
-            expected = f"{self.cluster_id}-{number}"
-            log.create(expected, {})
-            found = log.log.metadata
-            if found is not None and found.id != expected:
-                raise NotCoordinatorError(
-                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the root was "
-                    "made anew, maybe with another number of shards, since this process opened "
-                    "it. Open it again.",
-                    table=log.path,
-                )
-            self._shards[number] = log
-        return log
-
-    def offsets_log(self) -> OffsetsLog:
-        """`__consumer_offsets`, created when it is first asked for."""
-        if not self.offsets.log.exists:
-            self.offsets.create(f"{self.cluster_id}-offsets", {})
-        return self.offsets
-
-    def vacuum_age_ms(self, topics: Iterable[str]) -> int:
-        """The smallest vacuum age that these topics and the shards read so far know of.
-
-        From vacuum's barrier commits: a commit after such a barrier has read it.
-        """
-        return min(known.vacuum_age_ms for known in self._memories(topics))
-
-    def store_now_ms(self, topics: Iterable[str]) -> int:
-        """The store's time, at least that of the newest vacuum of these topics.
-
-        A process that stood still, clocks and all, still reads the time of the barrier that its
-        commit met, so it finds a file too old that this vacuum found old enough.
-        """
-        vacuumed_ms = max(known.vacuumed_ms for known in self._memories(topics))
-        now_ms = self.store.now_ms()
-        if vacuumed_ms > now_ms + CLOCK_ERROR_MS:
-            self.store.forget_clock()
-        return max(now_ms, vacuumed_ms)
-
-    def _memories(self, topics: Iterable[str]) -> list[TxnMemory]:
-        views = [self.topic_log(topic).view.txns for topic in topics]
-        return views + [shard.view.txns for shard in self._shards.values()]
-
-    def next_producer_id(self) -> int:
-        return self._meta.next_producer_id()
-
-    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
-        """See ClusterLog.change_lease."""
-        return self._meta.change_lease(name, decide)
 
 
 _CACHE: dict[tuple[object, ...], Cluster] = {}

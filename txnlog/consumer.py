@@ -12,10 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from txnlog import arguments
-from txnlog.arguments import INT32_MAX
 from txnlog.cluster import Cluster
-from txnlog.config import parse_config
 from txnlog.consuming.consumption import Callbacks, Consumption, check_position
 from txnlog.consuming.lookups import describe_topics, positions_for_times, watermarks
 from txnlog.consuming.record_stream import RecordStream
@@ -30,6 +27,9 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
+from txnlog.settings import arguments
+from txnlog.settings.arguments import INT32_MAX
+from txnlog.settings.config import parse_config
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ IDLE_REMOTE_MS_MAX = 100.0
 class Consumer:
     """Reads topics, alone or as a member of a group. The constructor does no I/O.
 
-    `config` has confluent-kafka's names; see txnlog.config. Time-outs are in seconds, -1 for ever.
-    Raises ConfigError.
+    `config` has confluent-kafka's names; see docs/clients.md. Time-outs are in seconds, -1 for
+    ever. Raises ConfigError.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Consumer:
         return found
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
-        """An Arrow table (txnlog.storage.records.MESSAGE_SCHEMA) as soon as there is any record.
+        """An Arrow table of storage.batches.records.MESSAGE_SCHEMA as soon as there is any record.
 
         Up to fetch.max.bytes; with `num_records` or max.poll.records up to so many rows. Empty when
         there is nothing in time.

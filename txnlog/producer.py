@@ -17,7 +17,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from txnlog import arguments
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import (
     InvalidTxnStateError,
@@ -41,6 +40,7 @@ from txnlog.protocol.producer_states import (
     failed_state,
     failed_transaction,
 )
+from txnlog.settings import arguments
 
 __all__ = ["Producer"]
 

@@ -21,7 +21,7 @@ from benchmarks.session import take_turns
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.producer import Producer
-from txnlog.storage.checkpoints import wait_for_background
+from txnlog.storage.delta.checkpointer import wait_for_background
 
 THEIRS = "confluent-kafka"
 PARTITIONS = 4

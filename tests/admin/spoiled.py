@@ -14,9 +14,9 @@ from tests.coordinator.processes import (
 from tests.hygiene.steps import FOREVER, written_both
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
-from txnlog.storage.delta_log import Committed
-from txnlog.storage.row_log import OffsetsLog, TransactionLog
-from txnlog.storage.tables import row_add
+from txnlog.storage.delta.delta_log import Committed
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import SharedMemory
 
 Changes = Mapping[str, str | None]

@@ -21,16 +21,16 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicIdError,
 )
-from txnlog.housekeeping import Housekeeper
+from txnlog.housekeeping.housekeeper import Housekeeper
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.forced_deletion import UNKNOWN_RECORDS
-from txnlog.storage.log_files import checkpoint_path, commit_path
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.forced_deletion import UNKNOWN_RECORDS
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory, SimulatedCrash
-from txnlog.vacuum import Vacuum
 
 Damage = Callable[[ObjectStore], None]
 GARBAGE = b'{"add": {"pa'

@@ -12,7 +12,7 @@ from tests.coordinator.processes import staged
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
-from txnlog.options import parse_options
+from txnlog.settings.options import parse_options
 
 
 class Query:

@@ -45,10 +45,10 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.messages import OFFSET_END, TopicPartition
-from txnlog.storage.objects import ObjectStore
+from txnlog.settings.topic_configs import TOPIC_CONFIGS
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
-from txnlog.topic_configs import TOPIC_CONFIGS
 
 RETRIABLE = ("StorageError", "CommitStateUnknownError")
 

@@ -29,8 +29,8 @@ from txnlog.errors import (
 from txnlog.messages import TopicPartition
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.storage.actions import Remove
-from txnlog.storage.readings import Reading
+from txnlog.storage.delta.actions import Remove
+from txnlog.storage.delta.readings import Reading
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 

@@ -26,6 +26,7 @@ from tests.coordinator.processes import (
     visible,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     CorruptLogError,
     GroupIdNotFoundError,
@@ -36,10 +37,9 @@ from txnlog.errors import (
 )
 from txnlog.protocol.group_changes import GENERATION_UNKNOWN
 from txnlog.protocol.transitions import Transition
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import Committed
-from txnlog.storage.tables import row_add
-from txnlog.sweeper import Sweeper
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import Committed
+from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import Fault, FaultyStore
 
 

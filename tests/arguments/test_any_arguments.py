@@ -36,13 +36,13 @@ from txnlog.admin import (
     OffsetSpec,
     ResourceType,
 )
-from txnlog.clock import VirtualClock
 from txnlog.consumer import Consumer
 from txnlog.errors import TxnLogError, UnexpectedError
 from txnlog.messages import TopicPartition
+from txnlog.process.clock import VirtualClock
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
-from txnlog.setting_table import SETTINGS
+from txnlog.settings.client_settings import SETTINGS
 from txnlog.testing.faults import SharedMemory
 from txnlog.verifying.report import VerifySettings
 

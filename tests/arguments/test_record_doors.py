@@ -12,7 +12,6 @@ import pytest
 from tests.arguments.cold_reader import read_everything
 from tests.coordinator.processes import process, world
 from tests.producer.worlds import Reports, producer, started
-from txnlog import timestamps
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ConfigError,
@@ -20,6 +19,7 @@ from txnlog.errors import (
     InvalidTopicError,
 )
 from txnlog.messages import TopicPartition
+from txnlog.storage.tables import offset_lookup as timestamps
 from txnlog.testing.faults import SharedMemory
 
 

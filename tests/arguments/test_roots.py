@@ -16,11 +16,11 @@ from spark_source.sql import create_views, read_committed, read_uncommitted
 from txnlog.admin import AdminClient, NewTopic
 from txnlog.cli.app import app
 from txnlog.cluster import Cluster
-from txnlog.config import parse_config
 from txnlog.consumer import Consumer
 from txnlog.errors import ConfigError
-from txnlog.options import parse_options
 from txnlog.producer import Producer
+from txnlog.settings.config import parse_config
+from txnlog.settings.options import parse_options
 
 # Only the check of the root is met: what comes after it would need a session.
 NO_SPARK: Any = None

@@ -9,10 +9,10 @@ import pytest
 from txnlog.admin import (
     AdminClient,
 )
-from txnlog.config import parse_config
 from txnlog.errors import (
     ConfigError,
 )
+from txnlog.settings.config import parse_config
 
 # --- Settings -------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from txnlog.cli.app import app
 from txnlog.cluster import Cluster
-from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.delta.delta_log import LogSettings
 
 ENVIRONMENT = {"TXNLOG_ROOT": "", "TXNLOG_STORAGE": "", "NO_COLOR": "1", "TERM": "dumb"}
 

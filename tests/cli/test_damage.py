@@ -7,9 +7,9 @@ import json
 from tests.cli.runner import Command
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.delta_log import Committed
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.tables import row_add
+from txnlog.storage.delta.delta_log import Committed
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.tables.schemas import row_add
 
 
 def damaged(command: Command, *topics: str) -> Cluster:

@@ -11,7 +11,7 @@ from typer.main import get_command
 from tests.cli.runner import Command
 from txnlog.admin import AdminClient
 from txnlog.cli.app import app
-from txnlog.topic_configs import TOPIC_CONFIGS
+from txnlog.settings.topic_configs import TOPIC_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "cli.md").read_text()

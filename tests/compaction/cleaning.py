@@ -11,10 +11,10 @@ from tests.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.compaction import cleaning_settings_of
-from txnlog.key_cleaner import KeyCleaner
-from txnlog.protocol.cleaning import Cleaning, plan_cleaning
+from txnlog.housekeeping.compaction import cleaning_settings_of
+from txnlog.housekeeping.key_compaction import KeyCleaner
 from txnlog.protocol.compaction import CompactionSettings
+from txnlog.protocol.key_compaction import Cleaning, plan_cleaning
 
 RETENTION_MS = 1_000
 CONFIG = {

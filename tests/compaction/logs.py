@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from txnlog.clock import Clock
 from txnlog.cluster import Cluster
+from txnlog.process.clock import Clock
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.sequences import ProducerState
 from txnlog.protocol.topics import TopicState
-from txnlog.storage.batch_writer import write_batch_file
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.records import RECORD_SCHEMA
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import write_batch_file
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import SharedMemory
 
 TOPIC = "orders"

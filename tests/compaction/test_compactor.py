@@ -18,17 +18,17 @@ from tests.compaction.logs import (
     records_of,
     world,
 )
-from txnlog import compactor
 from txnlog.cluster import Cluster
-from txnlog.compaction import rewrite
-from txnlog.compactor import FULL_LOOK_MS, Compactor
 from txnlog.errors import ObjectNotFoundError, StorePermissionError
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping import compactor
+from txnlog.housekeeping.compaction import rewrite
+from txnlog.housekeeping.compactor import FULL_LOOK_MS, Compactor
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.compaction import CompactionGroup, Plan, Segment
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.objects import ObjectStore
+from txnlog.settings.topic_configs import check_configs
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
-from txnlog.topic_configs import check_configs
 
 FOREVER = {"retention.ms": "-1"}
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}

@@ -22,12 +22,12 @@ from tests.compaction.logs import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.compaction import commit_segment, rewrite
-from txnlog.compactor import Compactor
 from txnlog.errors import TxnLogError
+from txnlog.housekeeping.compaction import commit_segment, rewrite
+from txnlog.housekeeping.compactor import Compactor
 from txnlog.protocol.compaction import Compacted, CompactionSettings, Obsolete, plan
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster
 

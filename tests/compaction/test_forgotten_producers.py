@@ -10,11 +10,11 @@ import random
 import pytest
 
 from tests.compaction.logs import TOPIC, Idempotent, Record, process, world
-from txnlog.compactor import Compactor
 from txnlog.errors import OutOfOrderSequenceError, UnknownProducerIdError
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.producer import Producer
-from txnlog.storage.checkpoints import create_checkpoint
+from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster, check_topic_rebuilds
 

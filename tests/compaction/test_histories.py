@@ -20,8 +20,8 @@ from tests.compaction.logs import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.compaction import commit_segment, rewrite
 from txnlog.errors import DuplicateSequenceError
+from txnlog.housekeeping.compaction import commit_segment, rewrite
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.sequences import BATCHES_REMEMBERED

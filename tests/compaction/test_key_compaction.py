@@ -18,8 +18,8 @@ from tests.compaction.logs import (
     records_of,
     world,
 )
-from txnlog import compaction
-from txnlog.compaction import commit_cleaned
+from txnlog.housekeeping import compaction
+from txnlog.housekeeping.compaction import commit_cleaned
 from txnlog.protocol.compaction import Obsolete
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster

@@ -11,8 +11,8 @@ import pytest
 
 from tests.compaction.logs import TOPIC, Record, append, begin, bounds, commit, live, records_of
 from txnlog.cluster import Cluster
-from txnlog.compactor import Compactor
-from txnlog.failpoint import COMPACTION
+from txnlog.housekeeping.compactor import Compactor
+from txnlog.process.failpoint import COMPACTION
 from txnlog.testing.counts import count
 from txnlog.testing.invariants import check_cluster
 

@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 
 from tests.compaction.logs import TOPIC, Record, append, begin, commit, records_of
 from txnlog.cluster import Cluster
-from txnlog.compaction import commit_segment, rewrite
-from txnlog.compactor import Compactor
+from txnlog.housekeeping.compaction import commit_segment, rewrite
+from txnlog.housekeeping.compactor import Compactor
 from txnlog.protocol.compaction import CompactionSettings, plan
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

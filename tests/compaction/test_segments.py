@@ -21,15 +21,15 @@ from tests.compaction.logs import (
     stage,
     world,
 )
-from txnlog import compaction
 from txnlog.cluster import Cluster
-from txnlog.compaction import commit_segment, rewrite, rewrite_at
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
+from txnlog.housekeeping import compaction
+from txnlog.housekeeping.compaction import commit_segment, rewrite, rewrite_at
 from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Segment, plan
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.batch_writer import write_batch_file
-from txnlog.storage.records import RECORD_SCHEMA
-from txnlog.timestamps import offsets_for_times
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import write_batch_file
+from txnlog.storage.tables.offset_lookup import offsets_for_times
 
 ALL = CompactionSettings(segment_bytes=1 << 30, inputs_min=1)
 PLAIN = [Record(b"k", b"v", 3_000), Record(None, None, 1_000), Record(b"", b"", 2_000)]

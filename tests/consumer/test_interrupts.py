@@ -13,7 +13,8 @@ from tests.consumer.records import consumer, messages, process, put, world
 from txnlog.consumer import Consumer
 from txnlog.consuming import fetching, record_stream
 from txnlog.messages import TopicPartition
-from txnlog.storage import parquet, small_batch_reader
+from txnlog.storage.batches import reader as parquet
+from txnlog.storage.batches import small_batch_reader
 from txnlog.testing.faults import SharedMemory
 
 VALUES = [b"%d" % number for number in range(6)]

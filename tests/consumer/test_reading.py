@@ -38,7 +38,7 @@ from txnlog.messages import (
 from txnlog.protocol.batches import encode_stats
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.records import MESSAGE_SCHEMA
+from txnlog.storage.batches.records import MESSAGE_SCHEMA
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
 
 

@@ -11,7 +11,7 @@ from txnlog.consumer import Consumer
 from txnlog.errors import CorruptLogError
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
 from txnlog.protocol.batches import Statistics, decode_stats
-from txnlog.storage.actions import Add, Remove
+from txnlog.storage.delta.actions import Add, Remove
 from txnlog.testing.faults import SharedMemory
 
 

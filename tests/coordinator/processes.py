@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from txnlog.clock import Clock
 from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import TxnLogError
+from txnlog.process.clock import Clock
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.storage.delta_log import LogSettings
-from txnlog.sweeper import Sweeper
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster, read_committed
 

@@ -27,12 +27,12 @@ from tests.coordinator.processes import (
 )
 from tests.test_phases import options, stage
 from txnlog.cluster import Cluster
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
-from txnlog.one_off import commit_one_off
 from txnlog.protocol.app_transactions import known_version, transactional_id_of
 from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
 from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 

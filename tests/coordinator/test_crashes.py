@@ -32,10 +32,10 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError
 from txnlog.protocol.metadata import Owner, StagedBatch, TransactionMetadata
-from txnlog.storage.delta_log import LogSettings
-from txnlog.sweeper import Sweeper
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import Witness, check_cluster
 

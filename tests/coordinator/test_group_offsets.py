@@ -34,8 +34,9 @@ from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Manifest, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_add_partitions
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.readings import Reading
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.readings import Reading
 from txnlog.testing.faults import FaultsAt, PausedClock, SharedMemory
 from txnlog.testing.invariants import check_cluster
 

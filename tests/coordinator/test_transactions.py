@@ -38,8 +38,8 @@ from txnlog.errors import (
 from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import prepare_expire
-from txnlog.storage import delta_log
-from txnlog.storage.readings import Reading
+from txnlog.storage.delta import delta_log
+from txnlog.storage.delta.readings import Reading
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster, read_committed
 

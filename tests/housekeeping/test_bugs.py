@@ -10,10 +10,10 @@ import pytest
 
 from tests.coordinator.processes import process, world
 from txnlog.consumer import Consumer
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import ConfigError
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.messages import TopicPartition
-from txnlog.sweeper import Sweeper
 
 
 def bug(*_: object) -> int:

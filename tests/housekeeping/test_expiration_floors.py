@@ -8,8 +8,8 @@ from tests.coordinator.processes import MINUTE_MS, process, world
 from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
 from txnlog.errors import ConfigError, UnknownProducerIdError
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.protocol.expiry import (
     CLOCK_ERROR_MS,
     DELIVERY_TIMEOUT_MS_DEFAULT,

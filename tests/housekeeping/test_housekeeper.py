@@ -28,7 +28,7 @@ from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidProducerIdMappingError, StorePermissionError, TxnLogError
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.metadata import LastBatch, Owner
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, SharedMemory, SkewedClock

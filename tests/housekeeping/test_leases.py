@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.coordinator.processes import SETTINGS, outcome_of, planned, process, world
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError
-from txnlog.lease import LeaseHolder
+from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.protocol.leases import HeldByAnother, Lease, Sighting, decode_lease, prepare_take
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
 

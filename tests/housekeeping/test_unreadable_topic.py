@@ -12,16 +12,16 @@ from deltalake import write_deltalake
 from tests.coordinator.processes import PLAIN, TOPICS, both, faults, outcome_of, owned, world
 from tests.hygiene.steps import DAY_MS, FOREVER, HOUR_MS, WEEK_MS, log_names, names, written_both
 from txnlog.cluster import Cluster
-from txnlog.compactor import Compactor
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
-from txnlog.housekeeping import Housekeeper
-from txnlog.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
+from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.housekeeper import Housekeeper
+from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
+from txnlog.housekeeping.retention import Retention
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.producer import Producer
 from txnlog.protocol.vacuum import NEVER_COMMITTED
-from txnlog.retention import Retention
-from txnlog.storage.log_files import commit_path
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.testing.faults import Fault, SharedMemory
-from txnlog.vacuum import Vacuum
 
 UNREADABLE, READABLE = TOPICS
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.coordinator.processes import MINUTE_MS, TOPICS, process, staged
 from txnlog.cluster import Cluster
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.transitions import Transition, prepare_expire
-from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
-from txnlog.vacuum import Vacuum
 
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS

@@ -34,15 +34,15 @@ from tests.hygiene.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, StorageError
-from txnlog.hygiene import EXPIRED_LOG_FILE, Hygiene
-from txnlog.lease import LeaseHolder
+from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, Hygiene
+from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import ClockReading
-from txnlog.storage import clock_watch
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.local_disk import LocalDisk
-from txnlog.storage.log_files import checkpoint_path
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_files import checkpoint_path
+from txnlog.storage.store import clock_watch
+from txnlog.storage.store.local_disk import LocalDisk
 from txnlog.testing.faults import Fault, FaultsAt
 from txnlog.testing.invariants import check_cluster
 

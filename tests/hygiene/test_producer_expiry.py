@@ -23,17 +23,17 @@ from tests.coordinator.processes import (
     world,
 )
 from tests.hygiene.steps import DAY_MS, FOREVER, HOUR_MS, LOGGED, WEEK_MS, expire_row, hygiene
-from txnlog.clock import Clock
 from txnlog.errors import UnknownProducerIdError
+from txnlog.process.clock import Clock
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import TopicCommit, end_app_id
 from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
-from txnlog.storage.actions import Txn
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.readings import Reading
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.actions import Txn
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.readings import Reading
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import Fault, FaultsAt, PausedClock, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster, check_topic_rebuilds
 

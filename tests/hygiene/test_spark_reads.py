@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.processes import owned
 from tests.hygiene.steps import expire_row
 from txnlog.cluster import Cluster
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.producer import Producer
 from txnlog.protocol.topics import TopicCommit
 

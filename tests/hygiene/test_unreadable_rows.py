@@ -20,14 +20,14 @@ from tests.coordinator.processes import (
 )
 from tests.hygiene.steps import DAY_MS, FOREVER, names, written_both
 from txnlog.admin import AbortTransactionSpec
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     CorruptLogError,
 )
-from txnlog.housekeeping import Housekeeper
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.housekeeper import Housekeeper
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
-from txnlog.sweeper import Sweeper
-from txnlog.vacuum import Vacuum
 
 
 def test_sweeper_settles_the_others_and_tells_once() -> None:

@@ -36,12 +36,12 @@ from tests.hygiene.steps import (
     written_both,
 )
 from txnlog.cluster import Cluster
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import BATCH_FILE, NEVER_COMMITTED, REMOVED, StoredFile, find_old
-from txnlog.storage.tombstones import read_tombstones
+from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster
-from txnlog.vacuum import Vacuum
 
 # --- What goes and what stays ---------------------------------------------------------------------
 

@@ -18,16 +18,17 @@ from tests.hygiene.steps import (
     written,
     written_both,
 )
+from txnlog.coordinator.staged_files import check_batches
 from txnlog.errors import ConfigError, StagedFileTooOldError
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol import vacuum as rules
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import TopicCommit
 from txnlog.protocol.vacuum import file_retention_ms, format_retention
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.tombstones import read_tombstones
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.testing.faults import PausedClock
-from txnlog.vacuum import Vacuum
 
 
 def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
@@ -38,7 +39,7 @@ def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
     batches = written_both(writer, "x")
     written_both(writer, "orphan")
     shared.clock.advance_ms(40 * MINUTE_MS)
-    writer.coordinator.check_batches(batches)
+    check_batches(writer, batches)
     shared.clock.advance_ms(80 * MINUTE_MS)
     short = LogSettings(checkpoint_mode="off", log_retention_ms=HOUR_MS)
     young = written_both(writer, "young")

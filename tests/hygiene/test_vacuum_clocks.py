@@ -19,9 +19,9 @@ from tests.hygiene.steps import (
     vacuum,
     written_both,
 )
-from txnlog.clock import VirtualClock
 from txnlog.errors import StagedFileTooOldError
-from txnlog.hygiene import Hygiene
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.process.clock import VirtualClock
 from txnlog.protocol.vacuum import ClockReading, has_run_evenly
 from txnlog.testing.faults import SharedMemory
 

@@ -27,9 +27,9 @@ from tests.hygiene.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import StagedFileTooOldError
-from txnlog.storage.delta_log import LogSettings
+from txnlog.housekeeping.vacuum import Vacuum
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
-from txnlog.vacuum import Vacuum
 
 HOURLY = LogSettings(checkpoint_mode="off", log_retention_ms=HOUR_MS)
 

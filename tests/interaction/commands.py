@@ -28,11 +28,11 @@ import pyarrow as pa
 from tests.interaction.environment import Process, Stop, World
 from tests.interaction.picture import picture
 from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.parquet import RECORD_SCHEMA, write_batch_file
-from txnlog.storage.readings import Reading
-from txnlog.sweeper import Sweeper
+from txnlog.storage.batches.reader import RECORD_SCHEMA, write_batch_file
+from txnlog.storage.delta.readings import Reading
 
 GROUP = "readers"
 TIMEOUT_MS = 60_000

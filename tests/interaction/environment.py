@@ -19,8 +19,8 @@ import msgspec
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import FaultyStore, SharedMemory, SimulatedCrash
 
 WAIT_S = 600

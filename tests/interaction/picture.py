@@ -19,7 +19,7 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.groups import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.storage.topic_log import TopicView
+from txnlog.storage.tables.topic_log import TopicView
 
 WIDTH = 9
 

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.one_off import commit_one_off
+from txnlog.coordinator.one_off import commit_one_off
 from txnlog.protocol.metadata import (
     AppTransaction,
     Owner,
@@ -26,12 +26,12 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.topics import TopicCommit, marker_app_id
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import write_batch_file
-from txnlog.storage.records import RECORD_SCHEMA
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.batches.reader import write_batch_file
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from tests.interop.test_other_readers import history
 from txnlog.cluster import Cluster
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
 
 polars = pytest.importorskip("polars", reason="pip install polars")
 

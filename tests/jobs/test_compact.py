@@ -29,10 +29,10 @@ from tests.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.compaction_run import CompactionRun, Summary
-from txnlog.compactor import Compactor
-from txnlog.options import StoreSettings
+from txnlog.housekeeping.compaction_run import CompactionRun, Summary
+from txnlog.housekeeping.compactor import Compactor
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.settings.options import StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

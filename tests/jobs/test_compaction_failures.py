@@ -16,15 +16,15 @@ from tests.housekeeping.test_unreadable_topic import Break, process, unreadable,
 from tests.hygiene.steps import FOREVER
 from tests.jobs.test_compaction_run import BATCHES, COMPACTED, InProcess, filled, write
 from txnlog.cluster import Cluster
-from txnlog.compaction import rewrite
-from txnlog.compaction_run import CompactionRun, Results
-from txnlog.compaction_tasks import Part, Payload
 from txnlog.errors import TxnLogError
+from txnlog.housekeeping.compaction import rewrite
+from txnlog.housekeeping.compaction_run import CompactionRun, Results
+from txnlog.housekeeping.compaction_tasks import Part, Payload
 from txnlog.producer import Producer
 from txnlog.protocol.compaction import CompactionGroup
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.topic_log import TopicLog
 
 UNREADABLE, READABLE = TOPICS
 BROKEN = "broken"

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tests.compaction.logs import TOPIC, Record, begin, commit, live, records_of
-from txnlog import compaction_run
 from txnlog.cluster import Cluster
-from txnlog.compaction import commit_segment, rewrite, settings_of
-from txnlog.compaction_run import PASS_ATTEMPTS, CompactionRun, Results
-from txnlog.compaction_tasks import (
+from txnlog.errors import CommitStateUnknownError
+from txnlog.housekeeping import compaction_run
+from txnlog.housekeeping.compaction import commit_segment, rewrite, settings_of
+from txnlog.housekeeping.compaction_run import PASS_ATTEMPTS, CompactionRun, Results
+from txnlog.housekeeping.compaction_tasks import (
     Part,
     Payload,
     Result,
@@ -24,8 +25,7 @@ from txnlog.compaction_tasks import (
     rewrite_group,
     rewrite_survivors,
 )
-from txnlog.compactor import Compactor
-from txnlog.errors import CommitStateUnknownError
+from txnlog.housekeeping.compactor import Compactor
 from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}

@@ -15,7 +15,7 @@ from flights_kills import (
     plan_kills,
 )
 
-from txnlog import failpoint
+from txnlog.process import failpoint
 
 
 def test_plan_same_seed_gives_the_same_moments() -> None:

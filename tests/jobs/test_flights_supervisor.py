@@ -18,7 +18,7 @@ from rich.console import Console
 TOTAL = 1_000
 
 # `stream` appends a row every 20 ms, so that it is not done before it is killed; the last one,
-# which is not killed, makes no pause. It dies like txnlog/failpoint.py, and leaves what Spark does.
+# which is not killed, makes no pause. It dies like a fail point, and leaves what Spark does.
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path

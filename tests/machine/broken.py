@@ -12,18 +12,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import txnlog.appending
-import txnlog.compaction
-import txnlog.coordinator
-import txnlog.finishing
-import txnlog.groups
-import txnlog.vacuum
+import txnlog.coordinator.appending
+import txnlog.coordinator.fencing
+import txnlog.coordinator.finishing
+import txnlog.coordinator.groups
+import txnlog.coordinator.transactions
+import txnlog.housekeeping.compaction
+import txnlog.housekeeping.vacuum
 from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit
 from txnlog.protocol.transitions import Transition
-from txnlog.storage import checkpoints
-from txnlog.storage.delta_log import DeltaLog
+from txnlog.storage.delta import log_cleanup
+from txnlog.storage.delta.delta_log import DeltaLog
 
 Patch = pytest.MonkeyPatch
 BROKEN: dict[str, Callable[[Patch], None]] = {}
@@ -63,7 +64,7 @@ def a_marker_is_written_twice(patch: Patch) -> None:
     def decide(state: Any, **asked: Any) -> Any:
         return appends.prepare_marker(Without(state, markers={}), **asked)
 
-    patch.setattr(txnlog.finishing, "prepare_marker", decide)
+    patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
 @broken
@@ -73,13 +74,13 @@ def a_marker_fences_nothing(patch: Patch) -> None:
     def decide(state: Any, **asked: Any) -> Any:
         return appends.prepare_append(Without(state, markers={}), **asked)
 
-    patch.setattr(txnlog.appending, "prepare_append", decide)
+    patch.setattr(txnlog.coordinator.appending, "prepare_append", decide)
 
 
 @broken
 def the_first_topic_only_is_published(patch: Patch) -> None:
     """R36: a transaction over two topics is complete after the first marker."""
-    write_marker = txnlog.finishing._write_marker
+    write_marker = txnlog.coordinator.finishing._write_marker
 
     def write(cluster: Any, row: Any, result: Any, topic: str, *rest: Any) -> bool:
         topics = {batch.topic for batch in row.pending.batches}
@@ -87,7 +88,7 @@ def the_first_topic_only_is_published(patch: Patch) -> None:
             return True
         return write_marker(cluster, row, result, topic, *rest)
 
-    patch.setattr(txnlog.finishing, "_write_marker", write)
+    patch.setattr(txnlog.coordinator.finishing, "_write_marker", write)
 
 
 @broken
@@ -109,7 +110,7 @@ def aborted_batches_are_read(patch: Patch) -> None:
         adds = tuple(replace(header, status=status) for header in decision.adds)
         return TopicCommit(operation=decision.operation, adds=adds, txns=decision.txns)
 
-    patch.setattr(txnlog.finishing, "prepare_marker", decide)
+    patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
 @broken
@@ -129,11 +130,11 @@ def a_time_out_undoes_a_decision(patch: Patch) -> None:
 
     def sweep_row(self: Any, row: Any, seen: Any) -> int:
         if row.state.is_prepared or row.state is TransactionState.ONGOING:
-            self._cluster.coordinator.time_out(row, by="a broken sweeper")
+            txnlog.coordinator.fencing.time_out(self._root, row, by="a broken sweeper")
         return 0
 
-    patch.setattr(txnlog.coordinator, "prepare_time_out", decide)
-    patch.setattr("txnlog.sweeper.Sweeper._sweep_row", sweep_row)
+    patch.setattr(txnlog.coordinator.fencing, "prepare_time_out", decide)
+    patch.setattr("txnlog.coordinator.sweeper.Sweeper._sweep_row", sweep_row)
 
 
 @broken
@@ -144,7 +145,7 @@ def an_end_keeps_the_epoch(patch: Patch) -> None:
         decision = transitions.prepare_complete(row, **asked)
         return changed(decision, producer_epoch=getattr(row, "producer_epoch", 0))
 
-    patch.setattr(txnlog.finishing, "prepare_complete", decide)
+    patch.setattr(txnlog.coordinator.finishing, "prepare_complete", decide)
 
 
 @broken
@@ -157,7 +158,7 @@ def an_heir_gets_the_same_epoch(patch: Patch) -> None:
             return decision
         return changed(decision, producer_epoch=row.producer_epoch)
 
-    patch.setattr(txnlog.coordinator, "prepare_init", decide)
+    patch.setattr(txnlog.coordinator.transactions, "prepare_init", decide)
 
 
 @broken
@@ -170,7 +171,7 @@ def an_old_run_may_decide(patch: Patch) -> None:
             asked["txn_epoch"] = row.producer_epoch
         return transitions.prepare_end(row, producer_epoch=producer_epoch, run_id=run_id, **asked)
 
-    patch.setattr(txnlog.coordinator, "prepare_end", decide)
+    patch.setattr(txnlog.coordinator.transactions, "prepare_end", decide)
 
 
 @broken
@@ -178,11 +179,11 @@ def pending_entries_are_just_cleared(patch: Patch) -> None:
     """D7: an entry is dropped while its holder may yet commit."""
 
     def settle(self: Any, group_id: str, entry: Any, *, by: str, fence: bool = True) -> None:
-        self._cluster.offsets_log().change(
+        self._root.offsets_log().change(
             lambda view, _: groups.prepare_clear(view.rows.get(group_id), entry, now_ms=0)
         )
 
-    patch.setattr(txnlog.groups.GroupCoordinator, "settle", settle)
+    patch.setattr(txnlog.coordinator.groups.GroupCoordinator, "settle", settle)
 
 
 @broken
@@ -193,7 +194,7 @@ def pending_entries_are_not_seen(patch: Patch) -> None:
         bare = None if group is None else replace(group, pending=())
         return groups.prepare_fetch(bare, **asked)
 
-    patch.setattr(txnlog.groups, "prepare_fetch", decide)
+    patch.setattr(txnlog.coordinator.groups, "prepare_fetch", decide)
 
 
 @broken
@@ -216,7 +217,7 @@ def a_start_bumps_nothing(patch: Patch) -> None:
             return groups.prepare_generation(group, **asked)
         return groups.OffsetsCommit(operation="JOIN GROUP", groups=(group,))
 
-    patch.setattr(txnlog.groups, "prepare_generation", decide)
+    patch.setattr(txnlog.coordinator.groups, "prepare_generation", decide)
 
 
 @broken
@@ -227,7 +228,7 @@ def aborted_offsets_are_kept(patch: Patch) -> None:
         commit = TransactionResult.COMMIT
         return groups.prepare_offsets_marker(rows, markers, result=commit, **asked)
 
-    patch.setattr(txnlog.finishing, "prepare_offsets_marker", decide)
+    patch.setattr(txnlog.coordinator.finishing, "prepare_offsets_marker", decide)
 
 
 @broken
@@ -239,7 +240,7 @@ def a_topic_is_its_name(patch: Patch) -> None:
         topic_id = state.topic_id
         return appends.prepare_marker(state, topic_id=topic_id, batches=mine, **asked)
 
-    patch.setattr(txnlog.finishing, "prepare_marker", decide)
+    patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
 @broken
@@ -251,13 +252,13 @@ def what_is_found_at_a_slot_counts_for_ever(patch: Patch) -> None:
 @broken
 def a_decided_transaction_is_left(patch: Patch) -> None:
     """R73: nobody finishes what a dead process has decided."""
-    patch.setattr("txnlog.sweeper.Sweeper._sweep_row", lambda self, row, seen: 0)
+    patch.setattr("txnlog.coordinator.sweeper.Sweeper._sweep_row", lambda self, row, seen: 0)
 
 
 @broken
 def a_segment_lacks_its_last_record(patch: Patch) -> None:
     """R22: compaction loses a record."""
-    records = txnlog.compaction._records
+    records = txnlog.housekeeping.compaction._records
 
     def without_last(*asked: Any) -> Any:
         *others, last = records(*asked)
@@ -265,7 +266,7 @@ def a_segment_lacks_its_last_record(patch: Patch) -> None:
         if last.num_rows > 1:
             yield last.slice(0, last.num_rows - 1)
 
-    patch.setattr(txnlog.compaction, "_records", without_last)
+    patch.setattr(txnlog.housekeeping.compaction, "_records", without_last)
 
 
 @broken
@@ -276,7 +277,7 @@ def a_segment_replaces_whatever_is_there(patch: Patch) -> None:
         there = {**state.by_path, **{batch.path: batch for batch in group.inputs}}
         return compaction.prepare_compaction(Without(state, by_path=there), group, *rest, **asked)
 
-    patch.setattr(txnlog.compaction, "prepare_compaction", decide)
+    patch.setattr(txnlog.housekeeping.compaction, "prepare_compaction", decide)
 
 
 @broken
@@ -288,14 +289,14 @@ def repeats_are_merged_away(patch: Patch) -> None:
 @broken
 def vacuum_reads_no_manifests(patch: Patch) -> None:
     """R72: files of a decided or prepared transaction are taken for orphans."""
-    patch.setattr(txnlog.vacuum.Vacuum, "_named", lambda vacuum: set())
+    patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_named", lambda vacuum: set())
 
 
 @broken
 def files_of_any_age_are_committed(patch: Patch) -> None:
     """R72: a commit names files that vacuum has taken."""
-    coordinator = txnlog.coordinator.TransactionCoordinator
-    patch.setattr(coordinator, "check_ages", lambda self, batches: None)
+    for module in ("appending", "one_off", "staged_files", "transactions"):
+        patch.setattr(f"txnlog.coordinator.{module}.check_ages", lambda root, batches: None)
 
 
 @broken
@@ -312,7 +313,7 @@ def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
 @broken
 def log_files_go_at_once(patch: Patch) -> None:
     """R70: clean-up frees slots that others still believe in."""
-    find = checkpoints.find_expired
+    find = log_cleanup.find_expired
     patch.setattr(
-        checkpoints, "find_expired", lambda files, *, before_ms: find(files, before_ms=2**62)
+        log_cleanup, "find_expired", lambda files, *, before_ms: find(files, before_ms=2**62)
     )

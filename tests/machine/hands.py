@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tests.machine.world import DAY_MS, HOUR_MS, SETTINGS, TOPICS, World, seen
 from txnlog.admin import AdminClient
-from txnlog.compactor import Compactor
-from txnlog.housekeeping import Housekeeper, HousekeepingSettings
-from txnlog.hygiene import Hygiene
+from txnlog.coordinator.sweeper import Sweeper
+from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.retention import Retention
 from txnlog.messages import TopicPartition
-from txnlog.retention import Retention
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.sweeper import Sweeper
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.log_cleanup import clean_up
 
 TABLES = (*TOPICS, "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
 CHORES = ("checkpoint", "compact", "retain", "delete records", "forget", "clean", "vacuum")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tests.machine.world import COPIERS, FREE, JOBS, World
 from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.metadata import Owner
-from txnlog.sweeper import Sweeper
 from txnlog.testing.invariants import check_cluster
 
 

@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
-from txnlog import compaction, compactor, retention
-from txnlog.clock import Clock
 from txnlog.cluster import Cluster
 from txnlog.consuming import fetching
 from txnlog.consuming.fetching import Fetcher, PartitionReader
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
+from txnlog.housekeeping import compaction, compactor, retention
 from txnlog.messages import Message
+from txnlog.process.clock import Clock
 from txnlog.protocol.compaction import CompactionSettings
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings, Outcome
-from txnlog.storage.parquet import read_records
-from txnlog.storage.record_lists import RecordLists
+from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.record_lists import RecordLists
+from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings, Outcome
 from txnlog.testing.auditor import AuditedTransaction, Auditor
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory, SkewedClock
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.testing.models.eager import APPEND_BEFORE_ADD, Eager
-from txnlog.testing.models.rules import (
+from tests.model.eager import APPEND_BEFORE_ADD, Eager
+from tests.model.rules import (
     ABORT_SKIPS_OFFSETS,
     CLEAR_WITHOUT_FENCE,
     COMPLETE_BEFORE_OFFSETS,
@@ -13,7 +13,7 @@ from txnlog.testing.models.rules import (
     MARKER_WITHOUT_TXN,
     STEP0_IGNORES_MARKERS,
 )
-from txnlog.testing.search import assert_breaks, assert_holds
+from tests.model.search import assert_breaks, assert_holds
 
 SOAK_STATES_MAX = 600_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.testing.models.hygiene import (
+from tests.model.hygiene import (
     FORGET_LIVING,
     FORGET_REMOVED,
     NO_AGE_CHECK,
@@ -16,7 +16,7 @@ from txnlog.testing.models.hygiene import (
     TABLE_FIRST,
     Hygiene,
 )
-from txnlog.testing.search import assert_breaks, assert_holds
+from tests.model.search import assert_breaks, assert_holds
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.testing.models.lifetimes import Lifetimes
-from txnlog.testing.models.rules import COMPLETE_ANY_PRODUCER, ONE_ID_PER_TOPIC
-from txnlog.testing.search import assert_breaks, assert_holds
+from tests.model.lifetimes import Lifetimes
+from tests.model.rules import COMPLETE_ANY_PRODUCER, ONE_ID_PER_TOPIC
+from tests.model.search import assert_breaks, assert_holds
 
 
 @pytest.mark.parametrize("second_id", ["a", "z"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.testing.models.members import (
+from tests.model.members import (
     COMMIT_IGNORES_GENERATION,
     FETCH_IGNORES_PENDING,
     TWO_OWNERS,
     Members,
 )
-from txnlog.testing.search import assert_breaks, assert_holds
+from tests.model.search import assert_breaks, assert_holds
 
 
 def test_two_members_copy_every_record_once() -> None:

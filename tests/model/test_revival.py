@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txnlog.testing.models.revival import Revival
-from txnlog.testing.models.rules import REVIVES_DECIDED, REVIVES_OPEN
-from txnlog.testing.search import assert_breaks, assert_holds
+from tests.model.revival import Revival
+from tests.model.rules import REVIVES_DECIDED, REVIVES_OPEN
+from tests.model.search import assert_breaks, assert_holds
 
 
 def test_expired_id_is_taken_again_at_a_begin_only_and_nothing_is_published_twice() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from txnlog.testing.search import Pool, search
+from tests.model.search import Pool, search
 
 
 class Counters:

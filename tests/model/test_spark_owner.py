@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.testing.models.rules import (
+from tests.model.rules import (
     CLEAR_WITHOUT_FENCE,
     COMPLETE_BEFORE_OFFSETS,
     FENCE_BY_EPOCH,
@@ -13,8 +13,8 @@ from txnlog.testing.models.rules import (
     STEP0_IGNORES_START,
     STEP0_IGNORES_STRANGERS,
 )
-from txnlog.testing.models.spark_owner import FETCH_BEFORE_BUMP, FORGET_BATCHES, SparkOwner
-from txnlog.testing.search import assert_breaks, assert_holds
+from tests.model.search import assert_breaks, assert_holds
+from tests.model.spark_owner import FETCH_BEFORE_BUMP, FORGET_BATCHES, SparkOwner
 
 SOAK_STATES_MAX = 600_000
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.testing.models.vacuum import (
+from tests.model.search import assert_breaks, assert_holds
+from tests.model.vacuum import (
     FORGET_REMOVED,
     NO_AGE_CHECK,
     NO_BARRIER,
     TOPIC_FIRST,
     Vacuum,
 )
-from txnlog.testing.search import assert_breaks, assert_holds
 
 
 def test_vacuum_takes_nothing_that_somebody_may_still_name() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.storage import delta_log
-from txnlog.testing.models.version_slots import (
+from tests.model.search import assert_breaks, assert_holds
+from tests.model.version_slots import (
     BLIND_DENIAL,
     BLIND_PUT,
     BLIND_RETRY,
     NEVER_DISTRUST,
     VersionSlots,
 )
-from txnlog.testing.search import assert_breaks, assert_holds
+from txnlog.storage.delta import delta_log
 
 SOAK_STATES_MAX = 600_000
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from tests.producer.worlds import producer, world
-from txnlog.config import parse_config
 from txnlog.errors import ConfigError
 from txnlog.producer import Producer
+from txnlog.settings.config import parse_config
 
 DEFAULTS = {
     "transaction.timeout.ms": 60_000,

@@ -23,7 +23,7 @@ from txnlog.errors import (
 )
 from txnlog.producer import Producer
 from txnlog.producing import arrow_records
-from txnlog.storage.log_files import commit_path
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.testing.faults import Fault
 
 REFUSED: list[tuple[str, Callable[[Producer], object], type[TxnLogError]]] = [

@@ -22,6 +22,7 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import (
     InvalidTxnTimeoutError,
     OperationTimedOutError,
@@ -31,7 +32,6 @@ from txnlog.errors import (
 )
 from txnlog.producer import Producer
 from txnlog.protocol.transitions import prepare_expire
-from txnlog.sweeper import Sweeper
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 

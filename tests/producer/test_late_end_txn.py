@@ -17,7 +17,7 @@ from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, va
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.storage.readings import Reading
+from txnlog.storage.delta.readings import Reading
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from txnlog.producing.accumulator import Destination, OnDelivery, Rows, Table
 from txnlog.producing.batching import Batch, split
-from txnlog.storage.record_lists import RecordLists, from_arrow
-from txnlog.storage.records import RECORD_OVERHEAD_BYTES
+from txnlog.storage.batches.record_lists import RecordLists, from_arrow
+from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
 RUN_BYTES = 400
 RECORD = st.tuples(

@@ -24,10 +24,10 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError, UnstableOffsetCommitError
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
-from txnlog.sweeper import Sweeper
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 

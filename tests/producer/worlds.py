@@ -9,8 +9,8 @@ from txnlog.cluster import Cluster
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.batches import ABORTED, ONGOING
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
 
 __all__ = [

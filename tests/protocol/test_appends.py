@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.model.values import rebuilt, topic_key
 from txnlog.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -25,7 +26,6 @@ from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, sequence_app_id
 from txnlog.protocol.txn_memory import EXPIRED_PRODUCERS
-from txnlog.testing.models.values import rebuilt, topic_key
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 

@@ -25,10 +25,10 @@ from tests.retention.worlds import (
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import TopicAuthorizationError
-from txnlog.housekeeping import Housekeeper
+from txnlog.housekeeping.housekeeper import Housekeeper
+from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT, EXPIRED_BATCH, Retention
 from txnlog.messages import OFFSET_END, TopicPartition
 from txnlog.protocol.metadata import StagedBatch
-from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT, EXPIRED_BATCH, Retention
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster
 

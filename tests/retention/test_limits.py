@@ -23,12 +23,12 @@ from tests.retention.worlds import (
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.errors import DuplicateSequenceError, OutOfOrderSequenceError
+from txnlog.housekeeping.retention import Retention
 from txnlog.messages import OFFSET_END, TopicPartition
 from txnlog.protocol import retention as decisions
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.txn_memory import EXPIRED_PRODUCERS
-from txnlog.retention import Retention
-from txnlog.storage.actions import Add
+from txnlog.storage.delta.actions import Add
 from txnlog.testing.invariants import check_cluster
 
 

@@ -10,9 +10,9 @@ from tests.consumer.records import TIME_MS, Writer, consumer, process, put, read
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import OffsetOutOfRangeError
+from txnlog.housekeeping.retention import Retention
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
 from txnlog.protocol.metadata import Owner
-from txnlog.retention import Retention
 from txnlog.testing.faults import SharedMemory
 
 HOUR_MS = 3_600_000

@@ -6,10 +6,10 @@ import itertools
 
 from tests.coordinator.processes import PLAIN, process
 from txnlog.cluster import Cluster
+from txnlog.housekeeping.retention import Retention
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.retention import Retention
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import SharedMemory
 
 TOPIC = "log"

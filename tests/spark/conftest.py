@@ -23,7 +23,7 @@ from spark_session import PROJECT
 
 from tests.spark import pipeline
 from txnlog.cluster import Cluster
-from txnlog.sweeper import Sweeper
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.testing.counts import count
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ REPLY_S_MAX = 600
 
 
 class Failpoint:
-    """Sets the fail point of the shared session's workers, see txnlog/failpoint.py."""
+    """Sets the fail point of the shared session's workers, see txnlog/process/failpoint.py."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark.conftest import Failpoint, Lab
-from txnlog.failpoint import TRANSACTION
+from txnlog.process.failpoint import TRANSACTION
 from txnlog.testing.counts import count
 
 pytestmark = pytest.mark.spark

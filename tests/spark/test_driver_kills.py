@@ -16,7 +16,7 @@ import pytest
 
 from tests.spark import pipeline
 from tests.spark.conftest import Driver, Lab
-from txnlog.failpoint import TRANSACTION
+from txnlog.process.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.spark import pipeline
 from tests.spark.conftest import Failpoint, Lab
-from txnlog.failpoint import TRANSACTION
+from txnlog.process.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
 

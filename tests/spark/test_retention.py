@@ -14,7 +14,7 @@ from tests.spark import pipeline
 from tests.spark.conftest import Lab
 from txnlog.admin.topics import delete_records
 from txnlog.cluster import Cluster
-from txnlog.retention import Retention
+from txnlog.housekeeping.retention import Retention
 from txnlog.testing.invariants import check_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]

@@ -14,7 +14,7 @@ from spark_sink.staging import Stager
 from tests.spark import pipeline
 from tests.spark.conftest import Driver
 from txnlog.cluster import Cluster
-from txnlog.options import parse_options
+from txnlog.settings.options import parse_options
 from txnlog.testing.counts import count
 
 

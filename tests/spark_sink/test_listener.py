@@ -26,7 +26,7 @@ from spark_sink.reports import lag_of
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
-from txnlog.options import parse_options
+from txnlog.settings.options import parse_options
 
 QUERY = "3207c809-b154-4834-aeab-48435d2bff20"
 RUN = "51a3f98e-0fea-4e80-918d-49ddbad24c5c"

@@ -26,11 +26,11 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.phases import Phases
 from txnlog.errors import CheckpointError, ProducerFencedError
-from txnlog.options import parse_options
-from txnlog.phases import Phases
 from txnlog.protocol.micro_batches import newest_row
 from txnlog.protocol.transitions import Transition, prepare_expire
+from txnlog.settings.options import parse_options
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import read_committed
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_sink.rows import Rows, check_columns, rows_of_batch, sliced
 from txnlog.errors import ConfigError, InvalidRecordError
-from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA
+from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA
 
 TASK_US = 1_700_000_000_000_000
 UTC = pa.timestamp("us", "UTC")

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import txnlog.options
+import txnlog.settings.options
 from spark_sink.commit import commit_micro_batch
 from spark_sink.messages import StagedTask
 from tests.checkpoint.test_source_positions import line
 from tests.coordinator.processes import staged
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
-from txnlog.options import parse_options
+from txnlog.settings.options import parse_options
 
 
 class Query:
@@ -62,7 +62,7 @@ def query(tmp_path: Path) -> Query:
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Warnings of the test, as if this process had never warned before."""
-    monkeypatch.setattr(txnlog.options, "_warned", set())
+    monkeypatch.setattr(txnlog.settings.options, "_warned", set())
     caplog.set_level(logging.WARNING, "txnlog")
     return caplog.messages
 

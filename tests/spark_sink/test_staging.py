@@ -25,8 +25,8 @@ from txnlog.errors import (
 )
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_key
-from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.records import RECORD_OVERHEAD_BYTES
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
 TASK_MS = 1_700_000_000_000
 TINY = Limits(

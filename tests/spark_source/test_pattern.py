@@ -9,11 +9,11 @@ import pytest
 from spark_source.batch import batch_reader
 from spark_source.schema import spark_schema
 from tests.spark_source.stream_steps import next_end, positions, reader_of, values
-from txnlog import options as options_module
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, DataLossError
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
+from txnlog.settings import options as options_module
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
 
 
 def pattern_of(topics, pattern: str = r"orders\..*", **options: str):

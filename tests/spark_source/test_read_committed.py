@@ -16,7 +16,7 @@ from txnlog.errors import ConfigError, StorageError, UnknownTopicOrPartitionErro
 from txnlog.producer import Producer
 from txnlog.protocol.batches import ABORTED, COMMITTED, ONGOING
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.checkpoints import create_checkpoint
+from txnlog.storage.delta.checkpoints import create_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,8 +21,8 @@ from tests.spark_source.conftest import Topics
 from tests.spark_source.stream_steps import next_end, reader_of
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
-from txnlog.storage.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
-from txnlog.storage.small_batch import ROWS_MAX
+from txnlog.storage.batches.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
+from txnlog.storage.batches.small_batch import ROWS_MAX
 
 
 def ranges_of(topics, topic: str, start: int, end: int) -> list[PartitionRange]:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store.objects import ObjectStore
 
 pytestmark = pytest.mark.spark
 

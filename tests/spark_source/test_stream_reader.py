@@ -20,8 +20,8 @@ from txnlog.errors import (
     IllegalGenerationError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
 
 
 def test_reader_made_does_no_io(topics) -> None:

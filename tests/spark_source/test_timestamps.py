@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from txnlog import timestamps
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.topics import START_PREFIX, TopicCommit
-from txnlog.timestamps import offsets_for_times
+from txnlog.storage.tables import offset_lookup as timestamps
+from txnlog.storage.tables.offset_lookup import offsets_for_times
 
 MS = 1000
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from tests.spark_source.stream_steps import next_end, positions, reader_of, values
-from txnlog.clock import VirtualClock
 from txnlog.errors import ConfigError
+from txnlog.process.clock import VirtualClock
 from txnlog.protocol.topics import TopicState
 
 MIN = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "3"}

@@ -21,10 +21,10 @@ from checkpoint.reader import Checkpoint
 from txnlog.cluster import Cluster
 from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.checkpoint_reader import read_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.log_files import checkpoint_path, commit_path, list_log
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.delta.checkpoint_reader import read_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_log
 
 MEMORY_BYTES = 2 << 30
 """What a reading may take, beyond what the process has."""

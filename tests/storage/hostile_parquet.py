@@ -15,13 +15,13 @@ import pytest
 
 from tests.storage.hostile import DELTAS, HUGE, OFF, World, case, roomy
 from txnlog.errors import TxnLogError
-from txnlog.storage.checkpoint_reader import read_checkpoint
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.log_files import checkpoint_path, list_log
-from txnlog.storage.parquet import read_batch_file, write_batch_file
-from txnlog.storage.seals import MAGIC, Span, make_seal, split_footer
-from txnlog.storage.small_batch import footer_begin
-from txnlog.storage.tombstones import read_tombstones
+from txnlog.storage.batches.reader import read_batch_file, write_batch_file
+from txnlog.storage.batches.small_batch import footer_begin
+from txnlog.storage.delta.checkpoint_reader import read_checkpoint
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.log_files import checkpoint_path, list_log
+from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.storage.store.seals import MAGIC, Span, make_seal, split_footer
 
 # --- Parquet --------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from tests.storage.hostile import CASES, LEVELS, MEMORY_BYTES, OFF, World
 from tests.storage.hostile_parquet import foreign
 from tests.storage.hostile_queries import MARKED, META
 from txnlog.errors import TxnLogError
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.delta.checkpoints import create_checkpoint
 
 # --- At random ------------------------------------------------------------------------------------
 

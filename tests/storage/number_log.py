@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txnlog.storage.actions import Action, Commit, CommitInfo, Txn, encode_commit
-from txnlog.storage.delta_log import (
+from txnlog.storage.delta.actions import Action, Commit, CommitInfo, Txn, encode_commit
+from txnlog.storage.delta.delta_log import (
     PROTOCOL,
     Committed,
     Conflict,
@@ -13,9 +13,9 @@ from txnlog.storage.delta_log import (
     LogSettings,
     Unknown,
 )
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.tables import metadata_action
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.schemas import metadata_action
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
 TABLE = "orders"

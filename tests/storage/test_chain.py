@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from tests.storage.number_log import OFF, TABLE, created, opened, write
 from txnlog.errors import CorruptLogError, LogGapError, TxnLogError
-from txnlog.storage import delta_log
-from txnlog.storage.actions import decode_commit, encode_commit
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import Conflict
-from txnlog.storage.log_files import checkpoint_path, commit_path
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta import delta_log
+from txnlog.storage.delta.actions import decode_commit, encode_commit
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import Conflict
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.counts import count
 
 

@@ -14,15 +14,16 @@ import pytest
 
 from tests.storage.number_log import OFF, TABLE, History, created, opened, write
 from txnlog.errors import CorruptLogError, LogGapError
-from txnlog.storage import seals
-from txnlog.storage.actions import decode_commit, digest_of
-from txnlog.storage.batch_writer import write_batch_file
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
-from txnlog.storage.log_files import checkpoint_path, commit_path, list_whole_log
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.record_lists import RecordLists
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.record_lists import RecordLists
+from txnlog.storage.batches.writer import write_batch_file
+from txnlog.storage.delta.actions import decode_commit, digest_of
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.store import seals
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import SharedMemory
 
 INLINE = LogSettings(checkpoint_interval=5, checkpoint_mode="inline")

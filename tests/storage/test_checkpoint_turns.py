@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.storage.number_log import HOUR_MS, TABLE, created, opened, write
 from txnlog.errors import StorageError
-from txnlog.storage import checkpoints, log_files
-from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
-from txnlog.storage.log_files import checkpoint_path, commit_path
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta import checkpoints, log_files
+from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory
 
 INLINE = LogSettings(checkpoint_interval=5, checkpoint_mode="inline", log_retention_ms=HOUR_MS)

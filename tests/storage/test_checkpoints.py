@@ -13,13 +13,14 @@ from txnlog.errors import CorruptLogError, LogGapError, StorageError
 from txnlog.protocol.appends import prepare_append, prepare_marker
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.states import TransactionResult
-from txnlog.storage import checkpoints, log_files
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import Committed, DeltaLog, LogSettings
-from txnlog.storage.log_files import checkpoint_path, commit_path
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.seals import MAGIC
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta import checkpointer, log_files
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.store.seals import MAGIC
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_topic_rebuilds
 
@@ -293,7 +294,7 @@ def test_commits_make_checkpoints_at_the_interval(store: ObjectStore, mode: str)
     log = created(store, 0, LogSettings(checkpoint_interval=5, checkpoint_mode=mode))
     for number in range(1, 24):
         write(log, number)
-        checkpoints.wait_for_background()
+        checkpointer.wait_for_background()
     made = [name for name in slots(store) if name.endswith(".parquet")]
     assert made == [f"{version:020}.checkpoint.parquet" for version in (5, 10, 15, 20)]
 

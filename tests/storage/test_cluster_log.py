@@ -18,11 +18,11 @@ from txnlog.errors import (
     UnsupportedProtocolError,
 )
 from txnlog.producer import Producer
-from txnlog.storage.actions import Metadata
-from txnlog.storage.cluster_log import PRODUCER_ID_BLOCK, ClusterLog
-from txnlog.storage.delta_log import DeltaLog, LogSettings
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.tables import create_actions
+from txnlog.storage.delta.actions import Metadata
+from txnlog.storage.delta.delta_log import DeltaLog, LogSettings
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.cluster_log import PRODUCER_ID_BLOCK, ClusterLog
+from txnlog.storage.tables.schemas import create_actions
 from txnlog.testing.faults import Fault, SharedMemory
 
 OFF = LogSettings(checkpoint_mode="off")

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txnlog.storage.batch_writer import BatchFileWriter, write_batch_file
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.writer import BatchFileWriter, write_batch_file
+from txnlog.storage.store.objects import ObjectStore
 
 TIME = pa.timestamp("us", tz="UTC")
 

@@ -23,10 +23,11 @@ from tests.storage.number_log import (
     write,
 )
 from txnlog.errors import StorageError, StorePermissionError
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import Committed, Conflict, DeltaLog, Unknown
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import Committed, Conflict, DeltaLog, Unknown
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
 Won: TypeAlias = "multiprocessing.Queue[tuple[int, list[int]]]"
@@ -295,7 +296,7 @@ def test_open_racing_with_clean_up_finds_the_newer_checkpoint(call: int) -> None
 _FORK = """
 import os, sys
 from txnlog.errors import ForkedProcessError
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store.objects import ObjectStore
 store = ObjectStore.from_url(sys.argv[1])
 if sys.argv[2] == "used":
     store.put("a", b"1")

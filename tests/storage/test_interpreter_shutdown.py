@@ -15,7 +15,7 @@ PROGRAM = """
 import atexit, sys
 from txnlog.cluster import Cluster
 from txnlog.producer import Producer
-from txnlog.storage.delta_log import LogSettings
+from txnlog.storage.delta.delta_log import LogSettings
 
 root = sys.argv[1]
 cluster = Cluster.open(root, create=True, shards=1, settings=LogSettings(checkpoint_interval=1))
@@ -56,7 +56,7 @@ def test_commit_at_exit_lands_and_returns(tmp_path: Path, pool: str) -> None:
 READ = """
 import atexit
 from obstore.store import MemoryStore
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store.objects import ObjectStore
 
 store = ObjectStore(MemoryStore(), "memory://")
 paths = [f"a/{number}" for number in range(20)]

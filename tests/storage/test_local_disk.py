@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from txnlog.clock import VirtualClock
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, StorageError
+from txnlog.process.clock import VirtualClock
 from txnlog.protocol.metadata import Owner
-from txnlog.storage import local_disk
-from txnlog.storage.delta_log import DeltaLog
-from txnlog.storage.local_disk import IrregularFileError, LocalDisk
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.topic_log import TopicView
+from txnlog.storage.delta.delta_log import DeltaLog
+from txnlog.storage.store import local_disk
+from txnlog.storage.store.local_disk import IrregularFileError, LocalDisk
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.topic_log import TopicView
 
 PUTS = ["put", "put_new", "put_if_absent"]
 

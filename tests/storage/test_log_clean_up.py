@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, slots, write
-from txnlog.clock import VirtualClock
 from txnlog.errors import ConfigError, CorruptLogError
-from txnlog.storage import log_files
-from txnlog.storage.checkpoints import clean_up, create_checkpoint, find_expired
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.log_cleaning import clean_log
-from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path
-from txnlog.storage.objects import ObjectMeta, ObjectStore
+from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta import log_files
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_cleanup import clean_log, clean_up, find_expired
+from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
+from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
 
 

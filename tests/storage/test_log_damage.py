@@ -9,11 +9,11 @@ import pytest
 
 from tests.storage.number_log import OFF, TABLE, History, created, opened, plant, write
 from txnlog.errors import CorruptLogError, LogGapError, UnsupportedProtocolError
-from txnlog.storage.actions import Protocol, Txn
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import DeltaLog
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.actions import Protocol, Txn
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import DeltaLog
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
 
 
 @pytest.fixture(params=["memory", "local"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
-from txnlog.clock import VirtualClock
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import PROTOCOL, Committed, DeltaLog, Unknown
-from txnlog.storage.log_files import commit_path
+from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import PROTOCOL, Committed, DeltaLog, Unknown
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, PausedClock, SharedMemory
 
 

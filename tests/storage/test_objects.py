@@ -17,8 +17,8 @@ from txnlog.errors import (
     TxnLogError,
     UnsupportedStoreError,
 )
-from txnlog.storage.local_disk import NothingWrittenOSError
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store.local_disk import NothingWrittenOSError
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
 SECRET = "wJalrXUtnFEMIK7MDENG"
@@ -181,7 +181,7 @@ def test_errors_of_the_store_become_typed_and_name_the_path(
         raise raised
 
     for verb in ("put", "get"):
-        monkeypatch.setattr(f"txnlog.storage.objects.obstore.{verb}", fail)
+        monkeypatch.setattr(f"txnlog.storage.store.objects.obstore.{verb}", fail)
 
     def refuse(*_: Any, **__: Any) -> None:
         # A local disk says so where a put failed before its file had a name.
@@ -189,9 +189,9 @@ def test_errors_of_the_store_become_typed_and_name_the_path(
             raise NothingWrittenOSError(errno.EACCES, str(raised)) from raised
         raise raised
 
-    monkeypatch.setattr("txnlog.storage.local_disk.LocalDisk.get", fail)
+    monkeypatch.setattr("txnlog.storage.store.local_disk.LocalDisk.get", fail)
     for verb in ("put", "put_new", "put_if_absent", "open_writer"):
-        monkeypatch.setattr(f"txnlog.storage.local_disk.LocalDisk.{verb}", refuse)
+        monkeypatch.setattr(f"txnlog.storage.store.local_disk.LocalDisk.{verb}", refuse)
     for call in (
         lambda: store.put("t/x", b""),
         lambda: store.put_new("t/x", b""),
@@ -210,7 +210,7 @@ def test_errors_of_the_store_become_typed_and_name_the_path(
 
 def test_now_ms_is_the_stores_time_not_this_machines(tmp_path: Path) -> None:
     """A machine whose clock is a year off must not call fresh files old (R34)."""
-    from txnlog.clock import VirtualClock
+    from txnlog.process.clock import VirtualClock
 
     store = ObjectStore.from_url(str(tmp_path), clock=VirtualClock(0))
     store.put("a", b"1")

@@ -19,9 +19,8 @@ from txnlog.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import BatchFileWriter, read_batch_file, write_batch_file
-from txnlog.storage.records import (
+from txnlog.storage.batches.reader import BatchFileWriter, read_batch_file, write_batch_file
+from txnlog.storage.batches.records import (
     DATA_SCHEMA,
     HEADER_OVERHEAD_BYTES,
     HEADERS_TYPE,
@@ -29,7 +28,8 @@ from txnlog.storage.records import (
     RECORD_SCHEMA,
     record_sizes,
 )
-from txnlog.storage.seals import TAIL_BYTES
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.store.seals import TAIL_BYTES
 
 PATH = "orders/part-0-file.parquet"
 FIRST_US = 1_700_000_000_000_000
@@ -185,8 +185,8 @@ def test_large_remote_file_is_read_by_ranges(
 ) -> None:
     """A large file must not be fetched whole into memory."""
     written = write_batch_file(store, PATH, records(3_000))
-    monkeypatch.setattr("txnlog.storage.parquet.READ_WHOLE_BELOW_BYTES", 100)
-    monkeypatch.setattr("txnlog.storage.parquet.SMALL_BYTES_MAX", 100)
+    monkeypatch.setattr("txnlog.storage.batches.reader.READ_WHOLE_BELOW_BYTES", 100)
+    monkeypatch.setattr("txnlog.storage.batches.reader.SMALL_BYTES_MAX", 100)
     monkeypatch.setattr(store, "get", None)
     assert read(store, size_bytes=written.size_bytes).equals(expected(records(3_000)))
 

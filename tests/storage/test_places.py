@@ -14,9 +14,8 @@ import pytest
 
 from tests.coordinator.processes import owned, staged
 from tests.storage.mounts import bind, mount, mounted, remount, unmount
-from txnlog import coordinator
-from txnlog.clock import VirtualClock
 from txnlog.cluster import Cluster
+from txnlog.coordinator import transactions as coordinator
 from txnlog.errors import (
     CommitStateUnknownError,
     ConfigError,
@@ -27,11 +26,12 @@ from txnlog.errors import (
     StorePermissionError,
     TxnLogError,
 )
+from txnlog.process.clock import VirtualClock
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.storage import local_disk
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.store import local_disk
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import SimulatedCrash
 
 SETTINGS = LogSettings(checkpoint_interval=4, checkpoint_mode="inline")

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.storage.batch_writer import SNAPPY_BELOW_BYTES, write_batch_file
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.record_lists import (
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.record_lists import (
     Headers,
     RecordLists,
     RecordRuns,
@@ -19,8 +17,10 @@ from txnlog.storage.record_lists import (
     from_arrow,
     gather,
 )
-from txnlog.storage.records import DATA_SCHEMA, RECORD_SCHEMA
-from txnlog.storage.small_batch import ROWS_MAX
+from txnlog.storage.batches.records import DATA_SCHEMA, RECORD_SCHEMA
+from txnlog.storage.batches.small_batch import ROWS_MAX
+from txnlog.storage.batches.writer import SNAPPY_BELOW_BYTES, write_batch_file
+from txnlog.storage.store.objects import ObjectStore
 
 HEADERS = st.none() | st.lists(
     st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2

@@ -19,12 +19,13 @@ from txnlog.protocol.groups import OffsetsCommit, prepare_generation
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import Done, Transition, prepare_expire, prepare_init
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.row_log import OffsetsLog, TransactionLog
-from txnlog.storage.tables import row_add
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.tables.schemas import row_add
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_groups, check_rows
 

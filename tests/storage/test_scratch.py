@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from txnlog.clock import VirtualClock
 from txnlog.cluster import Cluster
-from txnlog.housekeeping import Housekeeper
-from txnlog.storage import scratch
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.scratch import remove_left, scratch_folder
+from txnlog.housekeeping.housekeeper import Housekeeper
+from txnlog.process.clock import VirtualClock
+from txnlog.storage.store import scratch
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.store.scratch import remove_left, scratch_folder
 
 HOLDER = """
 import sys, time
-from txnlog.storage import scratch
+from txnlog.storage.store import scratch
 scratch._SHARED_MEMORY = sys.argv[1]
 with scratch.scratch_folder(100) as folder:
     print(folder, flush=True)

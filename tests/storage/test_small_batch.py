@@ -12,14 +12,14 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.storage.batch_writer import write_batch_file
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
-from txnlog.storage.record_lists import from_arrow
-from txnlog.storage.records import BARE_SCHEMA, DATA_SCHEMA
-from txnlog.storage.seals import read_seal, split_footer
-from txnlog.storage.small_batch import ROWS_MAX, encode
-from txnlog.storage.small_batch_reader import decode
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.record_lists import from_arrow
+from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
+from txnlog.storage.batches.small_batch import ROWS_MAX, encode
+from txnlog.storage.batches.small_batch_reader import decode
+from txnlog.storage.batches.writer import write_batch_file
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.store.seals import read_seal, split_footer
 
 FIELDS = [field for field in BARE_SCHEMA if field.name != "offset_delta"]
 TIMES = st.none() | st.integers(-(2**62), 2**62)

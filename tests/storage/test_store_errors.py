@@ -18,9 +18,9 @@ from txnlog.errors import (
     StorePermissionError,
     TopicAuthorizationError,
 )
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.store_errors import store_code
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.store.errors import store_code
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.topic_log import TopicLog
 
 STATUS = {
     "NoSuchKey": 404,

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from tests.storage.number_log import OFF, TABLE, created
 from txnlog.protocol.vacuum import FILE_RETENTION_MS_DEFAULT, RETENTION_PROPERTY, format_retention
-from txnlog.storage import checkpoint_edits
-from txnlog.storage.actions import Action, Add, Commit, CommitInfo, Remove, Txn
-from txnlog.storage.checkpoint_computation import compute_checkpoint
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import PROTOCOL, Committed, DeltaLog
-from txnlog.storage.log_files import checkpoint_path, commit_path
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.tables import metadata_action
-from txnlog.storage.tombstones import read_tombstones
+from txnlog.storage.delta import checkpoint_edits
+from txnlog.storage.delta.actions import Action, Add, Commit, CommitInfo, Remove, Txn
+from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import PROTOCOL, Committed, DeltaLog
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.schemas import metadata_action
 
 NOW_MS = 1_700_000_000_000
 

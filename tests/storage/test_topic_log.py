@@ -22,12 +22,13 @@ from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_m
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.actions import Add, Txn
-from txnlog.storage.checkpoints import clean_up, create_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.log_files import commit_path
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.delta.actions import Add, Txn
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_topic, check_topic_rebuilds
 

@@ -7,9 +7,9 @@ import pytest
 from tests.storage.number_log import History, created, opened, write
 from txnlog.errors import CommitStateUnknownError, InvalidTxnStateError
 from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
-from txnlog.storage.actions import Txn
-from txnlog.storage.delta_log import DeltaLog, Outcome
-from txnlog.storage.transact import transact
+from txnlog.storage.delta.actions import Txn
+from txnlog.storage.delta.delta_log import DeltaLog, Outcome
+from txnlog.storage.delta.transact import transact
 from txnlog.testing.faults import Fault, SharedMemory, no_faults
 
 

@@ -14,7 +14,7 @@ from txnlog.consumer import Consumer
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.verification.findings import Finding
-from txnlog.storage.actions import (
+from txnlog.storage.delta.actions import (
     Action,
     Add,
     CommitInfo,
@@ -23,10 +23,10 @@ from txnlog.storage.actions import (
     digest_of,
     encode_commit,
 )
-from txnlog.storage.checkpoints import create_checkpoint
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.log_files import commit_path, list_whole_log
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_files import commit_path, list_whole_log
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import SkewedClock
 from txnlog.verifying.report import Verification, VerifySettings
 from txnlog.verifying.verifier import verify

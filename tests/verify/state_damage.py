@@ -24,7 +24,7 @@ from tests.verify.roots import (
     shard_of,
     truncate_log,
 )
-from txnlog.storage.actions import Add, Metadata, Remove, Txn, decode_commit
+from txnlog.storage.delta.actions import Add, Metadata, Remove, Txn, decode_commit
 
 # --- Batches --------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from tests.verify.roots import (
     commits,
     verified,
 )
-from txnlog.storage.seals import MAGIC
+from txnlog.storage.store.seals import MAGIC
 from txnlog.testing.counts import count
 
 FLIPS = 40

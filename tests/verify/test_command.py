@@ -28,8 +28,8 @@ from txnlog.admin import AdminClient
 from txnlog.cli.app import app
 from txnlog.errors import StorageError, UnknownTopicOrPartitionError
 from txnlog.protocol.verification.findings import FINDINGS_PER_KIND_MAX, FindingKind
-from txnlog.storage.actions import Remove
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.actions import Remove
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.verifying.report import VerifySettings
 
 

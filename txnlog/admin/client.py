@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from txnlog import arguments
 from txnlog.admin import groups, state_rows, topics, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
@@ -45,12 +44,13 @@ from txnlog.admin.requests import (
     transaction_or_spec,
 )
 from txnlog.cluster import Cluster
-from txnlog.config import parse_config
 from txnlog.consuming.lookups import describe_topics
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
-from txnlog.storage.objects import ObjectStore
+from txnlog.settings import arguments
+from txnlog.settings.config import parse_config
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.verifying.report import (
     Progress,
     Verification,
@@ -69,7 +69,7 @@ Futures = dict[K, "Future[V]"]
 class AdminClient:
     """Everything an operator does. One thread at a time; the constructor does no I/O.
 
-    `config` holds `txnlog.root`, `storage.<key>` and `client.id`; see txnlog.config.
+    `config` holds `txnlog.root`, `storage.<key>` and `client.id`; see txnlog.settings.config.
     Raises ConfigError.
     """
 
@@ -148,7 +148,7 @@ class AdminClient:
     def describe_configs(
         self, resources: Iterable[ConfigResource]
     ) -> Futures[ConfigResource, dict[str, ConfigEntry]]:
-        """Every configuration of topics, with defaults. See txnlog.topic_configs."""
+        """Every configuration of topics, with defaults. See txnlog.settings.topic_configs."""
         checked = arguments.each("resources", resources, config_resource)
         return _each(checked, lambda resource: topics.describe_configs(self.cluster, resource))
 
@@ -165,7 +165,7 @@ class AdminClient:
         """Make each `offset` the first one left (OFFSET_END: none is left).
 
         Readers below it get OffsetOutOfRangeError; files wholly below it leave the table when
-        retention is checked next (txnlog.retention).
+        retention is checked next (txnlog.housekeeping.retention).
         Errors: OffsetOutOfRangeError for an offset above the end.
         """
 

@@ -14,9 +14,9 @@ from txnlog.errors import LogGapError, ObjectNotFoundError
 from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.topics import END_PREFIX, MARKER_PREFIX, START_PREFIX
-from txnlog.storage.actions import Add, Commit, Metadata, Remove, Txn, decode_commit
-from txnlog.storage.log_files import commit_path, list_log
-from txnlog.storage.tables import config_of
+from txnlog.storage.delta.actions import Add, Commit, Metadata, Remove, Txn, decode_commit
+from txnlog.storage.delta.log_files import commit_path, list_log
+from txnlog.storage.tables.schemas import config_of
 
 Entry = dict[str, object]
 

@@ -14,11 +14,11 @@ from txnlog.admin.descriptions import (
     PendingTransaction,
 )
 from txnlog.admin.topics import by_topic
-from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
+from txnlog.process.clock import backoff_ms
 from txnlog.protocol.group_changes import (
     is_gone,
     prepare_delete_group,
@@ -28,7 +28,7 @@ from txnlog.protocol.group_changes import (
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import Entangled, OffsetsCommit, unstable
 from txnlog.protocol.membership import is_rebalancing
-from txnlog.storage.row_log import RowView
+from txnlog.storage.tables.row_log import RowView
 
 ATTEMPTS_MAX = 50
 

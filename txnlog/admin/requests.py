@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from txnlog import arguments
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     AlterConfigOpType,
@@ -22,10 +21,11 @@ from txnlog.admin.descriptions import (
     OffsetSpec,
     ResourceType,
 )
-from txnlog.arguments import INT32_MAX, shown
 from txnlog.errors import InvalidPartitionsError
 from txnlog.messages import TopicPartition
-from txnlog.option_values import setting_text
+from txnlog.settings import arguments
+from txnlog.settings.arguments import INT32_MAX, shown
+from txnlog.settings.values import setting_text
 
 _KINDS = ("earliest", "latest", "timestamp")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTxnStateError, TransactionalIdNotFoundError
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.storage.row_log import UnreadableRow
+from txnlog.storage.tables.row_log import UnreadableRow
 
 
 def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:

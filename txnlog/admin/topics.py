@@ -27,7 +27,7 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topic_changes import prepare_delete_records
 from txnlog.protocol.topics import check_topic_name
-from txnlog.topic_configs import (
+from txnlog.settings.topic_configs import (
     TOPIC_CONFIGS,
     changed,
     check_configs,

@@ -14,7 +14,6 @@ from txnlog.admin.descriptions import (
     TransactionListing,
 )
 from txnlog.admin.state_rows import require_row, rows, unreadable_rows
-from txnlog.clock import backoff_ms
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import partition_log
 from txnlog.errors import (
@@ -24,6 +23,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
 )
 from txnlog.messages import TopicPartition
+from txnlog.process.clock import backoff_ms
 from txnlog.protocol.appends import prepare_marker
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.metadata import TransactionMetadata
@@ -31,7 +31,7 @@ from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.tables.topic_log import TopicLog
 
 ATTEMPTS_MAX = 50
 TIMESTAMPS_US = 2**62

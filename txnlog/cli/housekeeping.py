@@ -9,14 +9,16 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
-from txnlog.compactor import BACKOFF_MS_DEFAULT
-from txnlog.housekeeping import (
+from txnlog.coordinator.sweeper import INTERVAL_MS
+from txnlog.housekeeping.compactor import BACKOFF_MS_DEFAULT
+from txnlog.housekeeping.housekeeper import (
     REMOVE_INTERVAL_MS_DEFAULT,
     VACUUM_INTERVAL_MS_DEFAULT,
     Housekeeper,
     HousekeepingSettings,
 )
-from txnlog.lease import LEASE_MS_DEFAULT
+from txnlog.housekeeping.lease import LEASE_MS_DEFAULT
+from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     PRODUCER_ID_EXPIRATION_MS_MIN,
@@ -25,9 +27,7 @@ from txnlog.protocol.expiry import (
 )
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Doomed
-from txnlog.retention import CHECK_INTERVAL_MS_DEFAULT
-from txnlog.storage.log_settings import LOG_RETENTION_MS_MIN
-from txnlog.sweeper import INTERVAL_MS
+from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN
 
 
 def housekeeping(

@@ -21,8 +21,8 @@ from rich.text import Text
 
 from txnlog.admin import AdminClient
 from txnlog.errors import TxnLogError
-from txnlog.option_values import timestamp_ms
-from txnlog.options import STORAGE_PREFIX, StoreSettings
+from txnlog.settings.options import STORAGE_PREFIX, StoreSettings
+from txnlog.settings.values import timestamp_ms
 
 CLIENT_ID = "txnlog-cli"
 UNREADABLE = "Unreadable"

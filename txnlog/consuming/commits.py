@@ -10,10 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from txnlog import arguments
-from txnlog.arguments import INT64_MAX
-from txnlog.clock import Clock
-from txnlog.config import Config
 from txnlog.consuming.fetching import Key, PartitionReader
 from txnlog.consuming.group_session import GroupSession
 from txnlog.errors import (
@@ -24,6 +20,10 @@ from txnlog.errors import (
     UnknownMemberIdError,
 )
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
+from txnlog.process.clock import Clock
+from txnlog.settings import arguments
+from txnlog.settings.arguments import INT64_MAX
+from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
 

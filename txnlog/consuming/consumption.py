@@ -13,13 +13,13 @@ from enum import Enum
 from typing import Any
 
 from txnlog.cluster import Cluster
-from txnlog.config import Config
 from txnlog.consuming.commits import LOST, Commits
 from txnlog.consuming.fetching import Fetcher, Key, PartitionReader, out_of_range
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
 from txnlog.consuming.membership import MemberSettings, check_subscription
 from txnlog.consuming.record_stream import RecordStream
+from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import (
     ClientStateError,
     ConfigError,
@@ -35,7 +35,7 @@ from txnlog.messages import (
     TopicPartition,
 )
 from txnlog.protocol.membership import Standing
-from txnlog.sweeper import sweep_if_due
+from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
 

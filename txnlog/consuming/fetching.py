@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
-from txnlog.storage.parquet import read_records
-from txnlog.storage.record_lists import RecordLists
-from txnlog.storage.records import to_messages
-from txnlog.storage.topic_log import TopicLog
+from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.record_lists import RecordLists
+from txnlog.storage.batches.records import to_messages
+from txnlog.storage.tables.topic_log import TopicLog
 
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 4 << 20

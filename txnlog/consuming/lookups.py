@@ -13,8 +13,8 @@ from txnlog.messages import (
     TopicMetadata,
     TopicPartition,
 )
-from txnlog.storage.topic_log import TopicLog
-from txnlog.timestamps import offsets_for_times
+from txnlog.storage.tables.offset_lookup import offsets_for_times
+from txnlog.storage.tables.topic_log import TopicLog
 
 
 def describe_topics(cluster: Cluster, topic: str | None = None) -> ClusterMetadata:

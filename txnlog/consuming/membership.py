@@ -28,7 +28,6 @@ from txnlog.errors import (
     TxnLogError,
     UnknownMemberIdError,
 )
-from txnlog.option_values import pattern
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import (
     Sightings,
@@ -43,6 +42,7 @@ from txnlog.protocol.membership import (
     uncovered,
 )
 from txnlog.protocol.topics import check_topic_name
+from txnlog.settings.values import pattern
 
 logger = logging.getLogger("txnlog")
 
@@ -53,7 +53,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a member is configured with; see txnlog.config."""
+    """What a member is configured with; see txnlog.settings.config."""
 
     group_id: str
     client_id: str = "txnlog"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from txnlog.consuming.fetching import Chunk, Fetcher, Key, PartitionReader
 from txnlog.errors import TxnLogError
 from txnlog.messages import Message
-from txnlog.storage.records import MESSAGE_SCHEMA
+from txnlog.storage.batches.records import MESSAGE_SCHEMA
 
 
 class RecordStream:

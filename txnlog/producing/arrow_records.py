@@ -18,7 +18,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.producing.accumulator import Destination
-from txnlog.storage.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
+from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
 
 SLICE_BYTES_MAX = 16 << 20
 COLUMNS = ("value", "key", "headers", "partition", "timestamp")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,11 @@ from txnlog.errors import StorePermissionError, TopicAuthorizationError
 from txnlog.producing.accumulator import Destination, OnDelivery, Piece, Rows, Table
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
-from txnlog.storage.batch_writer import new_batch_name, write_batch_file
-from txnlog.storage.record_lists import RecordLists, concatenate
-from txnlog.storage.records import record_sizes
-from txnlog.storage.small_batch import ROWS_MAX
-
-if TYPE_CHECKING:
-    from txnlog.storage.objects import ObjectStore
+from txnlog.storage.batches.record_lists import RecordLists, concatenate
+from txnlog.storage.batches.records import record_sizes
+from txnlog.storage.batches.small_batch import ROWS_MAX
+from txnlog.storage.batches.writer import new_batch_name, write_batch_file
+from txnlog.storage.store.objects import ObjectStore
 
 NO_CALLBACKS: Mapping[int, OnDelivery] = {}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from txnlog.clock import Clock
 from txnlog.errors import BufferExhaustedError, OperationTimedOutError, TxnLogError
+from txnlog.process.clock import Clock
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from txnlog.errors import TxnLogError
 from txnlog.messages import Message
 from txnlog.producing.accumulator import OnDelivery
 from txnlog.producing.batching import Batch
-from txnlog.storage.record_lists import Headers, RecordLists, from_arrow
+from txnlog.storage.batches.record_lists import Headers, RecordLists, from_arrow
 
 
 @dataclass(frozen=True, slots=True)

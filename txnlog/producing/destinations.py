@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
+from txnlog.cluster import Cluster
 from txnlog.errors import (
     BufferExhaustedError,
     ForkedProcessError,
@@ -15,12 +15,9 @@ from txnlog.errors import (
 )
 from txnlog.producing.accumulator import Destination
 from txnlog.protocol.topics import check_topic_name
-from txnlog.topic_configs import is_compacted
-
-if TYPE_CHECKING:
-    from txnlog.cluster import Cluster
-    from txnlog.config import Config
-    from txnlog.storage.topic_log import TopicLog
+from txnlog.settings.config import Config
+from txnlog.settings.topic_configs import is_compacted
+from txnlog.storage.tables.topic_log import TopicLog
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 MAX_MESSAGE_BYTES_DEFAULT = 1_048_588

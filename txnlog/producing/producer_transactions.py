@@ -16,8 +16,8 @@ import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from txnlog.cluster import Cluster
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -33,9 +33,6 @@ from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
-
-if TYPE_CHECKING:
-    from txnlog.cluster import Cluster
 
 
 def new_owner(client_id: str) -> Owner:

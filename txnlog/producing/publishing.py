@@ -13,15 +13,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from txnlog.cluster import Cluster
 from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
-
-if TYPE_CHECKING:
-    from txnlog.cluster import Cluster
 
 logger = logging.getLogger("txnlog")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txnlog import arguments
 from txnlog.errors import InvalidRecordError
-from txnlog.storage.records import HEADER_OVERHEAD_BYTES
+from txnlog.settings import arguments
+from txnlog.storage.batches.records import HEADER_OVERHEAD_BYTES
 
 HeadersArgument = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None
 

@@ -14,16 +14,14 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from txnlog import arguments
 from txnlog.cluster import Cluster
-from txnlog.config import parse_config
 from txnlog.errors import (
     ClientStateError,
     ConfigError,
     TxnLogError,
     UnknownTopicIdError,
 )
-from txnlog.forking import refusal, watch
+from txnlog.process.forking import refusal, watch
 from txnlog.producing.accumulator import Accumulator, Destination, OnDelivery, Table
 from txnlog.producing.arrow_records import Records, check_records, to_records
 from txnlog.producing.deadlines import Deadline, exhausted
@@ -49,7 +47,9 @@ from txnlog.protocol.producer_states import (
     prepare_call,
     prepare_move,
 )
-from txnlog.storage.records import RECORD_OVERHEAD_BYTES
+from txnlog.settings import arguments
+from txnlog.settings.config import parse_config
+from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
 logger = logging.getLogger("txnlog")
 

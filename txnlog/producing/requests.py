@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from txnlog.coordinator.state_rows import check_owner
 from txnlog.errors import (
     CommitStateUnknownError,
     InvalidProducerEpochError,
@@ -25,7 +26,7 @@ from txnlog.errors import (
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.readings import Reading
+from txnlog.storage.delta.readings import Reading
 
 logger = logging.getLogger("txnlog")
 
@@ -288,7 +289,7 @@ class Eager(RequestPublication):
             )
         except InvalidProducerEpochError:
             # The topic knows that the transaction has ended, the row knows by whom (R32, R42).
-            coordinator.check_owner(self._row)
+            check_owner(self._cluster, self._row)
             raise
         for staged in request.staged:
             key = (request.topic_id, staged.partition)

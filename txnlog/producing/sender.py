@@ -12,17 +12,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import TxnLogError, unexpected
 from txnlog.producing.accumulator import Accumulator
 from txnlog.producing.batching import split, unsplit
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.publishing import Publication
-from txnlog.sweeper import sweep_if_due
-
-if TYPE_CHECKING:
-    from txnlog.cluster import Cluster
 
 logger = logging.getLogger("txnlog")
 

@@ -64,7 +64,7 @@ class PartitionState:
     """One partition's live batches in offset order, and what they imply.
 
     Key compaction has been through all before `cleaned_offset`; tombstones before
-    `tombstone_offset` may go from `horizon_ms` on (see txnlog.protocol.cleaning).
+    `tombstone_offset` may go from `horizon_ms` on (see txnlog.protocol.key_compaction).
     """
 
     batches: list[BatchHeader] = field(default_factory=list)

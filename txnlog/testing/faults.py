@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from obstore.store import MemoryStore
 
-from txnlog.clock import Clock, VirtualClock
 from txnlog.errors import StorageError, StorePermissionError
-from txnlog.storage.objects import ObjectMeta, ObjectStore
+from txnlog.process.clock import Clock, VirtualClock
+from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 from txnlog.testing.counts import count
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import Any
 from txnlog.cluster import Cluster
 from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader
 from txnlog.protocol.topics import TopicState
-from txnlog.storage.delta_log import LogSettings
-from txnlog.storage.row_log import OffsetsLog, RowLog, TransactionLog
-from txnlog.storage.topic_log import TopicLog, TopicView
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.row_log import OffsetsLog, RowLog, TransactionLog
+from txnlog.storage.tables.topic_log import TopicLog, TopicView
 
 Visible = Mapping[int, Sequence[BatchHeader]]
 

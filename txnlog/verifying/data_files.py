@@ -17,8 +17,8 @@ from txnlog.protocol.verification.data_files import RecordCheck, check_files
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import Batches
 from txnlog.protocol.verification.replay import TableState
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.parquet import read_batch_file
+from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.store.objects import ObjectStore
 
 FILES_AT_ONCE = 256
 THREADS = 4

@@ -29,7 +29,7 @@ from txnlog.protocol.verification.replay import (
     differences,
     file_of_row,
 )
-from txnlog.storage.actions import (
+from txnlog.storage.delta.actions import (
     Add,
     Adds,
     Commit,
@@ -40,10 +40,10 @@ from txnlog.storage.actions import (
     decode_commit,
     digest_of,
 )
-from txnlog.storage.checkpoint_reader import read_checkpoint
-from txnlog.storage.delta_log import READER_VERSION, WRITER_VERSION
-from txnlog.storage.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.delta.checkpoint_reader import read_checkpoint
+from txnlog.storage.delta.delta_log import READER_VERSION, WRITER_VERSION
+from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.store.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256
 BYTES_AT_ONCE = 16 << 20

@@ -15,9 +15,9 @@ from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import read_batches
 from txnlog.protocol.verification.rows import RowFacts, RowHistory, check_shard, read_rows
 from txnlog.protocol.verification.topics import TopicFacts, check_topic
-from txnlog.storage import cluster_log
-from txnlog.storage.objects import ObjectStore
-from txnlog.storage.tables import CONFIG_PREFIX
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables import cluster_log
+from txnlog.storage.tables.schemas import CONFIG_PREFIX
 from txnlog.verifying import data_files
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.report import Progress, Verification, VerifySettings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from txnlog import arguments
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import Finding, Findings, Severity
+from txnlog.settings import arguments
 
 Progress = Callable[[str, int, int, int], None]
 """Called with the table, how many tables are done, how many there are, files of this one read."""

@@ -8,7 +8,7 @@ is looked for again: only what both looks find is reported.
 
 from __future__ import annotations
 
-from txnlog.storage.objects import ObjectStore
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.verifying.look import Look
 from txnlog.verifying.report import (
     Progress,

@@ -1,0 +1,272 @@
+"""Members of one group that copy an input, a transaction per record, while the group rebalances.
+
+A, B and C may join, let go, stand still, wake up and be expelled at any moment, whatever their
+clocks say; R is a restart of A with its instance id, while A may live on; S is somebody who is no
+member and begins a generation. Time-outs are not modelled: an expulsion may come at any time, also
+of a member that is well. Judged as the model of Spark queries is: nothing twice, nothing skipped,
+output and position together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from tests.model.recovery import DEAD, Pc, Recovery
+from tests.model.spark_owner import GROUP, INPUT, SparkOwner, State
+from tests.model.values import OffsetsTable, Stored, Wrote, staged
+from tests.model.world import World
+from txnlog.protocol.group_metadata import Member
+from txnlog.protocol.groups import GroupOffsets, OffsetsCommit
+from txnlog.protocol.membership import (
+    Sightings,
+    Standing,
+    is_member_of,
+    prepare_heartbeat,
+    prepare_join,
+    standing,
+)
+from txnlog.protocol.metadata import Manifest, Owner
+from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.transitions import prepare_end, prepare_init
+from txnlog.protocol.watching import Watch
+
+TWO_OWNERS = "the assignment gives a partition to every member"
+COMMIT_IGNORES_GENERATION = "step 0 takes the offsets of any generation"
+FETCH_IGNORES_PENDING = "a new owner does not look at pending entries"
+
+COUNTS = {INPUT: 1}
+MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
+STATIC = Member(topics=(INPUT,), session_timeout_ms=1, instance_id="a")
+
+
+class Members(SparkOwner):
+    """`joins`: how often each member joins at most; `expulsions`: how many there are in all."""
+
+    def __init__(
+        self,
+        actors: str = "AB",
+        *,
+        records: int = 2,
+        joins: int = 2,
+        expulsions: int = 1,
+        broken: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__("", batches=records, broken=broken)
+        self.names = actors
+        self.members = tuple(name for name in actors if name != "S")
+        self.joins = joins
+        self.expulsions = expulsions
+        self.world = World([f"id{name}" for name in self.members], ("x",), broken)
+        self.recovery = Recovery(self.world, GROUP)
+
+    def initial(self) -> State:
+        places: list[Pc] = [("join", -1, self.joins) for _ in self.members]
+        if "S" in self.names:
+            places.append(("bump",))
+        places.append(("expel", self.expulsions))
+        return State(self.world.empty(), (), tuple(places))
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        for number, pc in enumerate(state.places):
+            if number < len(self.members):
+                moves = self._member(state.stored, number, pc)
+            else:
+                moves = self._outsider(state.stored, pc)
+            for label, stored, after in moves:
+                places = (*state.places[:number], after, *state.places[number + 1 :])
+                yield label, State(stored, (), places)
+
+    def unsafe(self, before: State, after: State) -> str | None:
+        for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
+            if old != new and (what := self._history(old, new)) is not None:
+                return what
+        if self._position(after.stored) < self._position(before.stored):
+            return "the group's position goes back"
+        return self._judge(after.stored)
+
+    # -- outsiders ---------------------------------------------------------------------------------
+
+    def _outsider(self, stored: Stored, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+        if pc[0] == "bump":
+            wrote = self.world.bump_generation(stored, GROUP)
+            yield "S begins a generation", wrote.stored, DEAD
+        elif pc[0] == "expel" and pc[1] > 0:
+            group = self.world.group(stored, GROUP)
+            for name in sorted(group.members) if group is not None else ():
+                yield f"{name} is expelled", self._expelled(stored, name), ("expel", pc[1] - 1)
+
+    def _expelled(self, stored: Stored, name: str) -> Stored:
+        group = self.world.group(stored, GROUP)
+        assert group is not None
+        observers = sorted(set(group.members) - {name})
+        if not observers:
+            return stored
+        seen = {name: (group.members[name].heartbeat, Watch(0, watched_ms=1))}
+        sightings = Sightings(heartbeats=seen)
+
+        def decide(table: OffsetsTable, _: int) -> OffsetsCommit | None:
+            return prepare_heartbeat(
+                table.groups.get(GROUP),
+                group_id=GROUP,
+                member_id=observers[0],
+                beat=False,
+                sightings=sightings,
+                counts=COUNTS,
+                now_ms=0,
+            )
+
+        return self.world.change_offsets(stored, ("expel", name), decide).stored
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def _member(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+        name = self.members[number]
+        if pc[0] in Recovery.NAMES:
+            for label, after, place in self.recovery.steps(stored, pc):
+                yield f"{name} {label}", after, place
+        elif pc[0] == "join":
+            _, released, joins = pc
+            if joins > 0:
+                wrote = self._join(stored, name, released)
+                yield f"{name} joins", wrote.stored, ("wait", released, joins - 1)
+        elif pc[0] == "wait":
+            yield from self._wait(stored, name, pc)
+        elif pc[0] == "fetch":
+            yield from self._fetch_part(stored, name, pc)
+        elif pc[0] == "poll":
+            yield from self._poll(stored, number, pc)
+        elif pc[0] in ("own", "step 0", "prepare"):
+            yield from self._copy(stored, number, pc)
+
+    def _join(self, stored: Stored, name: str, released: int) -> Wrote:
+        def decide(table: OffsetsTable, _: int) -> OffsetsCommit | None:
+            return prepare_join(
+                table.groups.get(GROUP),
+                group_id=GROUP,
+                member_id=name,
+                member=STATIC if "R" in self.names and name in "AR" else MEMBER,
+                released=released,
+                counts=COUNTS,
+                now_ms=0,
+            )
+
+        return self.world.change_offsets(stored, ("join", name, released), decide)
+
+    def _wait(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+        _, released, joins = pc
+        group = self.world.group(stored, GROUP)
+        assert group is not None
+        if is_member_of(group, name, after=released):
+            generation = group.generation
+            has_it = TWO_OWNERS in self.broken or bool(group.assignment[name])
+            after: Pc = ("fetch", generation, joins) if has_it else ("poll", generation, joins, -1)
+            yield f"{name} takes its part of generation {generation}", stored, after
+        elif name not in group.members or group.members[name].joined != group.generation:
+            yield f"{name} is not waited for any more", stored, ("join", released, joins)
+
+    def _fetch_part(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+        _, generation, joins = pc
+        wrote = self.world.fetch(stored, GROUP, generation)
+        if wrote.error:
+            yield f"{name} fetches: {wrote.error}", stored, ("join", generation, joins)
+            return
+        entries = () if FETCH_IGNORES_PENDING in self.broken else wrote.entries
+        for entry in entries:
+            held = self.recovery.describe(entry)
+            yield f"{name} meets the entry {held}", stored, ("settle", entry, pc)
+        if not entries:
+            offset = self._position(stored)
+            yield f"{name} fetches {offset}", stored, ("poll", generation, joins, offset)
+
+    def _poll(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+        """Between two transactions: read on, or see that the group wants something."""
+        _, generation, joins, offset = pc
+        name = self.members[number]
+        group = self.world.group(stored, GROUP)
+        found = standing(group, member_id=name, generation=generation)
+        if found is not Standing.STABLE:
+            yield f"{name} lets go: {found.name}", stored, ("join", generation, joins)
+        if 0 <= offset < self.batches:
+            # It may not have seen the change yet.
+            yield f"{name} reads {offset}", stored, ("own", generation, joins, offset)
+
+    def _copy(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+        step, generation, joins, offset, *txn = pc
+        name = self.members[number]
+        lost = ("join", generation, joins)
+        if step == "own":
+            met = self.recovery.meet_prepared(stored, number, pc)
+            if met is not None:
+                yield f"{name} meets PREPARE", stored, met
+                return
+            wrote = self._init(stored, number)
+            row = self.world.row(wrote.stored, number)
+            assert row is not None
+            begun = ("step 0", *pc[1:], row.producer_id, row.producer_epoch)
+            after = DEAD if wrote.error else begun
+            yield f"{name} begins{wrote.error}", wrote.stored, after
+        elif step == "step 0":
+            request = self._request(stored, name, generation, offset)
+            wrote = self.world.add_pending(stored, number, txn[0], txn[1], request)
+            for entry in wrote.entries:
+                held = self.recovery.describe(entry)
+                yield f"{name} step 0 meets {held}", stored, ("settle", entry, pc)
+            if not wrote.entries:
+                after = lost if wrote.error else ("prepare", *pc[1:])
+                yield f"{name} step 0 to {offset + 1}: {wrote.error}", wrote.stored, after
+        else:
+            wrote = self._end(stored, number, pc)
+            done: Pc = ("poll", generation, joins, offset + 1)
+            met = self.recovery.meet_prepared(wrote.stored, number, done)
+            after = DEAD if wrote.error else met or done
+            yield f"{name} PREPARE of {offset}: {wrote.error}", wrote.stored, after
+
+    def _request(self, stored: Stored, name: str, generation: int, offset: int) -> GroupOffsets:
+        group = self.world.group(stored, GROUP)
+        member_id = name
+        if COMMIT_IGNORES_GENERATION in self.broken and group is not None:
+            generation, member_id = group.generation, ""
+        return GroupOffsets(
+            group_id=GROUP,
+            generation=generation,
+            start={},
+            end={INPUT: {0: offset + 1}},
+            member_id=member_id,
+        )
+
+    def _init(self, stored: Stored, number: int) -> Wrote:  # type: ignore[override]
+        name = self.members[number]
+        return self.world.transition(
+            stored,
+            number,
+            ("init", name),
+            lambda row: prepare_init(
+                row,
+                transactional_id=self.world.ids[number],
+                new_producer_id=10 + number,
+                owner=Owner(run_id=name),
+                timeout_ms=1,
+                now_ms=0,
+            ),
+        )
+
+    def _end(self, stored: Stored, number: int, pc: Pc) -> Wrote:
+        _, generation, _, offset, producer_id, epoch = pc
+        name = self.members[number]
+        files = (staged("x", offset, f"{name}{generation}"),)
+        asked: Hashable = ("end", name, epoch, offset, generation)
+        return self.world.transition(
+            stored,
+            number,
+            asked,
+            lambda row: prepare_end(
+                row,
+                transactional_id=self.world.ids[number],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                run_id=name,
+                result=TransactionResult.COMMIT,
+                manifest=Manifest(batches=files, groups=(GROUP,)),
+                now_ms=0,
+            ),
+        )

@@ -1,0 +1,408 @@
+"""Spark queries with deferred publication: steps 0 to 4 of a micro-batch, as spark_sink commits it.
+
+A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
+lost the checkpoint and starts from the committed positions, H is a helper with one look at a
+decided row that may be long out of date, R is an operator's reset, F an operator's fencing. All of
+them may stop anywhere, and start at any time. Every query copies input offsets 0, 1, ... to each
+output topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.model.recovery import DEAD, Pc, Recovery
+from tests.model.rules import FENCE_BY_EPOCH, FENCE_FORGETS_RUN
+from tests.model.values import (
+    Row,
+    Stored,
+    Wrote,
+    broken_history,
+    forget_run,
+    revived_entry,
+    staged,
+    visible_units,
+)
+from tests.model.world import World
+from txnlog.errors import TxnLogError
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import LastBatch, Manifest, Owner
+from txnlog.protocol.micro_batches import is_committed
+from txnlog.protocol.revocation import prepare_revoke
+from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.transitions import Done, Transition, prepare_end, prepare_init
+
+GROUP = "g"
+INPUT = "in"
+FETCH_BEFORE_BUMP = "a start reads the position and then bumps the generation"
+FORGET_BATCHES = "the last batch id is not kept with the decision"
+
+Step = tuple[str, Stored, "tuple[Checkpoint, ...]", Pc]
+
+
+class Checkpoint(NamedTuple):
+    """A Spark checkpoint: (start, end, generation) per offsets file, and how many are committed."""
+
+    offsets: tuple[tuple[int, int, int], ...] = ()
+    commits: int = 0
+
+
+class State(NamedTuple):
+    """Everything there is."""
+
+    stored: Stored
+    checkpoints: tuple[Checkpoint, ...]
+    places: tuple[Pc, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """One process: a run of a query, under the transactional.id of that number."""
+
+    name: str
+    query: int = 0
+    which: int = 0
+
+
+class SparkOwner:
+    """The model; `actors` is a string of the letters of A, B, C, H, R, F that take part.
+
+    `grouped`: the source offsets are committed with the output; without them C makes no sense.
+    `own_ids`: C has a transactional.id of its own. `edited_id`: B has, on A's checkpoint.
+    """
+
+    def __init__(
+        self,
+        actors: str = "ABC",
+        *,
+        batches: int = 1,
+        grouped: bool = True,
+        own_ids: bool = False,
+        edited_id: bool = False,
+        lost_replies: bool = False,
+        topics: tuple[str, ...] = ("x", "y"),
+        broken: frozenset[str] = frozenset(),
+    ) -> None:
+        ids = ("id0", "id1") if own_ids or edited_id else ("id0",)
+        known = {"B": Actor("B", which=int(edited_id)), "C": Actor("C", 1, which=int(own_ids))}
+        self.actors = tuple(known.get(letter, Actor(letter)) for letter in actors)
+        self.batches = batches
+        self.grouped = grouped
+        self.lost_replies = lost_replies
+        self.broken = broken
+        self.world = World(ids, topics, broken)
+        self.recovery = Recovery(self.world, GROUP)
+        self._judged: dict[Stored, str | None] = {}
+        self._histories: dict[tuple[int, int], str | None] = {}
+
+    # -- what may happen ---------------------------------------------------------------------------
+
+    def initial(self) -> State:
+        first = {"H": ("look",), "R": ("reset",), "F": ("expel",)}
+        places = tuple(first.get(actor.name, ("start",)) for actor in self.actors)
+        return State(self.world.empty(), (Checkpoint(), Checkpoint()), places)
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        for number, actor in enumerate(self.actors):
+            pc = state.places[number]
+            for label, stored, checkpoints, after in self._step(state, actor, pc):
+                places = (*state.places[:number], after, *state.places[number + 1 :])
+                yield f"{actor.name} {label}", State(stored, checkpoints, places)
+                # A generation that is bumped again and again makes the space infinite.
+                if self.lost_replies and stored != state.stored and pc[0] not in ("start", "bump"):
+                    lost = State(stored, checkpoints, state.places)
+                    yield f"{actor.name} {label} (reply lost)", lost
+
+    def _step(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
+        stored, checkpoints, _ = state
+        if pc[0] in Recovery.NAMES:
+            for label, after, place in self.recovery.steps(stored, pc):
+                yield label, after, checkpoints, place
+        elif pc[0] == "look":
+            for which in range(len(self.world.ids)):
+                met = self.recovery.meet_prepared(stored, which, DEAD)
+                if met is not None:
+                    yield "looks at a decided row", stored, checkpoints, met
+        elif pc[0] == "reset":
+            yield from self._reset(state)
+        elif pc[0] == "expel":
+            yield from self._expel(state, pc)
+        elif pc[0] in ("start", "fetch", "bump", "first", "plan", "ack"):
+            yield from self._query(state, actor, pc)
+        elif pc[0] in ("own", "step 0", "prepare"):
+            yield from self._commit(state, actor, pc)
+
+    def _reset(self, state: State) -> Iterator[Step]:
+        stored, checkpoints, _ = state
+        wrote = self.world.reset(stored, GROUP, INPUT, self._position(stored))
+        for entry in wrote.entries:
+            yield "meets an entry", stored, checkpoints, ("settle", entry, ("reset",))
+        if not wrote.entries:
+            yield "resets to where the group stands", wrote.stored, checkpoints, DEAD
+
+    def _expel(self, state: State, pc: Pc) -> Iterator[Step]:
+        """fence_producers: look whose the row is, and refuse that run, whatever it did since."""
+        stored, checkpoints, _ = state
+        row = self.world.row(stored, 0)
+        if row is None or row.state.is_prepared:
+            return
+        if len(pc) == 1:
+            seen = ("expel", row.owner.run_id, row.producer_epoch)
+            yield f"finds run {row.owner.run_id}", stored, checkpoints, seen
+            return
+        _, run_id, epoch = pc
+        if FENCE_BY_EPOCH in self.world.broken:
+            wrote = self.world.fence(stored, 0, epoch, spare_two_phase=False)
+        else:
+            wrote = self._revoke(stored, run_id)
+        after = self.world.row(wrote.stored, 0)
+        assert after is not None
+        gone = ("expelled", run_id, after.producer_epoch - 1)
+        yield f"fences run {run_id}", wrote.stored, checkpoints, gone
+
+    def _revoke(self, stored: Stored, run_id: str) -> Wrote:
+        def decide(row: Row) -> Transition | Done:
+            decision = prepare_revoke(row, run_id=run_id, by="", reason="", now_ms=0)
+            forgets = FENCE_FORGETS_RUN in self.world.broken
+            return forget_run(row, decision) if forgets else decision
+
+        return self.world.transition(stored, 0, ("revoke", run_id), decide)
+
+    def _query(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
+        """The source's start and Spark's own checkpoint."""
+        stored, checkpoints, _ = state
+        mine = checkpoints[actor.query]
+
+        def put(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+            others = list(checkpoints)
+            others[actor.query] = checkpoint
+            return tuple(others)
+
+        if pc[0] == "start":
+            if mine.offsets:
+                yield "starts from its checkpoint", stored, checkpoints, ("plan",)
+            elif not self.grouped:
+                yield "starts", stored, checkpoints, ("first", 0, 0)
+            elif FETCH_BEFORE_BUMP in self.broken:
+                yield "starts", stored, checkpoints, ("fetch", None)
+            else:
+                yield from self._bump(state, None)
+        elif pc[0] == "fetch":
+            yield from self._fetch(state, pc)
+        elif pc[0] == "bump":
+            yield from self._bump(state, pc[1])
+        elif pc[0] == "first":
+            if mine.offsets:
+                yield "finds offsets/0 written, dies", stored, checkpoints, DEAD
+            else:
+                begun = Checkpoint(((pc[1], pc[1] + 1, pc[2]),), 0)
+                yield f"writes offsets/0 from {pc[1]}", stored, put(begun), ("own", 0)
+        elif pc[0] == "plan":
+            if mine.commits < len(mine.offsets):
+                batch = len(mine.offsets) - 1
+                yield f"replays batch {batch}", stored, checkpoints, ("own", batch)
+            elif mine.offsets[-1][1] < self.batches:
+                _, end, generation = mine.offsets[-1]
+                grown = (*mine.offsets, (end, end + 1, generation))
+                batch = len(mine.offsets)
+                planned = put(Checkpoint(grown, mine.commits))
+                yield f"writes offsets/{batch}", stored, planned, ("own", batch)
+        elif pc[0] == "ack":
+            done = put(Checkpoint(mine.offsets, max(mine.commits, pc[1] + 1)))
+            yield f"writes commits/{pc[1]}", stored, done, ("plan",)
+
+    def _bump(self, state: State, offset: int | None) -> Iterator[Step]:
+        wrote = self.world.bump_generation(state.stored, GROUP)
+        group = self.world.group(wrote.stored, GROUP)
+        assert group is not None
+        generation = group.generation
+        after: Pc = ("fetch", generation) if offset is None else ("first", offset, generation)
+        yield f"bumps the generation to {generation}", wrote.stored, state.checkpoints, after
+
+    def _fetch(self, state: State, pc: Pc) -> Iterator[Step]:
+        stored, checkpoints, _ = state
+        wrote = self.world.fetch(stored, GROUP, pc[1])
+        if wrote.error:
+            yield f"fetches: {wrote.error}", stored, checkpoints, DEAD
+        for entry in wrote.entries:
+            name = self.recovery.describe(entry)
+            yield f"meets the entry {name}", stored, checkpoints, ("settle", entry, pc)
+        if not wrote.error and not wrote.entries:
+            offset = self._position(stored)
+            after: Pc = ("bump", offset) if pc[1] is None else ("first", offset, pc[1])
+            if offset >= self.batches:
+                after = DEAD
+            yield f"fetches position {offset}", stored, checkpoints, after
+
+    def _position(self, stored: Stored) -> int:
+        group = self.world.group(stored, GROUP)
+        return 0 if group is None else group.positions().get(INPUT, {}).get(0, 0)
+
+    def _commit(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
+        """commit_micro_batch."""
+        stored, checkpoints, _ = state
+        batch = pc[1]
+        start, end, generation = checkpoints[actor.query].offsets[batch]
+        if pc[0] == "own":
+            met = self.recovery.meet_prepared(stored, actor.which, pc)
+            if met is not None:
+                yield "meets PREPARE", stored, checkpoints, met
+                return
+            wrote = self._init(stored, actor)
+            after = DEAD if wrote.error else self._decide(wrote.stored, actor, batch, pc)
+            took = "" if wrote.stored == stored else " and takes over"
+            note = wrote.error or after[0]
+            yield f"owns batch {batch}{took}: {note}", wrote.stored, checkpoints, after
+            return
+        producer_id, epoch = pc[2:]
+        if pc[0] == "step 0":
+            request = GroupOffsets(
+                group_id=GROUP,
+                generation=generation,
+                start={INPUT: {0: start}},
+                end={INPUT: {0: end}},
+            )
+            wrote = self.world.add_pending(stored, actor.which, producer_id, epoch, request)
+            for entry in wrote.entries:
+                name = self.recovery.describe(entry)
+                yield f"step 0 meets {name}", stored, checkpoints, ("settle", entry, pc)
+            if not wrote.entries:
+                after = DEAD if wrote.error else ("prepare", *pc[1:])
+                note = wrote.error or f"e{epoch} to {end}"
+                yield f"step 0: {note}", wrote.stored, checkpoints, after
+        else:
+            wrote = self._prepare(stored, actor, pc, (start, end, generation))
+            done = ("ack", batch)
+            met = self.recovery.meet_prepared(wrote.stored, actor.which, done)
+            after = DEAD if wrote.error else met or done
+            note = wrote.error or f"batch {batch} e{epoch}"
+            yield f"PREPARE: {note}", wrote.stored, checkpoints, after
+
+    def _init(self, stored: Stored, actor: Actor) -> Wrote:
+        owner = Owner(run_id=actor.name, query_id=f"q{actor.query}")
+        return self.world.transition(
+            stored,
+            actor.which,
+            ("init", actor.name),
+            lambda row: prepare_init(
+                row,
+                transactional_id=self.world.ids[actor.which],
+                new_producer_id=10 + actor.which,
+                owner=owner,
+                timeout_ms=1,
+                now_ms=0,
+            ),
+        )
+
+    def _decide(self, stored: Stored, actor: Actor, batch: int, back: Pc) -> Pc:
+        """What commit_micro_batch does with the row that it owns now."""
+        row = self.world.row(stored, actor.which)
+        assert row is not None
+        if not row.state.is_idle:
+            return back
+        try:
+            done = is_committed(row, query_id=f"q{actor.query}", batch_id=batch, digest="")
+        except TxnLogError:
+            return DEAD
+        if done:
+            return ("ack", batch)
+        step = "step 0" if self.grouped else "prepare"
+        return (step, batch, row.producer_id, row.producer_epoch)
+
+    def _prepare(
+        self, stored: Stored, actor: Actor, pc: Pc, planned: tuple[int, int, int]
+    ) -> Wrote:
+        _, batch, producer_id, epoch = pc
+        groups = (GROUP,) if self.grouped else ()
+        files = tuple(staged(t, planned[0], actor.name) for t in self.world.topic_names)
+        last = None
+        if FORGET_BATCHES not in self.broken:
+            last = (f"q{actor.query}", LastBatch(batch_id=batch))
+        return self.world.transition(
+            stored,
+            actor.which,
+            ("end", actor.name, batch, epoch, planned),
+            lambda row: prepare_end(
+                row,
+                transactional_id=self.world.ids[actor.which],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                run_id=actor.name,
+                result=TransactionResult.COMMIT,
+                manifest=Manifest(batches=files, groups=groups),
+                batch=last,
+                now_ms=0,
+            ),
+        )
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    def unsafe(self, before: State, after: State) -> str | None:
+        for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
+            if old != new:
+                what = self._history(old, new)
+                if what is not None:
+                    return what
+        if self._position(after.stored) < self._position(before.stored):
+            return "the group's position goes back"
+        if after.checkpoints != before.checkpoints or after.stored != before.stored:
+            what = self._lost(after)
+            if what is not None:
+                return what
+        for pc in after.places:
+            row = self.world.row(after.stored, 0)
+            if pc[0] != "expelled" or row is None or not row.state.is_prepared:
+                continue
+            if row.owner.run_id == pc[1] and row.txn_epoch > pc[2]:
+                return f"run {pc[1]} was fenced, and decides a transaction"
+        return self._judge(after.stored)
+
+    def _history(self, old: int, new: int) -> str | None:
+        if (old, new) not in self._histories:
+            topics = self.world.topics
+            self._histories[old, new] = broken_history(topics[old], topics[new])
+        return self._histories[old, new]
+
+    def _lost(self, state: State) -> str | None:
+        """Spark was told that a batch is done: its output must be there for every reader."""
+        for checkpoint in state.checkpoints:
+            for start, _, _ in checkpoint.offsets[: checkpoint.commits]:
+                for number in state.stored.topics:
+                    if start not in visible_units(self.world.topics[number]):
+                        return f"input {start} is acknowledged, its output is not there"
+        return None
+
+    def _judge(self, stored: Stored) -> str | None:
+        """If all stop here: what is visible now, and what a reader sees after recovery."""
+        if stored not in self._judged:
+            self._judged[stored] = self._judge_visible(stored) or self._judge_recovered(stored)
+        return self._judged[stored]
+
+    def _judge_visible(self, stored: Stored) -> str | None:
+        for name, number in zip(self.world.topic_names, stored.topics, strict=True):
+            units = visible_units(self.world.topics[number])
+            if len(set(units)) < len(units):
+                return f"topic {name} holds output twice: {units}"
+        return revived_entry(self.world.offsets[stored.offsets])
+
+    def _judge_recovered(self, stored: Stored) -> str | None:
+        clean = self.recovery.recovered(stored)
+        held = [visible_units(self.world.topics[number]) for number in clean.topics]
+        what = self._judge_visible(clean)
+        if what is not None:
+            return f"after recovery: {what}"
+        if any(sorted(units) != sorted(held[0]) for units in held):
+            return f"after recovery: torn, the topics hold {held}"
+        if sorted(held[0]) != list(range(len(held[0]))):
+            return f"after recovery: input was skipped, the topics hold {held[0]}"
+        if self.grouped and self._position(clean) != len(held[0]):
+            return f"after recovery: position {self._position(clean)}, the topics hold {held[0]}"
+        group = self.world.group(clean, GROUP)
+        if group is not None and group.pending:
+            return "after recovery: an entry hangs for ever"
+        return None
+
+    def stuck(self, state: State) -> str | None:
+        return None

@@ -1,0 +1,373 @@
+"""Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
+
+W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
+a second writer like it. R tails and hands out what it has read. O is everybody else: it commits at
+the true head. C checkpoints and K cleans up, both with the code of storage.delta, K deleting file
+by file. Any of them may be stopped for any time at any point. One tick is how long things are
+believed; clean-up keeps log files for two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, NamedTuple
+
+from tests.model.replay import (
+    CREATED,
+    LOST,
+    TABLE,
+    Content,
+    Pause,
+    Process,
+    ReplayStore,
+    Reply,
+    Request,
+    Round,
+    path_of,
+    slot,
+)
+from txnlog.storage.delta.actions import Commit, Txn
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.delta_log import Committed, Conflict, DeltaLog, LogSettings
+from txnlog.storage.delta.log_cleanup import clean_up
+
+TICK_MS = 1_000
+RETENTION_TICKS = 2
+NEVER_DISTRUST = "what is found at a slot is believed however late"
+BLIND_PUT = "what landed at a slot is believed without a look at the slot before"
+BLIND_READ = "what was found at a slot is believed without a look at the slot before"
+BLIND_RETRY = "after a lost reply the commit is made again without a look"
+BLIND_DENIAL = "another's commit in the slot is believed without a look at the slot before"
+
+File = tuple[str, int, "Content | int", int]
+"""(kind, version, what, tick of its writing)."""
+
+
+class Place(NamedTuple):
+    """Where one process stands: memory, replies of this round, and one that is not taken yet.
+
+    `start_ms` is when the round began, -1 while its first request is not sent.
+    """
+
+    memory: Hashable = ()
+    start_ms: int = -1
+    replies: tuple[Reply, ...] = ()
+    waiting: tuple[Hashable, ...] = ()
+
+
+class State(NamedTuple):
+    """Files in the store, the history as it really was, the time, and the processes."""
+
+    files: tuple[File, ...]
+    history: tuple[Content, ...]
+    now: int
+    places: tuple[Place, ...]
+
+
+class Tailed:
+    """A view that keeps the ids of the commits it was fed."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.ids: list[str] = []
+
+    def parse(self, commit: Commit) -> Commit:
+        return commit
+
+    def apply(self, commit: Commit) -> None:
+        self.ids += [a.app_id for a in commit.actions if isinstance(a, Txn)]
+
+
+class VersionSlots:
+    """The model; `actors` is a string of the letters W, V, R, C, K.
+
+    C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
+    clock runs; `rounds`: how often W tries and R looks. `frozen`: to W, V and R no time passes, as
+    in a guest that its hypervisor pauses.
+    """
+
+    def __init__(
+        self,
+        actors: str = "Wck",
+        *,
+        commits: int = 2,
+        ticks: int = 3,
+        rounds: int = 3,
+        lost_replies: bool = False,
+        frozen: bool = False,
+        broken: frozenset[str] = frozenset(),
+    ) -> None:
+        trust_ms = TICK_MS * (100 if NEVER_DISTRUST in broken else 1)
+        self._settings = LogSettings(
+            checkpoint_mode="off",
+            trust_ms=trust_ms,
+            log_retention_ms=2 * trust_ms,
+            commit_timeout_ms=100 * TICK_MS,
+        )
+        self._broken = broken
+        self._rounds = rounds
+        one_round: dict[str, Round] = {
+            "W": lambda store, memory: self._write("W", store, memory),
+            "V": lambda store, memory: self._write("V", store, memory),
+            "R": self._read,
+            "C": lambda store, _: _checkpoint(store, trust_ms),
+            "K": lambda store, _: _clean(store),
+        }
+        self._parquet: dict[Content, bytes] = {}
+        self.actors = actors
+        self.processes = [Process(a, one_round[a.upper()], self._parquet) for a in actors]
+        self._instants: dict[Hashable, tuple[tuple[str, int, Content | int], ...]] = {}
+        self._commits, self._ticks, self._lost = commits, ticks, lost_replies
+        self._frozen = frozen
+
+    # -- one round of each -------------------------------------------------------------------------
+
+    def _write(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
+        log, view = self._opened(store, memory)
+        log.refresh()
+        if name in view.ids and BLIND_RETRY not in self._broken:
+            store.show("landed")
+            return None
+        outcome = log.commit([Txn(name, 0)], operation="WRITE")
+        if isinstance(outcome, Committed):
+            store.show("landed")
+            return None
+        if isinstance(outcome, Conflict):
+            store.show("denied")
+        return self._kept(log, view, memory)
+
+    def _read(self, store: ReplayStore, memory: Hashable) -> Hashable:
+        log, view = self._opened(store, memory)
+        log.refresh()
+        store.show(("read", log.version, tuple(view.ids)))
+        return self._kept(log, view, memory)
+
+    def _opened(self, store: ReplayStore, memory: Any) -> tuple[DeltaLog, Tailed]:
+        """The handle as the last round left it."""
+        view = Tailed()
+        log = DeltaLog(store, TABLE, view, settings=self._settings)
+        if memory and memory[1] is not None:
+            log.version, log._confirmed_ms = memory[1], memory[2]
+            view.ids = list(memory[3])
+        if BLIND_PUT in self._broken:
+            log._follows = lambda version: True  # type: ignore[method-assign]
+        if BLIND_DENIAL in self._broken:
+            _believe_denials(log)
+        if BLIND_READ in self._broken:
+            log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
+        return log, view
+
+    def _kept(self, log: DeltaLog, view: Tailed, memory: Any) -> Hashable:
+        rounds = (memory[0] if memory else 0) + 1
+        if rounds >= self._rounds:
+            return None
+        if not log._trusted():
+            # Whatever it remembers, it will open the log again.
+            return (rounds, None)
+        return (rounds, log.version, log._confirmed_ms, tuple(view.ids))
+
+    # -- what may happen ---------------------------------------------------------------------------
+
+    def initial(self) -> State:
+        first: File = ("commit", 0, CREATED, 0)
+        return State((first,), (CREATED,), 0, (Place(),) * len(self.actors))
+
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        if state.now < self._ticks:
+            yield "a tick passes", state._replace(now=state.now + 1)
+        made = sum(content.author == "O" for content in state.history)
+        if made < self._commits:
+            name = f"o{made}"
+            what = Content("O", made, (name,))
+            yield f"O commits {name}", self._put_commit(state, len(state.history), what)
+        for number, actor in enumerate(self.actors):
+            yield from self._run(state, number, actor)
+
+    def _run(self, state: State, number: int, actor: str) -> Iterator[tuple[str, State]]:
+        if actor.islower():
+            after = self._at_once(state, number)
+            if after.files != state.files:
+                yield f"{actor.upper()} runs at once", after
+            return
+        place = self._take_reply(state, number)
+        if place.memory is None or isinstance(place.memory, str):
+            if place != state.places[number]:
+                yield f"{actor} ends", self._placed(state, number, place)
+            return
+        start_ms = self._time_ms(state, number) if place.start_ms < 0 else place.start_ms
+        request = self._pause(number, place._replace(start_ms=start_ms)).request
+        assert request is not None
+        if request.verb in ("put", "delete") and place != state.places[number]:
+            # Between its sending and its effect a write may take any time. A read that takes long
+            # is believed the less, so that its sending may wait for its effect.
+            yield f"{actor} sends {request.verb}", self._placed(state, number, place)
+            return
+        after, value = self._serve(state, request)
+        answered = place._replace(start_ms=start_ms, waiting=(value,))
+        what = f"{actor} {request.verb} {request.path.rsplit('/', 1)[-1].lstrip('0')}"
+        yield f"{what}: {_short(value)}", self._placed(after, number, answered)
+        if self._lost and request.verb == "put":
+            yield (
+                f"{what}, reply lost",
+                self._placed(after, number, answered._replace(waiting=(LOST,))),
+            )
+
+    def _take_reply(self, state: State, number: int) -> Place:
+        """The place after the reply that waits; the hint is read on the way, it is only a hint."""
+        place, now_ms = state.places[number], self._time_ms(state, number)
+        if place.waiting:
+            reply = Reply(place.waiting[0], now_ms)
+            place = place._replace(replies=(*place.replies, reply), waiting=())
+        while place.memory is not None and not isinstance(place.memory, str):
+            begun = place._replace(start_ms=now_ms) if place.start_ms < 0 else place
+            pause = self._pause(number, begun)
+            for shown in pause.shown:
+                wrong = _contradiction(self.actors[number], shown, state.history)
+                if wrong is not None:
+                    return Place(wrong)
+            request = pause.request
+            if request is None:
+                place = Place(pause.memory)
+            elif request.verb == "get" and slot(request.path)[0] == "hint":
+                reply = Reply(self._serve(state, request)[1], now_ms)
+                place = begun._replace(replies=(*begun.replies, reply))
+            else:
+                break
+        return place
+
+    def _time_ms(self, state: State, number: int) -> int:
+        """What the process's clocks say."""
+        is_frozen = self._frozen and self.actors[number] in "WVR"
+        return 0 if is_frozen else state.now * TICK_MS
+
+    def _at_once(self, state: State, number: int) -> State:
+        """A whole round in one instant; a checkpoint does not depend on anything's age."""
+        ages = state.files if self.actors[number] == "k" else tuple(f[:3] for f in state.files)
+        now = state.now if self.actors[number] == "k" else 0
+        key = (number, ages, now)
+        known = self._instants.get(key)
+        if known is None:
+            alone = state._replace(now=now)
+            place = Place((), now * TICK_MS)
+            while (request := self._pause(number, place).request) is not None:
+                alone, value = self._serve(alone, request)
+                place = place._replace(replies=(*place.replies, Reply(value, now * TICK_MS)))
+            known = self._instants[key] = tuple(file[:3] for file in alone.files)
+        written = {file[:3]: file for file in state.files}
+        files = tuple(written.get(file, (*file, state.now)) for file in known)
+        return state._replace(files=files)
+
+    def _pause(self, number: int, place: Place) -> Pause:
+        return self.processes[number].pause(place.memory, place.start_ms, place.replies)
+
+    def _placed(self, state: State, number: int, place: Place) -> State:
+        places = (*state.places[:number], place, *state.places[number + 1 :])
+        return state._replace(places=places)
+
+    def _serve(self, state: State, request: Request) -> tuple[State, Hashable]:
+        """The store's side of one request."""
+        if request.verb == "list":
+            listed = [(path_of(kind, version), at) for kind, version, _, at in state.files]
+            found = sorted((p, at * TICK_MS) for p, at in listed if p > request.path)
+            return state, tuple(found)
+        kind, version = slot(request.path)
+        there = [file for file in state.files if file[:2] == (kind, version)]
+        if request.verb == "get":
+            return state, there[0][2] if there else None
+        if request.verb == "head":
+            return state, bool(there)
+        if request.verb == "delete":
+            return state._replace(files=tuple(f for f in state.files if f not in there)), True
+        assert request.what is not None
+        if kind != "commit":
+            others = tuple(f for f in state.files if f not in there)
+            put: File = (kind, version, request.what, state.now)
+            return state._replace(files=tuple(sorted((*others, put), key=_file_order))), True
+        if there:
+            return state, False
+        assert isinstance(request.what, Content)
+        return self._put_commit(state, version, request.what), True
+
+    def _put_commit(self, state: State, version: int, what: Content) -> State:
+        put: File = ("commit", version, what, state.now)
+        files = tuple(sorted((*state.files, put), key=_file_order))
+        history = state.history
+        if version == len(history):
+            history = (*history, what)
+        elif version > len(history):
+            history = (*history, Content("hole", version, ()))
+        return state._replace(files=files, history=history)
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    def unsafe(self, before: State, after: State) -> str | None:
+        ids = [name for content in after.history for name in content.ids]
+        for name in "WV":
+            if ids.count(name) > 1:
+                return f"{name} is in the log twice"
+        if any(content.author == "hole" for content in after.history):
+            return "a commit was written beyond the head"
+        for kind, version, what, _ in after.files:
+            if kind == "checkpoint" and isinstance(what, Content):
+                truth = [n for content in after.history[: version + 1] for n in content.ids]
+                if list(what.ids) != sorted(truth):
+                    return f"checkpoint {version} holds {what.ids}, the log {truth}"
+        for place in after.places:
+            if isinstance(place.memory, str):
+                return place.memory
+        return None
+
+    def stuck(self, state: State) -> str | None:
+        return None
+
+
+def _contradiction(actor: str, shown: object, history: tuple[Content, ...]) -> str | None:
+    """What a process says against what is."""
+    is_there = any(actor in content.ids for content in history)
+    if shown == "landed" and not is_there:
+        return f"{actor} is acknowledged, and not in the log"
+    if shown == "denied" and is_there:
+        return f"{actor} is denied, and in the log"
+    if isinstance(shown, tuple) and shown[0] == "read":
+        _, version, ids = shown
+        truth = [name for content in history[: version + 1] for name in content.ids]
+        if sorted(ids) != sorted(truth):
+            return f"R hands out {ids} as version {version}, the log says {truth}"
+    if isinstance(shown, tuple) and shown[0] == "error" and actor in "WVR":
+        return f"{actor} fails: {shown[1]}"
+    return None
+
+
+def _believe_denials(log: DeltaLog) -> None:
+    """The look at the slot before is for commits of its own only."""
+    settle = log._put_until_settled
+
+    def settle_and_believe(path: str, data: bytes, write_id: str) -> bool | None:
+        landed = settle(path, data, write_id)
+        if landed is False:
+            log._follows = lambda version: True  # type: ignore[method-assign]
+        return landed
+
+    log._put_until_settled = settle_and_believe  # type: ignore[method-assign]
+
+
+def _checkpoint(store: ReplayStore, trust_ms: int) -> None:
+    create_checkpoint(store, TABLE, trust_ms=trust_ms)
+
+
+def _clean(store: ReplayStore) -> None:
+    clean_up(store, TABLE, retention_ms=RETENTION_TICKS * TICK_MS)
+
+
+def _file_order(file: File) -> tuple[str, int]:
+    return file[0], file[1]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Content):
+        return "/".join(value.ids) or "created"
+    if isinstance(value, tuple):
+        return f"{len(value)} files"
+    return "absent" if value is None else str(value)

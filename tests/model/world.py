@@ -1,0 +1,415 @@
+"""What lies in the store, and the shell's compare-and-swaps on it, for the models of transactions.
+
+Every write here is one commit of `coordinator.py` or `groups.py`: a pure function of
+txnlog.protocol, called on the state as it is at that moment. Whatever is stored is a number in a
+Pool, so that states of a model hash fast and each decision is taken once per distinct input.
+
+`broken` names rules that are left out on purpose: a search that cannot find what a missing rule
+breaks would prove nothing about the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from tests.model.rules import (
+    ABORT_SKIPS_OFFSETS,
+    COMPLETE_ANY_PRODUCER,
+    COMPLETE_BEFORE_OFFSETS,
+    FENCE_FORGETS_RUN,
+    MARKER_WITHOUT_TXN,
+    ONE_ID_PER_TOPIC,
+    STEP0_IGNORES_MARKERS,
+    STEP0_IGNORES_START,
+    STEP0_IGNORES_STRANGERS,
+)
+from tests.model.search import Pool
+from tests.model.values import (
+    NOTHING,
+    OffsetsTable,
+    Row,
+    Stored,
+    Wrote,
+    forget_run,
+    offsets_key,
+    row_key,
+    topic_key,
+)
+from txnlog.errors import TxnLogError
+from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
+from txnlog.protocol.groups import (
+    Entangled,
+    Group,
+    GroupOffsets,
+    OffsetsCommit,
+    PendingOffsets,
+    prepare_clear,
+    prepare_fetch,
+    prepare_generation,
+    prepare_offsets_marker,
+    prepare_pending,
+    prepare_reset,
+)
+from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.protocol.transitions import (
+    Done,
+    Transition,
+    prepare_complete,
+    prepare_fence,
+    prepare_time_out,
+)
+
+NO_ENTRIES: tuple[PendingOffsets, ...] = ()
+
+
+class World:
+    """The compare-and-swaps, each as one function (store, arguments) -> Wrote."""
+
+    def __init__(
+        self, ids: Sequence[str], topics: Sequence[str], broken: frozenset[str] = frozenset()
+    ) -> None:
+        self.ids = tuple(ids)
+        self.topic_names = tuple(topics)
+        self.broken = broken
+        self.rows: Pool[Row] = Pool(row_key)
+        self.topics: Pool[TopicState] = Pool(topic_key)
+        self.offsets: Pool[OffsetsTable] = Pool(offsets_key)
+        self.entries: Pool[PendingOffsets] = Pool(msgspec.json.encode)
+        self._known: dict[Hashable, tuple[int, str, tuple[int, ...]]] = {}
+
+    def empty(self) -> Stored:
+        """No rows, empty topics of one partition, no groups."""
+        topics = []
+        for name in self.topic_names:
+            state = TopicState()
+            state.set_topic(f"{name}-id", {"partitions": "1"})
+            topics.append(self.topics.put(state))
+        rows = (self.rows.put(None),) * len(self.ids)
+        return Stored(rows, tuple(topics), self.offsets.put(OffsetsTable()))
+
+    def row(self, stored: Stored, which: int) -> Row:
+        return self.rows[stored.rows[which]]
+
+    def group(self, stored: Stored, group_id: str) -> Group | None:
+        return self.offsets[stored.offsets].groups.get(group_id)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def transition(
+        self,
+        stored: Stored,
+        which: int,
+        asked: Hashable,
+        decide: Callable[[Row], Transition | Done],
+    ) -> Wrote:
+        """One transition of a row; `asked` identifies `decide` and its arguments."""
+        before = stored.rows[which]
+        key = (before, asked)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._transition(before, decide)
+        rows = (*stored.rows[:which], known[0], *stored.rows[which + 1 :])
+        return Wrote(stored._replace(rows=rows), known[1])
+
+    def _transition(
+        self, before: int, decide: Callable[[Row], Transition | Done]
+    ) -> tuple[int, str, tuple[int, ...]]:
+        try:
+            decision = decide(self.rows[before])
+        except TxnLogError as error:
+            return before, type(error).__name__, NOTHING
+        if isinstance(decision, Done):
+            return before, "", NOTHING
+        after = None if decision.next.state is TransactionState.DEAD else decision.next
+        return self.rows.put(after), "", NOTHING
+
+    def fence(
+        self, stored: Stored, which: int, above_epoch: int, *, spare_two_phase: bool
+    ) -> Wrote:
+        """coordinator.fence's write, for whoever settles an entry of that epoch."""
+
+        def decide(row: Row) -> Transition | Done:
+            decision = prepare_fence(
+                row,
+                above_epoch=above_epoch,
+                by="",
+                reason="",
+                now_ms=0,
+                spare_two_phase=spare_two_phase,
+            )
+            return forget_run(row, decision) if FENCE_FORGETS_RUN in self.broken else decision
+
+        return self.transition(stored, which, ("fence", above_epoch, spare_two_phase), decide)
+
+    def time_out(self, stored: Stored, which: int, producer_id: int, txn_epoch: int) -> Wrote:
+        """coordinator.time_out's write."""
+        return self.transition(
+            stored,
+            which,
+            ("time out", producer_id, txn_epoch),
+            lambda row: prepare_time_out(
+                row, producer_id=producer_id, txn_epoch=txn_epoch, by="", now_ms=0
+            ),
+        )
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def change_topic(
+        self,
+        stored: Stored,
+        which: int,
+        asked: Hashable,
+        decide: Callable[[TopicState], TopicCommit | Appended | Settled],
+    ) -> Wrote:
+        """One commit to a topic."""
+        before = stored.topics[which]
+        key = ("topic", before, asked)
+        known = self._known.get(key)
+        if known is None:
+            try:
+                decision = decide(self.topics[before])
+            except TxnLogError as error:
+                known = (before, type(error).__name__, NOTHING)
+            else:
+                after = before
+                if isinstance(decision, TopicCommit):
+                    state = deepcopy(self.topics[before])
+                    decision.apply(state)
+                    after = self.topics.put(state)
+                known = (after, "", NOTHING)
+            self._known[key] = known
+        topics = (*stored.topics[:which], known[0], *stored.topics[which + 1 :])
+        return Wrote(stored._replace(topics=topics), known[1])
+
+    def append(
+        self, stored: Stored, which: int, producer_id: int, producer_epoch: int, batch: StagedBatch
+    ) -> Wrote:
+        """coordinator.append: one `ongoing` batch, the first of its epoch in this topic."""
+        return self.change_topic(
+            stored,
+            which,
+            ("append", producer_id, producer_epoch, batch.path),
+            lambda state: prepare_append(
+                state,
+                topic=self.topic_names[which],
+                topic_id=batch.topic_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequences={0: 0},
+                batches=[batch],
+                transactional=True,
+            ),
+        )
+
+    def _marker(self, stored: Stored, number: int, topic: str, topic_id: str) -> Wrote:
+        row = self.rows[number]
+        assert row is not None
+
+        def decide(state: TopicState) -> TopicCommit | Settled:
+            assert row is not None
+            decision = prepare_marker(
+                state,
+                topic_id=topic_id,
+                producer_id=row.producer_id,
+                txn_epoch=row.txn_epoch,
+                result=TransactionResult.of(row.state),
+                batches=[
+                    b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)
+                ],
+            )
+            if isinstance(decision, TopicCommit):
+                txns = {} if MARKER_WITHOUT_TXN in self.broken else decision.txns
+                return TopicCommit(operation=decision.operation, adds=decision.adds, txns=txns)
+            return decision
+
+        which = self.topic_names.index(topic)
+        return self.change_topic(stored, which, ("marker", number, topic_id), decide)
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def change_offsets(
+        self,
+        stored: Stored,
+        asked: Hashable,
+        decide: Callable[[OffsetsTable, int], Any],
+    ) -> Wrote:
+        """One commit to `__consumer_offsets`."""
+        before = stored.offsets
+        key = ("offsets", before, asked)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._change_offsets(before, decide)
+        return Wrote(stored._replace(offsets=known[0]), known[1], known[2])
+
+    def _change_offsets(
+        self, before: int, decide: Callable[[OffsetsTable, int], Any]
+    ) -> tuple[int, str, tuple[int, ...]]:
+        table = self.offsets[before]
+        version = table.version + 1
+        try:
+            decision = decide(table, version)
+        except TxnLogError as error:
+            return before, type(error).__name__, NOTHING
+        if isinstance(decision, Entangled):
+            return before, "", tuple(self.entries.put(entry) for entry in decision.entries)
+        if not isinstance(decision, OffsetsCommit):
+            return before, "", NOTHING
+        groups = {**table.groups, **{group.group_id: group for group in decision.groups}}
+        markers = {**table.markers, **decision.txns}
+        return self.offsets.put(OffsetsTable(version, groups, markers)), "", NOTHING
+
+    def bump_generation(self, stored: Stored, group_id: str) -> Wrote:
+        """groups.start."""
+        return self.change_offsets(
+            stored,
+            ("bump", group_id),
+            lambda table, _: prepare_generation(
+                table.groups.get(group_id), group_id=group_id, now_ms=0
+            ),
+        )
+
+    def fetch(self, stored: Stored, group_id: str, generation: int | None) -> Wrote:
+        """groups.fetch: nothing is written, the caller reads the position when nobody objects."""
+        return self.change_offsets(
+            stored,
+            ("fetch", group_id, generation),
+            lambda table, _: prepare_fetch(
+                table.groups.get(group_id), group_id=group_id, generation=generation
+            ),
+        )
+
+    def reset(self, stored: Stored, group_id: str, topic: str, offset: int) -> Wrote:
+        """groups.reset."""
+        return self.change_offsets(
+            stored,
+            ("reset", group_id, topic, offset),
+            lambda table, version: prepare_reset(
+                table.groups.get(group_id),
+                group_id=group_id,
+                positions={topic: {0: offset}},
+                version=version,
+                now_ms=0,
+            ),
+        )
+
+    def add_pending(
+        self, stored: Stored, which: int, producer_id: int, epoch: int, request: GroupOffsets
+    ) -> Wrote:
+        """Step 0."""
+        if STEP0_IGNORES_START in self.broken:
+            request = GroupOffsets(
+                group_id=request.group_id, generation=request.generation, start={}, end=request.end
+            )
+
+        def decide(table: OffsetsTable, version: int) -> OffsetsCommit | Entangled | None:
+            groups, aside = table.groups, NO_ENTRIES
+            if STEP0_IGNORES_STRANGERS in self.broken and request.group_id in groups:
+                group = groups[request.group_id]
+                aside = tuple(e for e in group.pending if e.producer_id != producer_id)
+                own = tuple(e for e in group.pending if e.producer_id == producer_id)
+                groups = {**groups, request.group_id: replace(group, pending=own)}
+            decision = prepare_pending(
+                groups,
+                {} if STEP0_IGNORES_MARKERS in self.broken else table.markers,
+                [request],
+                transactional_id=self.ids[which],
+                producer_id=producer_id,
+                txn_epoch=epoch,
+                version=version,
+                now_ms=0,
+            )
+            if aside and isinstance(decision, OffsetsCommit):
+                put = decision.groups[0]
+                put = replace(put, pending=(*aside, *put.pending))
+                return OffsetsCommit(operation="TXN OFFSET COMMIT", groups=(put,))
+            return decision
+
+        asked = (
+            "pending", producer_id, epoch, request.group_id, request.generation,
+            repr(request.start), repr(request.end),
+        )  # fmt: skip
+        return self.change_offsets(stored, asked, decide)
+
+    def clear(self, stored: Stored, group_id: str, entry: int) -> Wrote:
+        """Drop an entry; the caller has made sure that its holder can decide nothing."""
+        return self.change_offsets(
+            stored,
+            ("clear", group_id, entry),
+            lambda table, _: prepare_clear(
+                table.groups.get(group_id), self.entries[entry], now_ms=0
+            ),
+        )
+
+    def _offsets_marker(self, stored: Stored, number: int) -> Wrote:
+        row = self.rows[number]
+        assert row is not None
+        return self.change_offsets(
+            stored,
+            ("offsets marker", number),
+            lambda table, version: prepare_offsets_marker(
+                table.groups,
+                table.markers,
+                group_ids=row.pending.groups,
+                producer_id=row.producer_id,
+                txn_epoch=row.txn_epoch,
+                result=TransactionResult.of(row.state),
+                version=version,
+                now_ms=0,
+            ),
+        )
+
+    # -- what others left ------------------------------------------------------------------------
+
+    def plan(self, number: int) -> tuple[tuple[str, str, str], ...]:
+        """The writes of coordinator.finish for a decided row, in order: (what, topic, topic id)."""
+        row = self.rows[number]
+        assert row is not None
+        topic_ids = row.topics.items() if ONE_ID_PER_TOPIC in self.broken else row.topic_ids
+        writes = [("marker", topic, topic_id) for topic, topic_id in topic_ids]
+        skipped = ABORT_SKIPS_OFFSETS in self.broken and (
+            row.state is TransactionState.PREPARE_ABORT
+        )
+        if row.pending.groups and not skipped:
+            writes.append(("offsets", "", ""))
+        writes.append(("complete", "", ""))
+        if COMPLETE_BEFORE_OFFSETS in self.broken and len(writes) > 1:
+            writes[-2:] = [writes[-1], writes[-2]]
+        return tuple(writes)
+
+    def finish(self, stored: Stored, which: int, number: int, at: int) -> tuple[str, Wrote, bool]:
+        """Write `at` of finishing a row as it was read; (what, outcome, whether it was the last).
+
+        `number` may be long out of date: that is what a slow helper does.
+        """
+        writes = self.plan(number)
+        what, topic, topic_id = writes[at]
+        if what == "marker":
+            wrote = self._marker(stored, number, topic, topic_id)
+            what = f"marker in {topic}"
+        elif what == "offsets":
+            wrote = self._offsets_marker(stored, number)
+            what = "offsets marker"
+        else:
+            wrote = self._complete(stored, which, number)
+        return what, wrote, at + 1 == len(writes)
+
+    def _complete(self, stored: Stored, which: int, number: int) -> Wrote:
+        row = self.rows[number]
+        assert row is not None
+        anyones = COMPLETE_ANY_PRODUCER in self.broken
+
+        def decide(now: Row) -> Transition | Done:
+            owner = now if anyones and now is not None else row
+            return prepare_complete(
+                now, producer_id=owner.producer_id, txn_epoch=row.txn_epoch, now_ms=0
+            )
+
+        operation = ("complete", -1 if anyones else row.producer_id, row.txn_epoch)
+        return self.transition(stored, which, operation, decide)

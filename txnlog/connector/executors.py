@@ -1,0 +1,38 @@
+"""What a Spark task checks of the machine it runs on: that the driver's cluster is there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from txnlog.cluster import Cluster
+from txnlog.errors import ConfigError
+from txnlog.settings.options import redacted_url
+
+
+def executor_cluster(
+    root: str, storage_options: Mapping[str, str] | None, *, cluster_id: str
+) -> Cluster:
+    """The cluster at `root`, which must be the one that the driver has found there.
+
+    Opened once per process; never made here, where the root may just not be mounted.
+    Raises ConfigError that names the host when there is none, or another one.
+    """
+    host = socket.gethostname()
+    try:
+        cluster = Cluster.cached(root, storage_options)
+    except ConfigError as error:
+        raise ConfigError(
+            f"Host {host}: {error.message} The driver has cluster {cluster_id} at "
+            f"{redacted_url(root)}. Mount the same folder there on every host, or use an object "
+            "store.",
+            host=host,
+        ) from error
+    if cluster.cluster_id != cluster_id:
+        raise ConfigError(
+            f"Host {host} has cluster {cluster.cluster_id} at {redacted_url(root)}, and the driver "
+            f"has cluster {cluster_id} there: their folders are not the same. Mount the same "
+            "folder on every host, or use an object store.",
+            host=host,
+        )
+    return cluster

@@ -1,0 +1,108 @@
+"""Appending staged batches of one topic, in an eager transaction or by an idempotent producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.staged_files import check_ages
+from txnlog.coordinator.state_rows import check_owner
+from txnlog.protocol.appends import Appended, check_added, prepare_append
+from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.storage.delta.readings import Reading
+
+
+def append_in_transaction(
+    root: Root,
+    row: TransactionMetadata,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+    *,
+    reading: Reading | None,
+) -> tuple[int, ...]:
+    """See TransactionCoordinator.append.
+
+    A row that was read too long ago is read again: the marker that would refuse a zombie's batches
+    may have been forgotten (D3).
+    """
+    check_added(row.partitions, batches)
+    while True:
+        if reading is None:
+            reading = Reading.begin(root.store.clock)
+            check_owner(root, row)
+        offsets = _append(
+            root,
+            batches,
+            base_sequences,
+            producer_id=row.producer_id,
+            producer_epoch=row.producer_epoch,
+            transactional=True,
+            reading=reading,
+        )
+        if offsets is not None:
+            return offsets
+        reading = None
+
+
+def append_idempotent(
+    root: Root,
+    producer_id: int,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+) -> tuple[int, ...]:
+    """See TransactionCoordinator.append_idempotent."""
+    offsets = _append(
+        root,
+        batches,
+        base_sequences,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=False,
+    )
+    assert offsets is not None
+    return offsets
+
+
+def _append(
+    root: Root,
+    batches: Sequence[StagedBatch],
+    base_sequences: Mapping[int, int],
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    transactional: bool,
+    reading: Reading | None = None,
+) -> tuple[int, ...] | None:
+    """All batches in one commit; their first offsets, also when they were in the log already.
+
+    None: not written, since the row that allows it was read too long ago.
+    `base_sequences` maps partition -> sequence of its first record here. Raises what
+    `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError: then the same call
+    again settles it.
+    """
+    first = batches[0]
+    log = root.topic_log(first.topic)
+
+    def decide(state: TopicState) -> TopicCommit | Appended | None:
+        if reading is not None and not reading.counts_for(log.log):
+            return None
+        decision = prepare_append(
+            state,
+            topic=first.topic,
+            topic_id=first.topic_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequences=base_sequences,
+            batches=batches,
+            transactional=transactional,
+        )
+        if isinstance(decision, TopicCommit):
+            # Here, so that it is asked again after vacuum's barrier commit (R72).
+            check_ages(root, batches)
+        return decision
+
+    written = log.transact(decide)
+    if isinstance(written, TopicCommit):
+        return tuple(add.base_offset for add in written.adds)
+    return None if written is None else written.base_offsets

@@ -1,0 +1,70 @@
+"""Ends that other processes give to a transaction: fencing its producer, and its time-out."""
+
+from __future__ import annotations
+
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.state_rows import describe
+from txnlog.errors import ConcurrentTransactionsError
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.transitions import prepare_fence, prepare_time_out
+
+ATTEMPTS_MAX = 50
+
+
+def fence(
+    root: Root,
+    transactional_id: str,
+    *,
+    above_epoch: int,
+    by: str,
+    reason: str,
+    spare_two_phase: bool = False,
+) -> TransactionMetadata | None:
+    """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43).
+
+    `spare_two_phase` leaves a transaction alone that its client has prepared.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        row = describe(root, transactional_id)
+        if row is not None and row.state.is_prepared:
+            finish(root, row)
+            continue
+        try:
+            fenced = root.shard_for(transactional_id).transition(
+                transactional_id,
+                lambda now: prepare_fence(
+                    now,
+                    above_epoch=above_epoch,
+                    by=by,
+                    reason=reason,
+                    now_ms=root.store.clock.now_ms(),
+                    spare_two_phase=spare_two_phase,
+                ),
+            )
+        except ConcurrentTransactionsError:
+            continue
+        if fenced is not None and fenced.state.is_prepared:
+            return finish(root, fenced)
+        return fenced
+    raise ConcurrentTransactionsError(
+        f"{transactional_id!r} could not be fenced: it keeps deciding transactions; try again.",
+        transactional_id=transactional_id,
+    )
+
+
+def time_out(root: Root, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
+    """Abort an Ongoing transaction that took too long (R32)."""
+    timed_out = root.shard_for(row.transactional_id).transition(
+        row.transactional_id,
+        lambda now: prepare_time_out(
+            now,
+            producer_id=row.producer_id,
+            txn_epoch=row.txn_epoch,
+            by=by,
+            now_ms=root.store.clock.now_ms(),
+        ),
+    )
+    if timed_out is not None and timed_out.state.is_prepared:
+        return finish(root, timed_out)
+    return timed_out

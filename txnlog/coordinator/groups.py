@@ -1,0 +1,214 @@
+"""Group offsets: generations, pending entries of open transactions, and settling them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from txnlog.coordinator.fencing import fence as fence_producer
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.state_rows import describe
+from txnlog.process.clock import backoff_ms
+from txnlog.protocol.groups import (
+    Entangled,
+    Group,
+    GroupOffsets,
+    OffsetsCommit,
+    PendingOffsets,
+    Positions,
+    prepare_clear,
+    prepare_fetch,
+    prepare_generation,
+    prepare_offset_commit,
+    prepare_pending,
+    prepare_reset,
+    unstable,
+)
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.states import TransactionState
+
+ATTEMPTS_MAX = 50
+
+
+class GroupCoordinator:
+    """Any process may do this for any group; every change is one compare-and-swap."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def start(self, group_id: str) -> int:
+        """Bump the generation, so that whoever ran in the group before commits nothing more.
+
+        Returns the new generation.
+        """
+        log = self._root.offsets_log()
+        written = log.change(
+            lambda view, version: prepare_generation(
+                view.rows.get(group_id), group_id=group_id, now_ms=self._now_ms()
+            )
+        )
+        return written.groups[0].generation
+
+    def fetch(
+        self,
+        group_id: str,
+        generation: int | None = None,
+        *,
+        partitions: Mapping[str, Collection[int]] | None = None,
+        patience_ms: int = 0,
+        fence: bool = True,
+    ) -> dict[str, dict[int, int]]:
+        """Committed positions (topic -> partition -> next offset), with nothing pending on them.
+
+        Entries met on the way are settled (R46): those on `partitions` only, if given, and not
+        before their holders had `patience_ms` to end by themselves; with `fence=False` never.
+        Raises IllegalGenerationError when the group has moved on, UnstableOffsetCommitError when
+        an open transaction must be waited for.
+        """
+        log = self._root.offsets_log()
+        clock = self._root.store.clock
+        patient_until_ms = clock.boot_ms() + patience_ms
+        attempt = rounds = 0
+        while True:
+            log.refresh()
+            found = prepare_fetch(
+                log.view.rows.get(group_id),
+                group_id=group_id,
+                generation=generation,
+                partitions=partitions,
+            )
+            if not isinstance(found, Entangled):
+                return found
+            is_patient = clock.boot_ms() < patient_until_ms
+            if not is_patient:
+                rounds += 1
+                if rounds > (ATTEMPTS_MAX if fence else 1):
+                    raise unstable(group_id, found.entries)
+            for entry in found.entries:
+                by = f"a reader of group {group_id!r}"
+                self.settle(group_id, entry, by=by, fence=fence and not is_patient)
+            clock.sleep_ms(max(1.0, backoff_ms(attempt)) if is_patient else backoff_ms(attempt))
+            attempt += 1
+
+    def describe(self, group_id: str) -> Group | None:
+        """The newest row of a group."""
+        log = self._root.offsets_log()
+        log.refresh()
+        return log.view.rows.get(group_id)
+
+    def commit(
+        self,
+        group_id: str,
+        generation: int,
+        positions: Positions,
+        *,
+        member_id: str = "",
+        metadata: Mapping[str, Mapping[int, str]] | None = None,
+    ) -> None:
+        """A consumer's commit outside of transactions (R48).
+
+        Raises IllegalGenerationError, UnknownMemberIdError.
+        """
+        self._root.offsets_log().change(
+            lambda view, version: prepare_offset_commit(
+                view.rows.get(group_id),
+                group_id=group_id,
+                generation=generation,
+                member_id=member_id,
+                offsets=positions,
+                metadata=metadata or {},
+                version=version,
+                now_ms=self._now_ms(),
+            )
+        )
+
+    def add_pending(self, row: TransactionMetadata, requests: Sequence[GroupOffsets]) -> None:
+        """Step 0: an entry in each group's row, in one commit, before PREPARE names the groups.
+
+        The offsets of an Ongoing transaction may come piece by piece; in any other state these are
+        all of them, and replace what a try that failed has left.
+        Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
+        ProducerFencedError.
+        """
+        log = self._root.offsets_log()
+        entries: tuple[PendingOffsets, ...] = ()
+        for attempt in range(ATTEMPTS_MAX):
+            written = log.change(
+                lambda view, version: prepare_pending(
+                    view.rows,
+                    view.markers,
+                    requests,
+                    transactional_id=row.transactional_id,
+                    producer_id=row.producer_id,
+                    txn_epoch=row.producer_epoch,
+                    version=version,
+                    now_ms=self._now_ms(),
+                    merge=row.state is TransactionState.ONGOING,
+                )
+            )
+            if not isinstance(written, Entangled):
+                return
+            entries = written.entries
+            for entry in entries:
+                for request in requests:
+                    self.settle(request.group_id, entry, by=f"{row.transactional_id!r}")
+            self._root.store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(requests[0].group_id, entries)
+
+    def reset(self, group_id: str, positions: Positions) -> int:
+        """An operator's reset: new positions under a new generation. Returns the generation."""
+        log = self._root.offsets_log()
+        for attempt in range(ATTEMPTS_MAX):
+            written = log.change(
+                lambda view, version: prepare_reset(
+                    view.rows.get(group_id),
+                    group_id=group_id,
+                    positions=positions,
+                    version=version,
+                    now_ms=self._now_ms(),
+                )
+            )
+            if isinstance(written, OffsetsCommit):
+                return written.groups[0].generation
+            for entry in written.entries:
+                self.settle(group_id, entry, by="an offset reset")
+            self._root.store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(group_id, ())
+
+    def settle(self, group_id: str, entry: PendingOffsets, *, by: str, fence: bool = True) -> None:
+        """Resolve a pending entry of another transaction, in the one way that is allowed.
+
+        Its holder is finished if decided; waited for if two-phase (UnstableOffsetCommitError);
+        else its epoch is raised, so that it can decide nothing, and only then the entry dropped.
+        With `fence=False` a holder that may yet decide is left alone, and so is its entry.
+        """
+        row = describe(self._root, entry.transactional_id)
+        if row is not None and row.producer_id == entry.producer_id:
+            if row.state.is_prepared and row.txn_epoch >= entry.txn_epoch:
+                finish(self._root, row)
+                return None
+            two_phase = row.state is TransactionState.ONGOING and row.pending.prepared_by_client
+            if row.producer_epoch <= entry.txn_epoch and not fence:
+                return None
+            if two_phase and row.txn_epoch == entry.txn_epoch:
+                raise unstable(group_id, (entry,))
+            if row.producer_epoch <= entry.txn_epoch:
+                fence_producer(
+                    self._root,
+                    entry.transactional_id,
+                    above_epoch=entry.txn_epoch,
+                    by=by,
+                    reason=f"its offsets were pending in group {group_id!r}",
+                    spare_two_phase=True,
+                )
+                # Whoever decided in between is met, and finished, on the next look.
+                return self.settle(group_id, entry, by=by)
+        self._root.offsets_log().change(
+            lambda view, version: prepare_clear(
+                view.rows.get(group_id), entry, now_ms=self._now_ms()
+            )
+        )
+        return None
+
+    def _now_ms(self) -> int:
+        return self._root.store.clock.now_ms()

@@ -1,0 +1,97 @@
+"""Which transactions were committed, and how: read from the history of the transaction log.
+
+A commit's operationParameters name its transaction and the time of each of its phases. They stand
+in the log's commits only, not in its checkpoints: what was committed before the newest checkpoint
+is not seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from txnlog.coordinator.root import Root
+from txnlog.protocol.states import TransactionState
+from txnlog.storage.delta.actions import Commit
+from txnlog.storage.delta.delta_log import DeltaLog
+
+_SUFFIX = "Ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedTransaction:
+    """One COMPLETE_COMMIT: `parameters` as in the log, `ended_ms` by its writer's wall clock."""
+
+    transactional_id: str
+    version: int
+    ended_ms: int
+    parameters: Mapping[str, str]
+
+    @property
+    def phases_ms(self) -> dict[str, float]:
+        """Milliseconds of each phase, `total` and `stageLongest` among them; see Phases."""
+        return {
+            name[: -len(_SUFFIX)]: float(value)
+            for name, value in self.parameters.items()
+            if name.endswith(_SUFFIX)
+        }
+
+
+class CommittedTransactions:
+    """Tails shards of the transaction log, and writes nothing. One thread at a time."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._shards: dict[int, tuple[DeltaLog, _Commits]] = {}
+
+    def look(self, transactional_id: str) -> tuple[int, CommittedTransaction | None]:
+        """(transactions of the id seen committed so far, the newest of them).
+
+        The first look at a shard sees what is in its log after its newest checkpoint.
+        """
+        number = self._root.shard_of(transactional_id)
+        if number not in self._shards:
+            view = _Commits()
+            # Not root.shard(): that one makes the table if it is not there.
+            log = DeltaLog(
+                self._root.store,
+                f"__transaction_state-{number}",
+                view,
+                settings=self._root.settings,
+            )
+            self._shards[number] = log, view
+        log, view = self._shards[number]
+        log.refresh()
+        return view.counts[transactional_id], view.newest.get(transactional_id)
+
+
+class _Commits:
+    """What a shard's commits say. A log that is opened anew does not count them again."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.newest: dict[str, CommittedTransaction] = {}
+        self._version = -1
+
+    def reset(self) -> None:
+        pass
+
+    def parse(self, commit: Commit) -> Commit:
+        return commit
+
+    def apply(self, commit: Commit) -> None:
+        if commit.version <= self._version:
+            return
+        self._version = commit.version
+        transactional_id = commit.info.operation_parameters.get("transactionalId")
+        is_committed = commit.info.operation == TransactionState.COMPLETE_COMMIT.name
+        if transactional_id is None or not is_committed:
+            return
+        self.counts[transactional_id] += 1
+        self.newest[transactional_id] = CommittedTransaction(
+            transactional_id=transactional_id,
+            version=commit.version,
+            ended_ms=commit.info.timestamp,
+            parameters=commit.info.operation_parameters,
+        )

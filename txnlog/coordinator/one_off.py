@@ -1,0 +1,159 @@
+"""A batch write: one deferred transaction, under an id that leaves no row behind."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.staged_files import check_ages, check_batches
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    DuplicateTransactionError,
+    InvalidTxnStateError,
+)
+from txnlog.process.failpoint import reach
+from txnlog.protocol.app_transactions import is_written, known_version, transactional_id_of
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    Manifest,
+    Owner,
+    StagedBatch,
+    TransactionMetadata,
+)
+from txnlog.protocol.transitions import Done, Transition, prepare_one_off_commit
+from txnlog.storage.delta.readings import Reading
+
+ATTEMPTS_MAX = 50
+
+
+def commit_one_off(
+    root: Root,
+    batches: Sequence[StagedBatch],
+    owner: Owner,
+    *,
+    app: AppTransaction | None = None,
+    phases: Phases | None,
+) -> bool:
+    """Prepare and finish a batch write; whether it was written. False: all topics have `app`.
+
+    Raises DuplicateTransactionError when only some of its topics have `app`, and what fences or
+    refuses a commit.
+
+    A missing row means complete to whoever knows that PREPARE landed: so a lost reply is settled
+    by the marker in the first topic, and else by preparing again.
+
+    All writes of an app id share one transactional.id, so they are decided one after another: the
+    row is there while one of them is decided and not yet in all topics. The topics are read after
+    the row was seen missing, and PREPARE lands only if it is missing still; so what they say of
+    the app id is complete, and no process can decide the same pair twice.
+    """
+    if not batches:
+        return False
+    write = _BatchWrite(root, batches, owner, app)
+    measured = phases or Phases()
+    with measured.measure("tail"):
+        check_batches(root, batches)
+    reach("prepare_commit.before")
+    shard = root.shard_for(write.transactional_id)
+    for _ in range(ATTEMPTS_MAX):
+        reading = Reading.begin(root.store.clock)
+        try:
+            with measured.measure("prepare"):
+                row = shard.transition(write.transactional_id, write.decide)
+        except DuplicateTransactionError:
+            # Topics are read one after another, and another write may have come between. What is
+            # read twice, with no decided write between the two, is what there is.
+            if write.is_confirmed:
+                raise
+            shard.refresh()
+            continue
+        if row is None:
+            return not write.is_repeat
+        if row.producer_id == write.producer_id:
+            reach("prepare_commit.after")
+            finish(root, row, reading=reading, phases=measured)
+            return True
+        if not row.state.is_prepared:
+            raise InvalidTxnStateError(
+                f"A producer uses the transactional.id {write.transactional_id!r}, which belongs "
+                "to batch writes. Give the producer another id.",
+                transactional_id=write.transactional_id,
+            )
+        finish(root, row, reading=None, phases=None)
+    raise ConcurrentTransactionsError(
+        f"{write.transactional_id!r}: other processes keep writing under this txnAppId; try again.",
+        transactional_id=write.transactional_id,
+    )
+
+
+class _BatchWrite:
+    """One batch write, and what is known of it.
+
+    `is_repeat`: all topics have its `app`; `is_confirmed`: they said the same the time before.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        batches: Sequence[StagedBatch],
+        owner: Owner,
+        app: AppTransaction | None,
+    ) -> None:
+        self._root = root
+        self._batches = tuple(batches)
+        self._owner = owner
+        self._app = app
+        self._topics = sorted({batch.topic for batch in batches})
+        self.transactional_id = (
+            f"_batch-{uuid.uuid4()}" if app is None else transactional_id_of(app.app_id)
+        )
+        self.producer_id = root.next_producer_id()
+        self.is_repeat = False
+        self.is_confirmed = False
+        self._read: dict[str, int] = {}
+
+    def decide(self, row: TransactionMetadata | None) -> Transition | Done:
+        """PREPARE_COMMIT; Done with the row that is there, or with None when all is written."""
+        if row is None and self._is_written():
+            return Done(None)
+        decision = prepare_one_off_commit(
+            row,
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            manifest=Manifest(batches=self._batches, app=self._app),
+            owner=self._owner,
+            now_ms=self._root.store.clock.now_ms(),
+        )
+        if isinstance(decision, Transition):
+            check_ages(self._root, self._batches)
+        return decision
+
+    def _is_written(self) -> bool:
+        first = self._root.topic_log(self._batches[0].topic)
+        if first.log.exists:
+            first.refresh()
+            if first.view.markers.get(self.producer_id, -1) >= 0:
+                return True
+        if self._app is not None:
+            before, self._read = self._read, self._known(self._app.app_id)
+            self.is_confirmed = self._read == before
+            self.is_repeat = is_written(self._app, self._read)
+        return self.is_repeat
+
+    def _known(self, app_id: str) -> dict[str, int]:
+        """Topic -> the newest version of the app id there."""
+        known = {}
+        for topic in self._topics:
+            log = self._root.topic_log(topic)
+            log.refresh()
+            properties = {} if log.log.metadata is None else log.log.metadata.configuration
+            known[topic] = known_version(
+                log.view.txns,
+                app_id,
+                configuration=properties,
+                now_ms=self._root.store.now_ms(),
+            )
+        return known

@@ -1,0 +1,121 @@
+"""The logs below one root: what every step of a commit reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from txnlog.errors import NotCoordinatorError
+from txnlog.protocol.expiry import CLOCK_ERROR_MS
+from txnlog.protocol.leases import Lease
+from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.topics import check_topic_name
+from txnlog.protocol.txn_memory import TxnMemory
+from txnlog.storage.delta.log_settings import LogSettings
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.cluster_log import ClusterLog
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.tables.topic_log import TopicLog
+
+R = TypeVar("R")
+
+
+class Root:
+    """Handles on the logs of one root, as far as they were tailed. One thread at a time."""
+
+    def __init__(self, store: ObjectStore, *, settings: LogSettings) -> None:
+        self.store = store
+        self.settings = settings
+        self.offsets = OffsetsLog(store, settings=settings)
+        self._meta = ClusterLog(store, settings=settings)
+        self._topics: dict[str, TopicLog] = {}
+        self._shards: dict[int, TransactionLog] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.root!r})"
+
+    @property
+    def root(self) -> str:
+        return self.store.url
+
+    @property
+    def cluster_id(self) -> str:
+        return self._meta.cluster_id
+
+    @property
+    def shards(self) -> int:
+        return self._meta.shards
+
+    def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
+        """Handle of a topic that may not exist, as it was last tailed."""
+        check_topic_name(name, internal=internal)
+        log = self._topics.get(name)
+        if log is None:
+            log = TopicLog(self.store, name, settings=self.settings)
+            self._topics[name] = log
+        return log
+
+    def shard_of(self, transactional_id: str) -> int:
+        """Which shard of the transaction log holds this id."""
+        return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
+
+    def shard_for(self, transactional_id: str) -> TransactionLog:
+        """The shard of the transaction log that holds this id; raises as `shard`."""
+        return self.shard(self.shard_of(transactional_id))
+
+    def shard(self, number: int) -> TransactionLog:
+        """A shard of the transaction log, created when it is first asked for.
+
+        Raises NotCoordinatorError when it is another cluster's.
+        """
+        log = self._shards.get(number)
+        if log is None:
+            log = TransactionLog(self.store, number, settings=self.settings)
+            expected = f"{self.cluster_id}-{number}"
+            log.create(expected, {})
+            found = log.log.metadata
+            if found is not None and found.id != expected:
+                raise NotCoordinatorError(
+                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the root was "
+                    "made anew, maybe with another number of shards, since this process opened "
+                    "it. Open it again.",
+                    table=log.path,
+                )
+            self._shards[number] = log
+        return log
+
+    def offsets_log(self) -> OffsetsLog:
+        """`__consumer_offsets`, created when it is first asked for."""
+        if not self.offsets.log.exists:
+            self.offsets.create(f"{self.cluster_id}-offsets", {})
+        return self.offsets
+
+    def vacuum_age_ms(self, topics: Iterable[str]) -> int:
+        """The smallest vacuum age that these topics and the shards read so far know of.
+
+        From vacuum's barrier commits: a commit after such a barrier has read it.
+        """
+        return min(known.vacuum_age_ms for known in self._memories(topics))
+
+    def store_now_ms(self, topics: Iterable[str]) -> int:
+        """The store's time, at least that of the newest vacuum of these topics.
+
+        A process that stood still, clocks and all, still reads the time of the barrier that its
+        commit met, so it finds a file too old that this vacuum found old enough.
+        """
+        vacuumed_ms = max(known.vacuumed_ms for known in self._memories(topics))
+        now_ms = self.store.now_ms()
+        if vacuumed_ms > now_ms + CLOCK_ERROR_MS:
+            self.store.forget_clock()
+        return max(now_ms, vacuumed_ms)
+
+    def _memories(self, topics: Iterable[str]) -> list[TxnMemory]:
+        views = [self.topic_log(topic).view.txns for topic in topics]
+        return views + [shard.view.txns for shard in self._shards.values()]
+
+    def next_producer_id(self) -> int:
+        return self._meta.next_producer_id()
+
+    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
+        """See ClusterLog.change_lease."""
+        return self._meta.change_lease(name, decide)

@@ -1,0 +1,346 @@
+"""The transaction coordinator: any process may do this for any transactional.id.
+
+Each method decides with a pure function of txnlog.protocol, persists by compare-and-swap, and
+only then goes on. What happens when the process dies between two writes is told in
+ARCHITECTURE.md, and held by tests that kill it at each `failpoint.reach`.
+
+    step 0  groups.add_pending     entries in the group rows
+    step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
+    step 2  marker commits         one per topic: data and marker appear together
+    step 3  offsets marker         entries become offsets
+    step 4  COMPLETE_COMMIT        a new epoch, manifest cleared
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from txnlog.coordinator.appending import append_idempotent, append_in_transaction
+from txnlog.coordinator.fencing import ATTEMPTS_MAX, fence, time_out
+from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.groups import GroupCoordinator
+from txnlog.coordinator.one_off import commit_one_off
+from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.root import Root
+from txnlog.coordinator.staged_files import check_ages, check_batches
+from txnlog.coordinator.state_rows import describe
+from txnlog.errors import (
+    ConcurrentTransactionsError,
+    InvalidTxnStateError,
+    TxnLogError,
+)
+from txnlog.process.clock import backoff_ms
+from txnlog.process.failpoint import reach
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import (
+    LastBatch,
+    Manifest,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.transitions import (
+    Done,
+    Transition,
+    prepare_add_partitions,
+    prepare_end,
+    prepare_init,
+)
+from txnlog.storage.delta.readings import Reading
+from txnlog.storage.tables.row_log import TransactionLog
+
+TRANSACTION_TIMEOUT_MS_DEFAULT = 60_000
+
+
+class TransactionCoordinator:
+    """Transitions of state rows, marker commits, and finishing what others left."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._store = root.store
+        self._groups = GroupCoordinator(root)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
+        """The newest state row of an id, None when there is none; `sure` as in DeltaLog.refresh."""
+        return describe(self._root, transactional_id, sure=sure)
+
+    def init_producer_id(
+        self,
+        transactional_id: str,
+        owner: Owner,
+        *,
+        timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT,
+        keep_prepared: bool = False,
+        take_over: bool = True,
+    ) -> TransactionMetadata:
+        """Make `owner` the owner, after finishing or aborting what the former one left (R27).
+
+        Asking again with the same run id changes nothing (R28). `keep_prepared` gives back an
+        Ongoing row when its client has prepared it; without `take_over` another owner's row is
+        left alone. Raises ProducerFencedError when this run was taken over before.
+        """
+        new_producer_id: list[int] = []
+
+        def decide(row: TransactionMetadata | None) -> Transition | Done:
+            return prepare_init(
+                row,
+                transactional_id=transactional_id,
+                new_producer_id=new_producer_id[0] if new_producer_id else -1,
+                owner=owner,
+                timeout_ms=timeout_ms,
+                now_ms=self._now_ms(),
+                keep_prepared=keep_prepared,
+                take_over=take_over,
+            )
+
+        for attempt in range(ATTEMPTS_MAX):
+            row = self.describe(transactional_id)
+            if row is not None and row.state.is_prepared:
+                self.finish(row)
+                continue
+            if row is None and not new_producer_id:
+                new_producer_id.append(self._root.next_producer_id())
+            try:
+                row = self._log(transactional_id).transition(transactional_id, decide)
+            except ConcurrentTransactionsError:
+                self._store.clock.sleep_ms(backoff_ms(attempt))
+                continue
+            if row is not None and not row.state.is_prepared:
+                reach("take_over.after")
+                return row
+        raise ConcurrentTransactionsError(
+            f"{transactional_id!r}: other processes keep deciding transactions of this id; try "
+            "again, and make sure that only one producer or query uses it.",
+            transactional_id=transactional_id,
+        )
+
+    def add_partitions(
+        self,
+        row: TransactionMetadata,
+        partitions: Sequence[TopicPartitions],
+        *,
+        groups: Sequence[str] = (),
+        manifest: Manifest | None = None,
+    ) -> TransactionMetadata:
+        """AddPartitionsToTxn for eager publication: must come before the first data (R30)."""
+
+        def decide(now: TransactionMetadata | None) -> Transition | Done:
+            decision = prepare_add_partitions(
+                now,
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                run_id=row.owner.run_id,
+                partitions=tuple(partitions),
+                groups=tuple(groups),
+                manifest=manifest,
+                now_ms=self._now_ms(),
+            )
+            if manifest is not None and isinstance(decision, Transition):
+                check_ages(self._root, manifest.batches)
+            return decision
+
+        return self._transition(row, decide)
+
+    def append(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch],
+        base_sequences: Mapping[int, int],
+        *,
+        reading: Reading | None = None,
+    ) -> tuple[int, ...]:
+        """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
+
+        `reading` began before the row was read or written; without it the row is read again.
+        Raises InvalidTxnStateError for a partition that was not added before.
+        """
+        return append_in_transaction(self._root, row, batches, base_sequences, reading=reading)
+
+    def append_idempotent(
+        self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
+    ) -> tuple[int, ...]:
+        """Append staged batches of one topic outside of transactions; their first offsets (R9)."""
+        return append_idempotent(self._root, producer_id, batches, base_sequences)
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch] = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
+        batch: tuple[str, LastBatch] | None = None,
+        phases: Phases | None = None,
+    ) -> TransactionMetadata:
+        """Steps 0 to 4: commit staged batches and group offsets as one transaction.
+
+        `batch` is the micro-batch of a streaming query, remembered with the decision; `phases`
+        takes the times. The row as it is afterwards: another owner may have it by then. Raises what
+        fences or refuses the transaction, before anything is decided; afterwards an error, which
+        has `decided` in its context, leaves it for the next one to finish.
+        """
+        measured = phases or Phases()
+        # Those of a prepared transaction are named already, and stay however old they get (R72).
+        fresh = () if row.pending.prepared_by_client else batches
+        try:
+            with measured.measure("tail"):
+                check_batches(self._root, fresh)
+            if offsets:
+                with measured.measure("pending"):
+                    self._groups.add_pending(row, offsets)
+                reach("pending_offsets.after")
+        except TxnLogError:
+            # A repeated call: what is decided already cannot be refused any more (R36).
+            if not self.is_committed(row):
+                raise
+        groups = tuple(sorted({request.group_id for request in offsets}))
+        manifest = Manifest(batches=tuple(batches), groups=groups)
+        reach("prepare_commit.before")
+        return self._end(
+            row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=fresh
+        )
+
+    def prepare(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch] = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
+    ) -> TransactionMetadata:
+        """The first of two phases: hold the transaction, without time-out, until it is ended.
+
+        Entries in the group rows come first, as in a commit: what the row says it can publish.
+        """
+        check_batches(self._root, batches)
+        if offsets:
+            self._groups.add_pending(row, offsets)
+        groups = tuple(sorted({request.group_id for request in offsets}))
+        manifest = Manifest(batches=tuple(batches), groups=groups)
+        return self.add_partitions(row, (), manifest=manifest)
+
+    def abort(self, row: TransactionMetadata) -> TransactionMetadata:
+        """Abort the row's transaction; a deferred one leaves nothing to do."""
+        return self._end(row, TransactionResult.ABORT, Phases())
+
+    def _end(
+        self,
+        row: TransactionMetadata,
+        result: TransactionResult,
+        phases: Phases,
+        *,
+        manifest: Manifest | None = None,
+        batch: tuple[str, LastBatch] | None = None,
+        fresh: Sequence[StagedBatch] = (),
+    ) -> TransactionMetadata:
+        ending = _ending(row)
+
+        def decide(now: TransactionMetadata | None) -> Transition | Done:
+            decision = prepare_end(
+                now,
+                transactional_id=row.transactional_id,
+                producer_id=row.producer_id,
+                producer_epoch=row.producer_epoch,
+                run_id=row.owner.run_id,
+                result=result,
+                manifest=manifest,
+                batch=batch,
+                txn_epoch=ending,
+                now_ms=self._now_ms(),
+            )
+            if isinstance(decision, Transition):
+                check_ages(self._root, fresh)
+            return decision
+
+        reading = Reading.begin(self._store.clock)
+        with phases.measure("prepare"):
+            ended = self._transition(row, decide)
+        if ended.state.is_prepared:
+            reach("prepare_commit.after")
+            try:
+                finished = finish(self._root, ended, reading=reading, phases=phases)
+            except TxnLogError as error:
+                # Whoever asks again may be told less: the row may be another's by then.
+                error.context["decided"] = result
+                raise
+            return finished if finished is not None else ended
+        return ended
+
+    def commit_one_off(
+        self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
+    ) -> None:
+        """Commit a batch write under an id used once, which leaves no row behind."""
+        commit_one_off(self._root, batches, owner, phases=phases)
+
+    # -- what others left ------------------------------------------------------------------------
+
+    def finish(
+        self, row: TransactionMetadata, *, reading: Reading | None = None
+    ) -> TransactionMetadata | None:
+        """See txnlog.coordinator.finishing.finish."""
+        return finish(self._root, row, reading=reading)
+
+    def fence(
+        self,
+        transactional_id: str,
+        *,
+        above_epoch: int,
+        by: str,
+        reason: str,
+        spare_two_phase: bool = False,
+    ) -> TransactionMetadata | None:
+        """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43).
+
+        `spare_two_phase` leaves a transaction alone that its client has prepared.
+        """
+        return fence(
+            self._root,
+            transactional_id,
+            above_epoch=above_epoch,
+            by=by,
+            reason=reason,
+            spare_two_phase=spare_two_phase,
+        )
+
+    def time_out(self, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
+        """Abort an Ongoing transaction that took too long (R32)."""
+        return time_out(self._root, row, by=by)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def is_committed(self, row: TransactionMetadata) -> bool:
+        """Whether the transaction this row would end is decided, and decided as a commit."""
+        now = self.describe(row.transactional_id)
+        if now is None or now.producer_id != row.producer_id:
+            return False
+        decided = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+        return now.txn_epoch == _ending(row) and now.state in decided
+
+    def _transition(
+        self,
+        row: TransactionMetadata,
+        decide: Callable[[TransactionMetadata | None], Transition | Done],
+    ) -> TransactionMetadata:
+        moved = self._log(row.transactional_id).transition(row.transactional_id, decide)
+        if moved is None:
+            raise InvalidTxnStateError(
+                f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",
+                transactional_id=row.transactional_id,
+            )
+        return moved
+
+    def _log(self, transactional_id: str) -> TransactionLog:
+        return self._root.shard_for(transactional_id)
+
+    def _now_ms(self) -> int:
+        return self._store.clock.now_ms()
+
+
+def _ending(row: TransactionMetadata) -> int:
+    """Epoch of the transaction that an end of this row ends: a kept one has that of its owner."""
+    return row.txn_epoch if row.state is TransactionState.ONGOING else row.producer_epoch

@@ -1,0 +1,213 @@
+"""Compaction of one group: its batches are read, one segment is written, one commit swaps them.
+
+`rewrite` needs nothing but a store and the group, so that a Spark task can do it; only
+`commit_segment` touches the log. Whoever dies before the commit leaves a file that nobody names,
+for vacuum; the files that were replaced stay until vacuum, too, so who planned to read them does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from txnlog.cluster import Cluster
+from txnlog.process.failpoint import reach
+from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.compaction import (
+    Compacted,
+    CompactionGroup,
+    CompactionSettings,
+    Obsolete,
+    Segment,
+    prepare_compaction,
+)
+from txnlog.protocol.key_compaction import Cleaning, CleaningSettings, prepare_cleaned
+from txnlog.protocol.topics import TopicCommit
+from txnlog.settings.topic_configs import config_value
+from txnlog.storage.batches.reader import read_batch_file, read_records
+from txnlog.storage.batches.record_lists import RecordLists, gather
+from txnlog.storage.batches.records import DATA_SCHEMA
+from txnlog.storage.batches.writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
+from txnlog.storage.store.objects import ObjectStore
+
+READ_ROWS = 16_384
+READ_BYTES = 4 << 20
+
+Offsets = npt.NDArray[np.int64]
+
+_stores: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
+
+
+def settings_of(config: Mapping[str, str]) -> CompactionSettings:
+    """What a topic's settings say of merging."""
+    return CompactionSettings(segment_bytes=int(config_value(config, "segment.bytes")))
+
+
+def cleaning_settings_of(config: Mapping[str, str]) -> CleaningSettings:
+    """What a topic's settings say of key compaction."""
+    return CleaningSettings(
+        min_cleanable_dirty_ratio=float(config_value(config, "min.cleanable.dirty.ratio")),
+        min_compaction_lag_ms=int(config_value(config, "min.compaction.lag.ms")),
+        max_compaction_lag_ms=int(config_value(config, "max.compaction.lag.ms")),
+        delete_retention_ms=int(config_value(config, "delete.retention.ms")),
+    )
+
+
+def store_at(root: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
+    """The store at `root`, which this process opens once: workers live from task to task."""
+    key = (os.getpid(), root, tuple(sorted((storage_options or {}).items())))
+    store = _stores.get(key)
+    if store is None:
+        store = _stores[key] = ObjectStore.from_url(root, storage_options, create=False)
+    return store
+
+
+def rewrite_at(
+    root: str,
+    storage_options: Mapping[str, str] | None,
+    group: CompactionGroup,
+    keep: Offsets | None = None,
+) -> Segment:
+    """`rewrite` in the store at `root`."""
+    return rewrite(store_at(root, storage_options), group, keep)
+
+
+def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = None) -> Segment:
+    """Write the segment of a group: offsets, timestamps, keys, values and headers as they are.
+
+    `keep` are the offsets of the records that stay, ascending; None: all but those of aborted
+    transactions. Two row groups (16 MiB each) and one read (4 MiB) are in memory at a time.
+    Raises ObjectNotFoundError, CorruptLogError, StorageError that name the file.
+    """
+    staged_ms = store.now_ms()
+    name = new_batch_name(group.partition)
+    tables = _row_groups(_records(store, group, keep))
+    first, second = next(tables, None), next(tables, None)
+    headers = first is not None and (second is not None or _has_headers(first))
+    writer = BatchFileWriter(store, f"{group.topic}/{name}", compression="zstd", headers=headers)
+    for table in chain((first, second), tables):
+        if table is None:
+            break
+        if writer.size_bytes:
+            # More than one row group is more than is kept in memory.
+            writer.stream()
+        writer.write(table if headers else table.drop_columns(["headers"]))
+    file = writer.close(may_be_empty=True)
+    low_us, high_us = file.timestamp_min_us, file.timestamp_max_us
+    if file.num_records == 0:
+        # It stands for records that are gone, and must not outlive those around it.
+        times = [batch.statistics for batch in group.inputs]
+        low_us = min(known.timestamp_min_us for known in times)
+        high_us = max(known.timestamp_max_us for known in times)
+    return Segment(name, file.size_bytes, file.num_records, low_us, high_us, staged_ms)
+
+
+def read_columns(
+    store: ObjectStore, topic: str, batch: BatchHeader, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """A batch's records, some at a time; `columns` of DATA_SCHEMA."""
+    return read_batch_file(store, **_asked(topic, batch, columns))
+
+
+def _read_records(
+    store: ObjectStore, topic: str, batch: BatchHeader, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch | RecordLists]:
+    """The same, but small files stay lists."""
+    return read_records(store, first_delta=0, end_delta=None, **_asked(topic, batch, columns))
+
+
+def _asked(topic: str, batch: BatchHeader, columns: Sequence[str]) -> dict[str, Any]:
+    record_bytes = max(1, batch.size_bytes // (batch.num_records or 1))
+    return {
+        "path": f"{topic}/{batch.path}",
+        "columns": columns,
+        "num_records": batch.num_records,
+        "size_bytes": batch.size_bytes,
+        "batch_rows": max(1, min(READ_ROWS, READ_BYTES // record_bytes)),
+    }
+
+
+def _records(
+    store: ObjectStore, group: CompactionGroup, keep: Offsets | None
+) -> Iterator[pa.RecordBatch]:
+    """The records that stay, in offset order, `offset_delta` counted from the group's first."""
+    read = (
+        (source.base_offset, 0, found)
+        for source in group.sources
+        for found in _read_records(store, group.topic, source, DATA_SCHEMA.names)
+    )
+    for offsets, records in gather(read, rows_max=READ_ROWS, bytes_max=READ_BYTES):
+        deltas = pa.array(offsets - group.base_offset)
+        moved = pa.RecordBatch.from_arrays([deltas, *records.columns], schema=DATA_SCHEMA)
+        if keep is not None:
+            moved = moved.filter(pa.array(_is_in(offsets, keep)))
+        if moved.num_rows:
+            yield moved
+
+
+def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:
+    """Which offsets are among those to keep; both ascend."""
+    at = np.searchsorted(keep, offsets)
+    found = np.zeros(len(offsets), dtype=np.bool_)
+    inside = at < len(keep)
+    found[inside] = keep[at[inside]] == offsets[inside]
+    return found
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Records in tables of about ROW_GROUP_BYTES."""
+    waiting: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(waiting).combine_chunks()
+            waiting, size_bytes = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+def _has_headers(table: pa.Table) -> bool:
+    return int(table.column("headers").null_count) < int(table.num_rows)
+
+
+def commit_segment(
+    cluster: Cluster, group: CompactionGroup, segment: Segment
+) -> TopicCommit | Compacted | Obsolete:
+    """Put the segment in the place of its group.
+
+    Raises TopicAuthorizationError, CommitStateUnknownError: then the same call again settles it.
+    """
+    reach("compaction.staged")
+    log = cluster.topic_log(group.topic)
+    decision: TopicCommit | Compacted | Obsolete = log.transact(
+        lambda state: prepare_compaction(state, group, segment, now_ms=cluster.store.now_ms())
+    )
+    reach("compaction.committed")
+    return decision
+
+
+def commit_cleaned(cluster: Cluster, cleaning: Cleaning) -> TopicCommit | Compacted | Obsolete:
+    """Write down that a pass is over; every group of it must be committed, or need no rewrite.
+
+    Raises as `commit_segment`.
+    """
+    log = cluster.topic_log(cleaning.topic)
+    reach("compaction.cleaned.before")
+    decision: TopicCommit | Compacted | Obsolete = log.transact(
+        lambda state: prepare_cleaned(
+            state,
+            cleaning,
+            delete_retention_ms=cleaning_settings_of(state.config).delete_retention_ms,
+            now_ms=cluster.store.now_ms(),
+        )
+    )
+    reach("compaction.cleaned.after")
+    return decision

@@ -1,0 +1,336 @@
+"""Housekeeping: what processes that are gone left behind is finished, ended, forgotten.
+
+Many may run; a lease in `__cluster` lets one work. Nothing depends on any of them: every Spark
+driver, producer and consumer sweeps as well, and each write here is one that anybody may make at
+any time. So a housekeeper that is killed, or believes in a lease that is not its own, breaks
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
+from txnlog.errors import StorePermissionError, TxnLogError
+from txnlog.housekeeping.compactor import BACKOFF_MS_DEFAULT, Compactor
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.lease import LEASE_MS_DEFAULT, LeaseHolder
+from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
+from txnlog.process.failures import Failures
+from txnlog.protocol.expiry import (
+    PRODUCER_ID_EXPIRATION_MS_DEFAULT,
+    TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
+    TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
+    check_producer_id_expiration,
+    check_transactional_id_expiration,
+    is_old,
+    prepare_expire_unchanged,
+)
+from txnlog.protocol.group_changes import prepare_expel_all
+from txnlog.protocol.membership import Sightings
+from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
+from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.watching import Watch
+from txnlog.settings import arguments
+from txnlog.storage.store.objects import ObjectMeta
+from txnlog.storage.store.scratch import remove_all_left
+
+logger = logging.getLogger("txnlog")
+
+LEASE = "housekeeping"
+REMOVE_INTERVAL_MS_DEFAULT = 3_600_000
+VACUUM_INTERVAL_MS_DEFAULT = 6 * 3_600_000
+PROBE_FOLDERS = ("__cluster/_clock", "__cluster/_probe")
+PROBE_AGE_MS = 3_600_000
+DEAD_PROBE = "clock or store probe of a process that died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HousekeepingSettings:
+    """Kafka's names, with its defaults: `abort_interval_ms` is
+    transaction.abort.timed.out.transaction.cleanup.interval.ms, `remove_interval_ms` is
+    transaction.remove.expired.transaction.cleanup.interval.ms, `retention_check_interval_ms` is
+    log.retention.check.interval.ms, `cleaner_backoff_ms` log.cleaner.backoff.ms. Delta's:
+    `log_retention_ms` is delta.logRetentionDuration (None: the cluster's), `vacuum_age_ms`
+    delta.deletedFileRetentionDuration. Raises ConfigError for an expiration that is too short.
+    """
+
+    abort_interval_ms: int = INTERVAL_MS
+    remove_interval_ms: int = REMOVE_INTERVAL_MS_DEFAULT
+    retention_check_interval_ms: int = CHECK_INTERVAL_MS_DEFAULT
+    cleaner_backoff_ms: int = BACKOFF_MS_DEFAULT
+    transactional_id_expiration_ms: int = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT
+    log_retention_ms: int | None = None
+    vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT
+    vacuum_interval_ms: int = VACUUM_INTERVAL_MS_DEFAULT
+    lease_ms: int = LEASE_MS_DEFAULT
+
+    def __post_init__(self) -> None:
+        """Raises TypeError, ConfigError: a lease of 1.5 ms is one that nobody else could read."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                number = arguments.integer(field.name, value, least=0)
+                object.__setattr__(self, field.name, number)
+        check_transactional_id_expiration(self.transactional_id_expiration_ms)
+        check_producer_id_expiration(self.producer_id_expiration_ms)
+
+
+@dataclass(slots=True)
+class Duty:
+    """Something to do every `interval_ms`; `act` says how much it found to do.
+
+    While `is_unfinished` says so it is due again at once: after the others had their turn.
+    """
+
+    name: str
+    interval_ms: int
+    act: Callable[[], int]
+    is_unfinished: Callable[[], bool] | None = None
+    due_ms: int = 0
+
+
+class Housekeeper:
+    """One candidate for the work on one cluster. The constructor does no I/O."""
+
+    def __init__(self, cluster: Cluster, settings: HousekeepingSettings | None = None) -> None:
+        self._cluster = cluster
+        self._clock = cluster.store.clock
+        self._settings = settings or HousekeepingSettings()
+        self._lease = LeaseHolder(cluster, LEASE, lease_ms=self._settings.lease_ms)
+        self._lease_due_ms = 0
+        self._was_held: bool | None = None
+        self._sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
+        self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
+        self._watch: Watch | None = None
+        self._groups: dict[str, Sightings] = {}
+        compactor = Compactor(cluster)
+        self._retention = Retention(cluster)
+        self._hygiene = Hygiene(
+            cluster,
+            log_retention_ms=self._settings.log_retention_ms,
+            vacuum_age_ms=self._settings.vacuum_age_ms,
+            producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
+        )
+        often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
+        self._duties = (
+            Duty("transactions and offsets settled", often, self._sweeper.sweep),
+            Duty("groups of dead members emptied", often, self._expel),
+            Duty("transactional ids expired", seldom, self._expire),
+            Duty(
+                "files past their retention removed",
+                self._settings.retention_check_interval_ms,
+                self._retention.enforce_all,
+            ),
+            Duty(
+                "files compacted",
+                self._settings.cleaner_backoff_ms,
+                compactor.step,
+                is_unfinished=compactor.is_busy,
+            ),
+            Duty("producers forgotten", seldom, self._hygiene.expire_producers),
+            Duty("log files removed", seldom, self._hygiene.clean_logs),
+            Duty("files vacuumed", self._settings.vacuum_interval_ms, self._hygiene.vacuum),
+            Duty("clock and store probes removed", seldom, self._remove_probes),
+            Duty("scratch folders of killed processes removed", seldom, remove_all_left),
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Work, or wait for the work, until `stop` is set; then give the lease up.
+
+        Raises StorePermissionError for `__cluster`; other trouble is logged, and tried again.
+        """
+        try:
+            while not stop.is_set():
+                stop.wait(self.step() / 1000)
+        finally:
+            self.close()
+
+    def run_once(self) -> dict[str, int] | None:
+        """Every duty once, due or not: what it found to do. None: another one has the lease.
+
+        Time-outs and expiry need a process that stays: what this one sees for the first time has
+        no age yet. Raises StorageError, StorePermissionError; what a duty raised after the others.
+        """
+        self._lease.take()
+        if not self._lease.is_held:
+            return None
+        done: dict[str, int] = {}
+        failures = Failures("Housekeeping")
+        for duty in self._duties:
+            with failures.of(duty.name):
+                done[duty.name] = _exhausted(duty)
+        failures.check()
+        return done
+
+    def find(self) -> list[Doomed]:
+        """What would be removed now, without the lease or any commit.
+
+        A batch past its retention leaves its topic first: its file goes when vacuum's age is over.
+        Not here: what compaction would merge, and ids that expire, since their ages are counted
+        from when a process that stays saw them first.
+        """
+        probes = [
+            Doomed(meta.path, DEAD_PROBE, age_ms, meta.size_bytes)
+            for meta, age_ms in [*self._dead_probes(), *self._killed_probes()]
+        ]
+        return [*self._retention.find(), *self._hygiene.find(), *probes]
+
+    def step(self) -> int:
+        """Do what is due; in how many ms to call again."""
+        now_ms = self._clock.boot_ms()
+        if now_ms >= self._lease_due_ms:
+            self._lease_due_ms = now_ms + self._take()
+        for duty in self._duties:
+            if self._lease.is_held and now_ms >= duty.due_ms:
+                duty.due_ms = now_ms + duty.interval_ms
+                self._do(duty)
+                if duty.is_unfinished is not None and duty.is_unfinished():
+                    duty.due_ms = now_ms
+        due_ms = [self._lease_due_ms]
+        if self._lease.is_held:
+            due_ms += [duty.due_ms for duty in self._duties]
+        return max(1, min(due_ms) - self._clock.boot_ms())
+
+    def close(self) -> None:
+        """Let the next one work at once; without this it waits for the lease time."""
+        try:
+            self._lease.release()
+        except TxnLogError as error:
+            logger.warning("The lease of %s could not be given up: %s", self._cluster, error)
+
+    def _take(self) -> int:
+        try:
+            wait_ms = self._lease.take()
+        except StorePermissionError:
+            raise
+        except TxnLogError as error:
+            logger.warning("The lease of %s could not be taken: %s", self._cluster, error)
+            return self._settings.abort_interval_ms
+        except Exception:
+            logger.exception("The lease of %s could not be taken", self._cluster)
+            return self._settings.abort_interval_ms
+        held, other = self._lease.is_held, self._lease.other
+        if held != self._was_held:
+            self._was_held = held
+            who = "this process" if other is None else other.by
+            logger.info("The housekeeping of %s is done by %s.", self._cluster.root, who)
+        return wait_ms
+
+    def _do(self, duty: Duty) -> None:
+        # Also a table that may not be written: it delays its own transactions only (R37).
+        try:
+            count = duty.act()
+        except TxnLogError as error:
+            logger.warning("Housekeeping, %s, will be tried again: %s", duty.name, error)
+            return
+        except Exception:
+            # A bug in one duty must not end the others.
+            logger.exception("Housekeeping, %s, will be tried again", duty.name)
+            return
+        if count:
+            logger.info("Housekeeping, %s: %d", duty.name, count)
+
+    # -- duties ----------------------------------------------------------------------------------
+
+    def _expel(self) -> int:
+        """Groups all of whose members fell silent; a living member sees to its own group."""
+        log = self._cluster.offsets_log()
+        log.refresh()
+        now_ms = self._clock.boot_ms()
+        looks: dict[str, Sightings] = {}
+        expelled = 0
+        for group_id, group in list(log.view.rows.items()):
+            if not group.members:
+                continue
+            known = self._groups.get(group_id, Sightings())
+            looks[group_id] = look = known.look(group, now_ms=now_ms)
+            if look.overdue(group) == set(group.members):
+                expelled += self._expel_members(group_id, look)
+        self._groups = looks
+        return expelled
+
+    def _expel_members(self, group_id: str, look: Sightings) -> bool:
+        written = self._cluster.offsets_log().change(
+            lambda view, _: prepare_expel_all(
+                view.rows.get(group_id), look, now_ms=self._clock.now_ms()
+            )
+        )
+        return written is not None
+
+    def _expire(self) -> int:
+        """Rows that say they are old, and that this process has watched unchanged for a while.
+
+        A row's time is by the clock of whoever wrote it: one that is wrong costs a producer that
+        does nothing for an hour a new producer id, and never one that is at work (R34).
+        """
+        settings = self._settings
+        boot_ms = self._clock.boot_ms()
+        watch = self._watch or Watch(boot_ms)
+        watch = watch.look(now_ms=boot_ms, interval_ms=settings.remove_interval_ms)
+        self._watch, looked_ms = watch, watch.watched_ms
+        unchanged_ms = max(settings.remove_interval_ms, TRANSACTIONAL_ID_EXPIRATION_MS_MIN)
+        # What updated_ms is compared with; nobody's wall clock.
+        now_ms = self._cluster.store.now_ms()
+        idle: dict[str, tuple[TransactionMetadata, int]] = {}
+        expired = 0
+        for number in range(self._cluster.shards):
+            shard = self._cluster.shard(number)
+            shard.refresh()
+            for name, row in list(shard.view.rows.items()):
+                known, since_ms = self._idle.get(name, (None, looked_ms))
+                if known != row:
+                    since_ms = looked_ms
+                idle[name] = (row, since_ms)
+                expiration_ms = settings.transactional_id_expiration_ms
+                is_due = looked_ms - since_ms >= unchanged_ms
+                if is_due and is_old(row, expiration_ms=expiration_ms, now_ms=now_ms):
+                    expired += self._expire_row(row)
+        self._idle = idle
+        return expired
+
+    def _expire_row(self, row: TransactionMetadata) -> bool:
+        shard = self._cluster.shard(self._cluster.shard_of(row.transactional_id))
+        left = shard.transition(
+            row.transactional_id,
+            lambda now: prepare_expire_unchanged(now, row, now_ms=self._clock.now_ms()),
+        )
+        return left is None
+
+    def _remove_probes(self) -> int:
+        """Small objects by which stores were asked for their time, and whose writers died."""
+        old = [meta.path for meta, _ in self._dead_probes()]
+        self._cluster.store.delete(old)
+        killed = [meta.path for meta, _ in self._killed_probes()]
+        self._cluster.store.delete_temporaries(killed)
+        return len(old) + len(killed)
+
+    def _dead_probes(self) -> list[tuple[ObjectMeta, int]]:
+        """Probes and their ages in ms."""
+        return self._old(self._cluster.store.list)
+
+    def _killed_probes(self) -> list[tuple[ObjectMeta, int]]:
+        """Those whose writer died before they had their name."""
+        return self._old(self._cluster.store.list_temporaries)
+
+    def _old(self, listing: Callable[[str], list[ObjectMeta]]) -> list[tuple[ObjectMeta, int]]:
+        now_ms = self._cluster.store.now_ms()
+        found = [
+            (meta, now_ms - meta.last_modified_ms)
+            for folder in PROBE_FOLDERS
+            for meta in listing(folder)
+        ]
+        return [(meta, age_ms) for meta, age_ms in found if age_ms >= PROBE_AGE_MS]
+
+
+def _exhausted(duty: Duty) -> int:
+    found = duty.act()
+    while duty.is_unfinished is not None and duty.is_unfinished():
+        found += duty.act()
+    return found

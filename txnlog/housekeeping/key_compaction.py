@@ -1,0 +1,193 @@
+"""One pass of key compaction in one process: newest offset of each key, survivors, rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from txnlog.cluster import Cluster
+from txnlog.housekeeping.compaction import (
+    Offsets,
+    commit_cleaned,
+    commit_segment,
+    read_columns,
+    rewrite,
+)
+from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Obsolete
+from txnlog.protocol.key_compaction import Cleaning, cleaning_groups, needs_rewrite
+
+DEDUPE_BUFFER_BYTES_DEFAULT = 128 << 20
+"""log.cleaner.dedupe.buffer.size."""
+
+LOOKUP_ROWS = 1 << 20
+LOOKUP_BYTES = 32 << 20
+FOLD_BYTES = 4 << 20
+REPLANS_MAX = 10
+
+_MAP_SCHEMA = pa.schema([("key", pa.binary()), ("offset", pa.int64())])
+
+
+class LatestOffsets:
+    """The newest offset of each key seen. Takes `size_bytes_max`, and as much again to fold."""
+
+    def __init__(self, size_bytes_max: int) -> None:
+        self._size_bytes_max = size_bytes_max
+        self._known = _MAP_SCHEMA.empty_table()
+        self._new: list[pa.Table] = []
+        self._new_bytes = 0
+
+    def add(self, keys: pa.Array, offsets: Offsets) -> bool:
+        """Take in records, those without a key apart. False: there is no room for more."""
+        table = pa.Table.from_arrays([keys, pa.array(offsets)], schema=_MAP_SCHEMA)
+        table = table.filter(keys.is_valid())
+        self._new.append(table)
+        self._new_bytes += table.nbytes
+        is_tight = self._known.nbytes + self._new_bytes > self._size_bytes_max
+        if is_tight or self._new_bytes > max(FOLD_BYTES, self._known.nbytes):
+            self._fold()
+        return int(self._known.nbytes) <= self._size_bytes_max * 3 // 4
+
+    def newest(self, keys: pa.ChunkedArray) -> Offsets:
+        """The newest offset of each key, -1 where none was seen."""
+        self._fold()
+        known = self._known
+        at = pc.index_in(keys, value_set=known.column("key"))
+        offsets = known.column("offset").take(at)
+        return pc.fill_null(offsets, -1).to_numpy()  # type: ignore[no-any-return]
+
+    def _fold(self) -> None:
+        if not self._new:
+            return
+        grouped = pa.concat_tables([self._known, *self._new]).group_by("key", use_threads=False)
+        newest = grouped.aggregate([("offset", "max")])
+        columns = [newest.column("key"), newest.column("offset_max")]
+        self._known = pa.Table.from_arrays(columns, schema=_MAP_SCHEMA).combine_chunks()
+        self._new, self._new_bytes = [], 0
+
+
+class KeyCleaner:
+    """A pass over one partition; `run` does it bit by bit."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cleaning: Cleaning,
+        settings: CompactionSettings,
+        *,
+        dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES_DEFAULT,
+    ) -> None:
+        self._cluster = cluster
+        self._cleaning = cleaning
+        self._settings = settings
+        self._log = cluster.topic_log(cleaning.topic)
+        self._latest = LatestOffsets(dedupe_buffer_bytes)
+
+    def run(self) -> Iterator[int]:
+        """Yield after each file read or group done: how many files it replaced.
+
+        A pass that others interfere with too often ends without being written down; it costs the
+        next one its time. Raises ObjectNotFoundError, CorruptLogError, StorageError,
+        TopicAuthorizationError, CommitStateUnknownError: the same.
+        """
+        yield from self._read_keys()
+        position = self._cleaning.start_offset
+        for _ in range(REPLANS_MAX):
+            for group in self._groups(position):
+                replaced = self._clean(group)
+                if replaced is None:
+                    break
+                position = group.last_offset + 1
+                yield replaced
+            else:
+                commit_cleaned(self._cluster, self._cleaning)
+                return
+
+    def _read_keys(self) -> Iterator[int]:
+        """Fill `_latest` from the part not cleaned so far; the pass ends where it is full."""
+        cleaning = self._cleaning
+        headers = self._log.view.batches(
+            cleaning.partition, cleaning.dirty_offset, cleaning.end_offset, True
+        )
+        for header in headers:
+            for batch in self._read(header, "offset_delta", "key"):
+                offsets = batch.column("offset_delta").to_numpy() + header.base_offset
+                inside = slice(
+                    *np.searchsorted(offsets, (cleaning.dirty_offset, cleaning.end_offset))
+                )
+                keys = batch.column("key")[inside]
+                if len(keys) and not self._latest.add(keys, offsets[inside]):
+                    end_offset = int(offsets[inside][-1]) + 1
+                    self._cleaning = replace(cleaning, end_offset=end_offset)
+                    return
+            yield 0
+
+    def _groups(self, position: int) -> list[CompactionGroup]:
+        """What is left of the pass, as the topic is now; nothing when it is another topic."""
+        self._log.refresh()
+        state, cleaning = self._log.view, self._cleaning
+        if state.deleted or state.topic_id != cleaning.topic_id:
+            return []
+        start = max(position, state.log_start_offset(cleaning.partition))
+        return cleaning_groups(state, replace(cleaning, start_offset=start), self._settings)
+
+    def _clean(self, group: CompactionGroup) -> int | None:
+        """Rewrite a group if need be: files replaced, None when it is not there any more."""
+        self._log.refresh()
+        live = self._log.view.by_path
+        if any(live.get(batch.path) != batch for batch in group.inputs):
+            return None
+        keep = self._survivors(group)
+        if not needs_rewrite(group, len(keep), self._settings):
+            return 0
+        segment = rewrite(self._cluster.store, group, keep)
+        decision = commit_segment(self._cluster, group, segment)
+        return None if isinstance(decision, Obsolete) else len(group.inputs)
+
+    def _survivors(self, group: CompactionGroup) -> Offsets:
+        """Offsets of the group's records that stay, ascending."""
+        cleaning = self._cleaning
+        columns = ["offset_delta", "key"]
+        if cleaning.tombstone_offset > group.base_offset:
+            columns.append("value")
+        kept: list[Offsets] = [np.empty(0, dtype=np.int64)]
+        keys: list[pa.Array] = []
+        offsets: list[Offsets] = []
+        rows = size_bytes = 0
+        for header in group.sources:
+            for batch in self._read(header, *columns):
+                found = batch.column("offset_delta").to_numpy() + header.base_offset
+                stays = self._stays(batch, found)
+                keys.append(batch.column("key").filter(pa.array(stays)))
+                offsets.append(found[stays])
+                rows += batch.num_rows
+                size_bytes += keys[-1].nbytes
+                if rows >= LOOKUP_ROWS or size_bytes >= LOOKUP_BYTES:
+                    kept.append(self._newest_of(keys, offsets))
+                    keys, offsets, rows, size_bytes = [], [], 0, 0
+        kept.append(self._newest_of(keys, offsets))
+        return np.concatenate(kept)
+
+    def _stays(self, batch: pa.RecordBatch, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        """Which records stay unless there is a newer one of the key."""
+        cleaning = self._cleaning
+        stays = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
+        if "value" in batch.schema.names:
+            is_tombstone = batch.column("value").is_null().to_numpy(zero_copy_only=False)
+            stays &= ~(is_tombstone & (offsets < cleaning.tombstone_offset))
+        return stays | (offsets >= cleaning.end_offset)  # type: ignore[no-any-return]
+
+    def _newest_of(self, keys: list[pa.Array], offsets: list[Offsets]) -> Offsets:
+        if not keys:
+            return np.empty(0, dtype=np.int64)
+        found = np.concatenate(offsets)
+        newest = self._latest.newest(pa.chunked_array(keys))
+        return found[found >= newest]
+
+    def _read(self, header: BatchHeader, *columns: str) -> Iterator[pa.RecordBatch]:
+        return read_columns(self._cluster.store, self._cleaning.topic, header, columns)

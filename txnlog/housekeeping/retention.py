@@ -1,0 +1,145 @@
+"""Retention: files past retention.ms or retention.bytes, or below the log start, leave the topic.
+
+They leave the table by a commit; whoever reads them goes on, and vacuum deletes the bytes later.
+Every step decides anew on the topic's newest state, so that a process which dies at any moment, a
+lost reply, or a second one at the same work leaves nothing half done.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+
+from txnlog.cluster import Cluster
+from txnlog.housekeeping.vacuum import topic_logs
+from txnlog.process.failures import Failures
+from txnlog.protocol.retention import (
+    FILES_MAX,
+    RetentionLimits,
+    Undated,
+    newest_record_ms,
+    prepare_retention,
+)
+from txnlog.protocol.topics import TopicCommit, TopicState
+from txnlog.protocol.vacuum import Doomed
+from txnlog.settings.topic_configs import config_value
+from txnlog.storage.tables.topic_log import TopicLog
+
+logger = logging.getLogger("txnlog")
+
+CHECK_INTERVAL_MS_DEFAULT = 300_000
+"""log.retention.check.interval.ms."""
+
+EXPIRED_BATCH = "record batch past retention.ms, retention.bytes or the log start"
+
+STEPS_MAX = 1_000
+"""Most steps in one topic before the others have their turn; the rest is for the next check."""
+
+
+class Retention:
+    """What keeps the topics of one cluster within their limits. The constructor does no I/O."""
+
+    def __init__(self, cluster: Cluster, *, files_max: int = FILES_MAX) -> None:
+        self._cluster = cluster
+        self._files_max = files_max
+        self._written_ms: dict[str, dict[str, int]] = {}
+
+    def enforce_all(self) -> int:
+        """Remove what may go from every topic; how many files that were.
+
+        A topic that cannot be read or written delays its own files only (R37): what it raised is
+        raised at the end.
+        """
+        names = self._cluster.topic_names()
+        self._written_ms = {name: self._written_ms.get(name, {}) for name in names}
+        removed = 0
+        failures = Failures("Retention")
+        for name in names:
+            with failures.of(f"topic {name!r}"):
+                if self._cluster.find_topic(name) is None:
+                    del self._written_ms[name]
+                else:
+                    removed += self.enforce(name)
+        if failures and removed:
+            logger.info("Retention removed %d files, and not all it should", removed)
+        failures.check()
+        return removed
+
+    def enforce(self, topic: str) -> int:
+        """Remove what may go from one topic; how many files that were.
+
+        Raises TopicAuthorizationError, CommitStateUnknownError, StorageError, and
+        ObjectNotFoundError or CorruptLogError that name a file.
+        """
+        log = self._cluster.topic_log(topic)
+        removed = 0
+        for _ in range(STEPS_MAX):
+            decision = log.transact(lambda state: self._decide(topic, state, self._files_max))
+            if decision is None:
+                break
+            if isinstance(decision, TopicCommit):
+                removed += len(decision.removes)
+            else:
+                self._date(log, decision.paths)
+        self._forget_removed(log)
+        return removed
+
+    def find(self) -> list[Doomed]:
+        """What would leave the topics now; commits nothing. What cannot be read is logged."""
+        found: list[Doomed] = []
+        # A dry run's list has no end to raise them at; each is logged.
+        failures = Failures("Dry run")
+        for log in topic_logs(self._cluster, failures):
+            with failures.of(log.name):
+                found += self._find(log)
+        return found
+
+    def _find(self, log: TopicLog) -> list[Doomed]:
+        while isinstance(decision := self._decide(log.name, log.view, sys.maxsize), Undated):
+            self._date(log, decision.paths)
+        if decision is None:
+            return []
+        written_ms, now_ms = self._written_ms[log.name], self._cluster.store.now_ms()
+        found = []
+        for path in decision.removes:
+            batch = log.view.by_path[path]
+            newest_ms = newest_record_ms(batch, written_ms)
+            if newest_ms is None:
+                self._date(log, [path])
+                newest_ms = written_ms[path]
+            age_ms = now_ms - newest_ms
+            found.append(Doomed(f"{log.path}/{path}", EXPIRED_BATCH, age_ms, batch.size_bytes))
+        return found
+
+    def _decide(
+        self, topic: str, state: TopicState, files_max: int
+    ) -> TopicCommit | Undated | None:
+        return prepare_retention(
+            state,
+            limits=_limits(state),
+            # Compared with records' times and files' times; nobody's wall clock.
+            now_ms=self._cluster.store.now_ms(),
+            written_ms=self._written_ms.setdefault(topic, {}),
+            files_max=files_max,
+        )
+
+    def _date(self, log: TopicLog, paths: Iterable[str]) -> None:
+        """Ask the store when files were written; they never change after that."""
+        for path in paths:
+            found = log.store.head(f"{log.path}/{path}")
+            self._written_ms[log.name][path] = found.last_modified_ms
+
+    def _forget_removed(self, log: TopicLog) -> None:
+        known = self._written_ms[log.name]
+        live = log.view.by_path
+        self._written_ms[log.name] = {path: at for path, at in known.items() if path in live}
+
+
+def _limits(state: TopicState) -> RetentionLimits:
+    if "delete" not in str(config_value(state.config, "cleanup.policy")).split(","):
+        return RetentionLimits()
+    return RetentionLimits(
+        retention_ms=int(config_value(state.config, "retention.ms")),
+        retention_bytes=int(config_value(state.config, "retention.bytes")),
+    )

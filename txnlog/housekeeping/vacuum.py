@@ -1,0 +1,305 @@
+"""Vacuum: the only one that deletes data and row files (D11).
+
+A process that dies here leaves some files deleted and others not, and every run begins anew; two
+runs at once delete the same. What is decided, and in which order it must be looked at, is in
+txnlog.protocol.vacuum.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from txnlog.cluster import Cluster
+from txnlog.errors import (
+    CorruptLogError,
+    ForeignTableError,
+    TxnLogError,
+    UnsupportedProtocolError,
+)
+from txnlog.process.failures import Failures
+from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
+from txnlog.protocol.vacuum import (
+    BATCH_FILE,
+    NEVER_COMMITTED,
+    RETENTION_PROPERTY,
+    ROW_FILE,
+    Doomed,
+    StoredFile,
+    check_vacuum_age,
+    find_doomed,
+    find_old,
+    format_retention,
+    keeps_for,
+    vacuum_age_ms,
+)
+from txnlog.storage.delta.actions import Action, Txn
+from txnlog.storage.delta.delta_log import DeltaLog, Outcome
+from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.storage.delta.transact import transact
+from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
+from txnlog.storage.tables.topic_log import TopicLog
+
+Handle = TopicLog | TransactionLog | OffsetsLog
+
+logger = logging.getLogger("txnlog")
+
+DELETED_AT_ONCE = 1_000
+
+
+def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
+    """Every topic there is or was: a deleted one has a log, and files for a while.
+
+    Other folders below the root are left alone: other tables, and damaged ones, which are logged.
+    What the store refused is added to `failures`.
+    """
+    found = []
+    for name in cluster.topic_names():
+        log = cluster.topic_log(name)
+        try:
+            log.refresh()
+        except ForeignTableError:
+            continue
+        except (CorruptLogError, UnsupportedProtocolError) as error:
+            logger.warning("Housekeeping leaves %s alone: %s", name, error)
+            continue
+        except TxnLogError as error:
+            failures.add(log.path, error)
+            continue
+        if log.log.exists and "partitions" in log.config:
+            found.append(log)
+    return found
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table with files, and those of them that are old and not live at a first look."""
+
+    handle: Handle
+    old: list[StoredFile]
+
+    @property
+    def name(self) -> str:
+        return self.handle.path
+
+    @property
+    def log(self) -> DeltaLog:
+        return self.handle.log
+
+    @property
+    def names(self) -> re.Pattern[str]:
+        return BATCH_FILE if isinstance(self.handle, TopicLog) else ROW_FILE
+
+    @property
+    def live(self) -> Collection[str]:
+        handle = self.handle
+        return handle.view.by_path if isinstance(handle, TopicLog) else handle.view.sizes
+
+
+class Vacuum:
+    """Deletes what no table names any more. The constructor does no I/O.
+
+    `age_ms` is how long files stay that nobody names, and those that were removed. Raises
+    ConfigError for less than an hour.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        age_ms: int = VACUUM_AGE_MS_DEFAULT,
+        log_retention_ms: int | None = None,
+    ) -> None:
+        check_vacuum_age(age_ms)
+        self._cluster = cluster
+        self._store = cluster.store
+        self._wanted_ms = age_ms
+        retention_ms = cluster.settings.log_retention_ms
+        self._log_retention_ms = retention_ms if log_retention_ms is None else log_retention_ms
+
+    def find(self) -> list[Doomed]:
+        """What `run` would delete now; writes nothing. Tables that cannot be read are logged."""
+        now_ms = self._store.now_ms()
+        age_ms = self._age_ms()
+        named = self._named()
+        is_whole = self._knows_manifests()
+        found: list[Doomed] = []
+        # A dry run's list has no end to raise them at; each is logged.
+        failures = Failures("Dry run")
+        for table in self._tables(now_ms, age_ms, failures):
+            with failures.of(table.name):
+                doomed = self._doomed(table, named, now_ms, age_ms)
+                found += doomed if is_whole else _certain(table, doomed)
+        return found
+
+    def run(self) -> int:
+        """Delete what may go; how many files that were.
+
+        A table that cannot be read or written keeps its files and stops no other: what it raised is
+        raised at the end.
+        """
+        now_ms = self._store.now_ms()
+        age_ms = self._age_ms()
+        failures = Failures("Vacuum")
+        tables = self._tables(now_ms, age_ms, failures)
+        topics = [table for table in tables if isinstance(table.handle, TopicLog)]
+        rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
+        deleted = 0
+        for table in rows:
+            # A row's file is named by its own table only.
+            with failures.of(table.name):
+                self._write_barrier(table.handle, age_ms)
+                deleted += self._delete(table, self._doomed(table, frozenset(), now_ms, age_ms))
+        with failures.of("manifests"):
+            deleted += self._run_topics(topics, now_ms, age_ms, failures)
+        failures.check()
+        return deleted
+
+    def _run_topics(
+        self, topics: Sequence[_Table], now_ms: int, age_ms: int, failures: Failures
+    ) -> int:
+        """After the listing: barriers in all logs, the manifests, then table by table."""
+        behind_barrier = []
+        for table in topics:
+            with failures.of(table.name):
+                self._write_barrier(table.handle, age_ms)
+                behind_barrier.append(table)
+        if not behind_barrier:
+            return 0
+        for number in range(self._cluster.shards):
+            shard = self._cluster.shard(number)
+            self._write_barrier(shard, age_ms)
+        named = self._named()
+        is_whole = self._knows_manifests()
+        deleted = 0
+        for table in behind_barrier:
+            with failures.of(table.name):
+                doomed = self._doomed(table, named, now_ms, age_ms)
+                deleted += self._delete(table, doomed if is_whole else _certain(table, doomed))
+        return deleted
+
+    # -- looks -----------------------------------------------------------------------------------
+
+    def _age_ms(self) -> int:
+        timeouts_ms = []
+        for number in range(self._cluster.shards):
+            shard = self._cluster.shard(number)
+            shard.refresh()
+            timeouts_ms += [row.timeout_ms for row in shard.view.rows.values()]
+        return vacuum_age_ms(
+            self._wanted_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
+        )
+
+    def _tables(self, now_ms: int, age_ms: int, failures: Failures) -> list[_Table]:
+        """Tables with files that are worth the barriers."""
+        cluster = self._cluster
+        handles: list[Handle] = [
+            *topic_logs(cluster, failures),
+            *(cluster.shard(number) for number in range(cluster.shards)),
+            cluster.offsets_log(),
+        ]
+        found = []
+        for handle in handles:
+            with failures.of(handle.path):
+                table = self._table(handle, now_ms, age_ms)
+                if table.old:
+                    found.append(table)
+        return found
+
+    def _table(self, handle: Handle, now_ms: int, age_ms: int) -> _Table:
+        table = _Table(handle, [])
+        files = self._files(table.name)
+        old = find_old(files, table.names, now_ms=now_ms, age_ms=age_ms)
+        if old:
+            handle.refresh()
+            table.old = [file for file in old if file.path not in table.live]
+        return table
+
+    def _files(self, table: str) -> list[StoredFile]:
+        return [
+            StoredFile(item.path[len(table) + 1 :], item.size_bytes, item.last_modified_ms)
+            for item in self._store.list_files(table)
+        ]
+
+    def _named(self) -> set[tuple[str, str]]:
+        """(topic, path) of what decided and prepared transactions will make live."""
+        named: set[tuple[str, str]] = set()
+        for number in range(self._cluster.shards):
+            shard = self._cluster.shard(number)
+            shard.refresh()
+            for row in shard.view.rows.values():
+                named.update((batch.topic, batch.path) for batch in row.pending.batches)
+        return named
+
+    def _knows_manifests(self) -> bool:
+        """Whether every state row can be read: one that cannot may name staged files."""
+        shards = map(self._cluster.shard, range(self._cluster.shards))
+        unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
+        if unreadable:
+            logger.warning(
+                "Vacuum keeps files of topics that no commit names: the state rows of %s cannot be "
+                "read, and may name them. See `txnlog transactions list`.",
+                ", ".join(map(repr, sorted(unreadable))),
+            )
+        return not unreadable
+
+    def _doomed(
+        self, table: _Table, named: Collection[tuple[str, str]], now_ms: int, age_ms: int
+    ) -> list[Doomed]:
+        """The last look: the table, then its tombstones, so that a file is met in one of them."""
+        table.log.refresh()
+        live = set(table.live)
+        kept = {path for topic, path in named if topic == table.name}
+        left = [file for file in table.old if file.path not in live and file.path not in kept]
+        if not left:
+            return []
+        return find_doomed(
+            left,
+            table=table.name,
+            live=live,
+            named=kept,
+            removed_ms=read_tombstones(self._store, table.name, version=table.log.version),
+            now_ms=now_ms,
+            age_ms=age_ms,
+        )
+
+    # -- writes ----------------------------------------------------------------------------------
+
+    def _write_barrier(self, handle: Handle, age_ms: int) -> None:
+        """A commit that those under way conflict with, and that says how old files may be."""
+        log = handle.log
+
+        def decide() -> list[Action]:
+            smallest_ms = min(age_ms, handle.view.txns.vacuum_age_ms)
+            actions: list[Action] = [Txn(VACUUM_AGE, smallest_ms, self._store.now_ms())]
+            metadata = log.metadata
+            if metadata is not None and not keeps_for(metadata.configuration, age_ms):
+                # Else checkpoints would lose tombstones that the next look needs, or keep those
+                # that none does.
+                kept = {**metadata.configuration, RETENTION_PROPERTY: format_retention(age_ms)}
+                actions.append(replace(metadata, configuration=kept))
+            return actions
+
+        def commit(actions: list[Action]) -> Outcome:
+            return log.commit(actions, operation="VACUUM START")
+
+        transact(log, decide, commit)
+
+    def _delete(self, table: _Table, doomed: Sequence[Doomed]) -> int:
+        for start in range(0, len(doomed), DELETED_AT_ONCE):
+            some = doomed[start : start + DELETED_AT_ONCE]
+            self._store.delete([item.path for item in some])
+            if len(doomed) > DELETED_AT_ONCE:
+                done = start + len(some)
+                logger.info("Vacuum of %s: %d of %d files deleted", table.name, done, len(doomed))
+        return len(doomed)
+
+
+def _certain(table: _Table, doomed: Sequence[Doomed]) -> list[Doomed]:
+    """Without those of a topic that a manifest may name: what was removed had its commit."""
+    is_topic = isinstance(table.handle, TopicLog)
+    return [item for item in doomed if not is_topic or item.reason != NEVER_COMMITTED]

@@ -1,0 +1,123 @@
+"""The settings of a client, parsed.
+
+A client is made of one mapping, as in confluent-kafka. `txnlog.root` (or `path`) is the cluster,
+`storage.<key>` goes to its object store. What only makes sense with brokers is taken with one
+warning; an unknown name is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txnlog.errors import ConfigError
+from txnlog.settings.arguments import shown
+from txnlog.settings.client_settings import (
+    BROKER_NAMES,
+    BROKER_PREFIXES,
+    SETTINGS,
+    Client,
+    Setting,
+    Value,
+    callback,
+)
+from txnlog.settings.options import (
+    ROOT_NAMES,
+    STORAGE_PREFIX,
+    StoreSettings,
+    redacted_url,
+    root_of,
+    warn_once,
+)
+from txnlog.settings.values import identifier, setting_text
+
+_BY_NAME: Final = {
+    name.lower(): setting for setting in SETTINGS for name in (setting.name, *setting.aliases)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Config:
+    """Parsed settings of one client; safe to print (R67)."""
+
+    client: Client
+    root: str
+    storage: StoreSettings
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def get(self, name: str) -> Any:
+        """The value, or its default."""
+        setting = _BY_NAME[name]
+        return self.values.get(setting.name, setting.default)
+
+    def is_set(self, name: str) -> bool:
+        """Whether the user gave it."""
+        return _BY_NAME[name].name in self.values
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in sorted(self.values.items()))
+        return f"Config({self.client}, root={redacted_url(self.root)!r}, {values})"
+
+
+def parse_config(raw: Mapping[str, object], client: Client) -> Config:
+    """Read the settings a client was made with. Does no I/O. None stands for "not set".
+
+    Raises ConfigError that names the setting: unknown (with the nearest name), malformed, missing.
+    """
+    values: dict[str, Value] = {}
+    storage = StoreSettings()
+    roots = []
+    for name, value in _items(raw):
+        lowered = name.lower()
+        if lowered in ROOT_NAMES:
+            roots += [] if value is None else [value]
+        elif lowered.startswith(STORAGE_PREFIX):
+            if value is not None:
+                storage[lowered[len(STORAGE_PREFIX) :]] = setting_text(name, value, is_secret=True)
+        else:
+            setting = _find(name, client)
+            if setting is not None and value is not None:
+                values[setting.name] = setting.parse(name, _as_given(setting, value))
+    root = root_of(roots)
+    if root is None:
+        raise ConfigError(
+            "Give the cluster's root folder or url, as txnlog.root (or path): there is none.",
+            option="txnlog.root",
+        )
+    return Config(client=client, root=root, storage=storage, values=values)
+
+
+def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"Settings are a dict of names and values, not {shown(raw)}.")
+    wrong = [name for name in raw if not isinstance(name, str)]
+    if wrong:
+        raise ConfigError(f"The name of a setting must be a str, not {shown(wrong[0])}.")
+    return list(raw.items())
+
+
+def _find(name: str, client: Client) -> Setting | None:
+    """The setting; None, after one warning, for what has no meaning here."""
+    lowered = name.lower()
+    setting = _BY_NAME.get(lowered)
+    if setting is not None and client in setting.clients:
+        return setting
+    if setting is not None or lowered in BROKER_NAMES or lowered.startswith(BROKER_PREFIXES):
+        why = f"it is no setting of a {client}" if setting else "there are no brokers"
+        warn_once(f"Setting {name} has no effect here: {why}.")
+        return None
+    known = [s.name for s in SETTINGS if client in s.clients]
+    near = difflib.get_close_matches(lowered, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(sorted(known))}."
+    raise ConfigError(f"There is no {client} setting {shown(name)}.{hint}", option=name)
+
+
+def _as_given(setting: Setting, value: object) -> object:
+    """As text, the way a configuration file would have it; functions as they are."""
+    if setting.parse is callback:
+        return value
+    if setting.parse is identifier and isinstance(value, (bool, float)):
+        raise ConfigError(f"Setting {setting.name} is {shown(value)}: it takes a str.")
+    return setting_text(setting.name, value)

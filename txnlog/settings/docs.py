@@ -1,0 +1,94 @@
+"""The tables of docs/options.md and docs/clients.md, made from the tables of options and settings.
+
+`python -m txnlog.settings.docs docs/options.md docs/clients.md` writes them anew, each between its
+two comments `<!-- table: source -->` and `<!-- end -->`; the prose around them stays.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from txnlog.settings.client_settings import SETTINGS, Client
+from txnlog.settings.spark_options import NOT_SUPPORTED, OPTIONS, READS, WRITES, Option
+
+KINDS: Final[Mapping[str, str]] = {
+    "read": "batch",
+    "readStream": "stream",
+    "write": "batch",
+    "writeStream": "stream",
+}
+_TABLE = re.compile(r"(?<=<!-- table: )(?P<name>[a-z-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+
+
+def with_tables(page: str) -> str:
+    """The page with every table as the options are now. Raises KeyError for an unknown table."""
+    tables = {
+        "source": _options_table(READS),
+        "sink": _options_table(WRITES),
+        "prefix": _list(f"`kafka.{option.name}`" for option in OPTIONS if option.kafka),
+        "consumer-settings": _settings_table("consumer"),
+        "producer-settings": _settings_table("producer"),
+        "not-supported": _list(f"`kafka.{name}`" for name in NOT_SUPPORTED),
+    }
+    return _TABLE.sub(
+        lambda found: f"{found['name']} -->\n\n{tables[found['name']]}\n\n",
+        page,
+    )
+
+
+def _options_table(operations: frozenset[str]) -> str:
+    rows = [
+        (f"`{option.name}`", _default(option, operations), _kinds(option, operations), option.doc)
+        for option in OPTIONS
+        if (option.applies_to | option.ignored_in) & operations
+    ]
+    return _table(("option", "default", "for", "meaning"), rows)
+
+
+def _settings_table(client: Client) -> str:
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in (setting.name, *setting.aliases)),
+            "" if setting.default is None else f"`{_text(setting.default)}`",
+            setting.doc,
+        )
+        for setting in SETTINGS
+        if client in setting.clients
+    ]
+    return _table(("setting", "default", "meaning"), rows)
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value).lower()
+
+
+def _default(option: Option, operations: frozenset[str]) -> str:
+    if option.default_text is not None:
+        return option.default_text
+    if option.default is None or not option.applies_to & operations:
+        return ""
+    return f"`{str(option.default).lower()}`"
+
+
+def _kinds(option: Option, operations: frozenset[str]) -> str:
+    """batch, stream or both; an operation that takes the option without effect is not named."""
+    found = {KINDS[name] for name in option.applies_to & operations}
+    return " and ".join(sorted(found)) or "no effect"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_tables(path.read_text()))

@@ -1,0 +1,212 @@
+"""The table of topic configurations: Kafka's names and defaults, and what they mean here.
+
+A topic's own values are table properties `txnlog.<name>`; what is not set has the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from txnlog.errors import ConfigError, InvalidPartitionsError
+from txnlog.settings.arguments import shown
+from txnlog.settings.options import warn_once
+from txnlog.settings.values import not_negative, positive, positive_int, setting_text
+
+PARTITIONS: Final = "partitions"
+_INTERNAL: Final = frozenset({PARTITIONS, "deleted"})
+
+BROKER_NAMES: Final = frozenset(
+    {
+        "compression.gzip.level", "compression.lz4.level", "compression.type",
+        "compression.zstd.level", "file.delete.delay.ms", "flush.messages", "flush.ms",
+        "follower.replication.throttled.replicas", "index.interval.bytes",
+        "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
+        "message.downconversion.enable", "message.format.version",
+        "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms", "message.timestamp.type",
+        "min.insync.replicas", "preallocate", "remote.storage.enable", "segment.index.bytes",
+        "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
+    }
+)  # fmt: skip
+
+
+def unlimited(name: str, value: str) -> int:
+    """A whole number of at least 0, or -1 for no limit. Raises ConfigError."""
+    return -1 if value.strip() == "-1" else not_negative(name, value)
+
+
+def policies(name: str, value: str) -> str:
+    """delete, compact, or both. Raises ConfigError."""
+    found = sorted({part.strip().lower() for part in value.split(",")})
+    if not found or not set(found) <= {"compact", "delete"}:
+        raise ConfigError(
+            f"Option {name} is {shown(value)}: it takes delete, compact or compact,delete.",
+            option=name,
+        )
+    return ",".join(found)
+
+
+def ratio(name: str, value: str) -> float:
+    """A number from 0 to 1. Raises ConfigError."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise ConfigError(
+            f"Option {name} is {shown(value)}: it takes a number from 0 to 1.", option=name
+        )
+    return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """One row of the table; `default` as it would be written."""
+
+    name: str
+    parse: Callable[[str, str], float | str]
+    default: str
+    doc: str
+
+
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    row.name: row
+    for row in (
+        TopicConfig(
+            name="cleanup.policy",
+            parse=policies,
+            default="delete",
+            doc="`delete` by age or size, `compact` to the newest record of each key, or both.",
+        ),
+        TopicConfig(
+            name="delete.retention.ms",
+            parse=not_negative,
+            default="86400000",
+            doc="How long a compacted topic keeps the tombstone of a deleted key.",
+        ),
+        TopicConfig(
+            name="max.compaction.lag.ms",
+            parse=positive,
+            default="9223372036854775807",
+            doc="Age at which a record of a compacted topic is cleaned whatever the dirty ratio.",
+        ),
+        TopicConfig(
+            name="max.message.bytes",
+            parse=positive_int,
+            default="1048588",
+            doc="Most bytes of one record, as Kafka's producer estimates them; a larger one is "
+            "RecordTooLarge.",
+        ),
+        TopicConfig(
+            name="min.cleanable.dirty.ratio",
+            parse=ratio,
+            default="0.5",
+            doc="A compacted topic is cleaned when more than this part of its bytes has not been.",
+        ),
+        TopicConfig(
+            name="min.compaction.lag.ms",
+            parse=not_negative,
+            default="0",
+            doc="How long a record of a compacted topic stays whatever comes after it.",
+        ),
+        TopicConfig(
+            name="retention.bytes",
+            parse=unlimited,
+            default="-1",
+            doc="Bytes of data files kept in a partition at least, as far as there are; older "
+            "files go. -1: no limit.",
+        ),
+        TopicConfig(
+            name="retention.ms",
+            parse=unlimited,
+            default="604800000",
+            doc="A file goes when its newest record is older, by the record's timestamp; -1: "
+            "never.",
+        ),
+        TopicConfig(
+            name="segment.bytes",
+            parse=positive_int,
+            default="134217728",
+            doc="About how large the files become into which compaction merges small batches "
+            "(Kafka's default is 1 GiB).",
+        ),
+    )
+}
+
+
+def check_configs(given: Mapping[str, object]) -> dict[str, str]:
+    """Values as they are stored; what only makes sense with brokers is left out, with one warning.
+
+    Raises ConfigError: a name that is not in the table (with the nearest one), a malformed value.
+    """
+    found = {}
+    for name, value in given.items():
+        row = find_config(name)
+        if row is not None:
+            found[row.name] = str(row.parse(row.name, setting_text(row.name, value)))
+    return found
+
+
+def find_config(name: str) -> TopicConfig | None:
+    """The row of a name; None, after one warning, for a broker's. Raises ConfigError."""
+    lowered = name.strip().lower()
+    row = TOPIC_CONFIGS.get(lowered)
+    if row is not None:
+        return row
+    if lowered in BROKER_NAMES:
+        warn_once(f"Topic configuration {lowered} has no effect here: there are no brokers.")
+        return None
+    if lowered in (PARTITIONS, "num.partitions"):
+        raise ConfigError(
+            f"{name} is no topic configuration: give the number of partitions to create_topics or "
+            "create_partitions (`txnlog topics alter --partitions`).",
+            option=name,
+        )
+    near = difflib.get_close_matches(lowered, TOPIC_CONFIGS, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(TOPIC_CONFIGS)}."
+    raise ConfigError(f"There is no topic configuration {shown(name)}. {hint}", option=name)
+
+
+def config_value(config: Mapping[str, str], name: str) -> float | str:
+    """What a topic's settings say, or the default. Raises ConfigError for a malformed value."""
+    row = TOPIC_CONFIGS[name]
+    return row.parse(name, config.get(name, row.default))
+
+
+def is_compacted(config: Mapping[str, str]) -> bool:
+    """Whether cleanup.policy has `compact`: every record needs a key then."""
+    return "compact" in str(config_value(config, "cleanup.policy")).split(",")
+
+
+def changed(
+    config: Mapping[str, str], sets: Mapping[str, str], deletes: frozenset[str]
+) -> dict[str, str]:
+    """A topic's settings after values are set and others go back to their defaults."""
+    kept = {name: value for name, value in config.items() if name not in deletes}
+    return {**kept, **sets}
+
+
+def grown(
+    config: Mapping[str, str], *, topic: str, partitions: int, partitions_max: int, again: bool
+) -> dict[str, str]:
+    """A topic's settings with more partitions; `again`: this may have been written already.
+
+    Raises InvalidPartitionsError for fewer, or as many.
+    """
+    now = int(config[PARTITIONS])
+    if partitions < now or (partitions == now and not again) or partitions > partitions_max:
+        raise InvalidPartitionsError(
+            f"Topic {topic!r} has {now} partitions, so {partitions} is no new number: partitions "
+            f"can only be added, up to {partitions_max}.",
+            topic=topic,
+            partitions=now,
+        )
+    return {**config, PARTITIONS: str(partitions)}
+
+
+def own_configs(config: Mapping[str, str]) -> dict[str, str]:
+    """What was set for the topic itself, without what the tables keep there."""
+    return {name: value for name, value in config.items() if name not in _INTERNAL}

@@ -1,0 +1,372 @@
+"""Record batch files: one Parquet file is one record batch, its header lives in the topic's log.
+
+Read here, written by txnlog.storage.batches.writer. A file of ours is checked against its seal, row
+group by row group as they are read; a file that a job rewrote is understood as far as it can be.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.storage.batches import small_batch_reader
+from txnlog.storage.batches.record_lists import RecordLists
+from txnlog.storage.batches.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
+from txnlog.storage.batches.remote_file import RemoteFile
+from txnlog.storage.batches.writer import (
+    BatchFile,
+    BatchFileWriter,
+    write_batch_file,
+)
+from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
+from txnlog.storage.store.seals import Seal, SealBrokenError, check_span, read_seal, split_footer
+
+__all__ = [
+    "DATA_SCHEMA",
+    "RECORD_SCHEMA",
+    "BatchFile",
+    "BatchFileWriter",
+    "read_batch_file",
+    "read_records",
+    "write_batch_file",
+]
+
+READ_WHOLE_BELOW_BYTES = 4 << 20
+SMALL_BYTES_MAX = 256 << 10
+"""Files of ours with few records are below it."""
+SORTED_ROWS_MAX = 10_000_000
+"""Records of a file of another writer that are brought into order in memory."""
+_LOOK_ROWS = 65_536
+
+
+def read_batch_file(
+    store: ObjectStore,
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    first_delta: int = 0,
+    end_delta: int | None = None,
+    num_records: int | None = None,
+    size_bytes: int | None = None,
+    batch_rows: int = 16_384,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records with first_delta <= offset_delta < end_delta, in offset order.
+
+    Batches have DATA_SCHEMA, or those of its columns named in `columns`, and at most `batch_rows`
+    rows. Files rewritten by other Parquet writers are understood: columns missing (null; not
+    `offset_delta`), in another order, of another width, or rows out of order. `num_records` and
+    `size_bytes`, from the batch header, are checked when given (an erased file has a header of its
+    own).
+    Raises ObjectNotFoundError, StorageError, CorruptLogError naming the file (R66).
+    """
+    for found in read_records(
+        store,
+        path,
+        columns=columns,
+        first_delta=first_delta,
+        end_delta=end_delta,
+        num_records=num_records,
+        size_bytes=size_bytes,
+        batch_rows=batch_rows,
+    ):
+        if isinstance(found, pa.RecordBatch):
+            yield found
+        else:
+            whole = _with_deltas(found, first_delta, _schema_of_named(columns))
+            for at in range(0, whole.num_rows, batch_rows):
+                yield whole.slice(at, batch_rows)
+
+
+def read_records(
+    store: ObjectStore,
+    path: str,
+    *,
+    columns: Sequence[str] | None,
+    first_delta: int,
+    end_delta: int | None,
+    num_records: int | None,
+    size_bytes: int | None,
+    batch_rows: int,
+) -> Iterator[pa.RecordBatch | RecordLists]:
+    """As `read_batch_file`, but what txnlog.storage.batches.small_batch has encoded stays in lists.
+
+    Then that is all there is, whatever `batch_rows` says: every record from `first_delta` on, up
+    to `end_delta`, one offset after the other.
+    """
+    schema = _schema_of_named(columns)
+    names = schema.names
+    with _damage_named(store, path):
+        file = _open(store, path, size_bytes)
+        if isinstance(file, RecordLists):
+            _check_count(file.num_rows, num_records)
+        else:
+            file.check_counts(num_records)
+            batches = file.batches(["offset_delta", *names], first_delta, end_delta, batch_rows)
+    if isinstance(file, RecordLists):
+        lists = file.slice(first_delta, end_delta)
+        if lists.num_rows:
+            yield lists
+        return
+    while True:
+        with _damage_named(store, path):
+            batch = next(batches, None)
+            if batch is None:
+                return
+            deltas = _column(batch, "offset_delta")
+            _check_deltas(deltas)
+            keep = _keep(deltas, first_delta, end_delta)
+            arrays = [_column(batch, name).slice(*keep) for name in names]
+            found = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        if keep[1]:
+            yield found
+
+
+def _with_deltas(records: RecordLists, first_delta: int, schema: pa.Schema) -> pa.RecordBatch:
+    whole = records.to_arrow()
+    deltas = pa.array(np.arange(first_delta, first_delta + records.num_rows))
+    arrays = [deltas if name == "offset_delta" else whole.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _schema_of_named(columns: Sequence[str] | None) -> pa.Schema:
+    return DATA_SCHEMA if columns is None else _schema_of(frozenset(columns))
+
+
+@cache
+def _schema_of(columns: frozenset[str]) -> pa.Schema:
+    return pa.schema([field for field in DATA_SCHEMA if field.name in columns])
+
+
+class _DamageError(ValueError):
+    """What is wrong with a file, without its name."""
+
+
+_KNOWN_DAMAGE = (_DamageError, SealBrokenError, ClaimError)
+
+
+@contextmanager
+def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
+    """Turn what pyarrow raises on a bad file into CorruptLogError; the store's errors pass."""
+    try:
+        yield
+    except (FileNotFoundError, ObjectNotFoundError) as error:
+        raise ObjectNotFoundError(
+            f"Data file {path} is not in {store.url}. Retention or vacuum may have removed it "
+            "since this read was planned: start the query again, or make the DataFrame anew (a "
+            "consumer goes on by itself). If it is asked for again, restore it from a backup or "
+            "another copy.",
+            file=path,
+        ) from error
+    except TxnLogError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"Data file {path} in {store.url}", path) from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise StorageError(
+                f"Data file {path} in {store.url} could not be read: {error}", file=path
+            ) from error
+        what = (
+            str(error) if isinstance(error, _KNOWN_DAMAGE) else f"{type(error).__name__}: {error}"
+        )
+        raise CorruptLogError(
+            f"Data file {path} in {store.url} is damaged: {what}. Restore it from a backup or "
+            "another copy; no record of it was skipped.",
+            file=path,
+        ) from error
+
+
+def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | RecordLists:
+    """A local file by its path; a small one, and a remote one, with one get; else by ranges.
+
+    All records of a file that txnlog.storage.batches.small_batch has encoded.
+    """
+    name = path.rpartition("/")[2]
+    if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
+        return _open_small(store.get(path), size_bytes, name)
+    local = store.local_path(path)
+    source: Any
+    if local is not None:
+        store.check_regular(path)
+        source = pa.OSFile(local)
+        found_bytes = source.size()
+    elif size_bytes is not None and size_bytes > READ_WHOLE_BELOW_BYTES:
+        source = RemoteFile(path, store.open_reader(path))
+        found_bytes = source.seek(0, io.SEEK_END)
+    else:
+        data = store.get(path)
+        source, found_bytes = pa.BufferReader(data), len(data)
+    _check_size(found_bytes, size_bytes)
+    return _File(source, read_seal(_reading(source), found_bytes, name=name), found_bytes)
+
+
+def _open_small(data: bytes, size_bytes: int, name: str) -> _File | RecordLists:
+    _check_size(len(data), size_bytes)
+
+    def read_at(start: int, end: int) -> bytes:
+        return data[start:end]
+
+    seal = read_seal(read_at, len(data), name=name)
+    if seal is not None and len(seal.spans) == 1:
+        check_span(read_at, seal.spans, 0)
+        records = small_batch_reader.decode(data, seal.spans[0].end, split_footer(data))
+        if records is not None:
+            return records
+    return _File(pa.BufferReader(data), seal, len(data))
+
+
+def _check_size(found_bytes: int, size_bytes: int | None) -> None:
+    if size_bytes is not None and found_bytes != size_bytes:
+        raise _DamageError(f"it has {found_bytes} bytes, its header in the log says {size_bytes}")
+
+
+def _check_count(found: int, num_records: int | None) -> None:
+    if num_records is not None and found != num_records:
+        raise _DamageError(f"it has {found} records, its header in the log says {num_records}")
+
+
+def _reading(source: Any) -> Callable[[int, int], bytes]:
+    if isinstance(source, RemoteFile):
+        return source.read_span
+    return lambda start, end: source.read_at(end - start, start)
+
+
+class _File:
+    """An open Parquet file, with its seal if it is one of ours."""
+
+    def __init__(self, source: Any, seal: Seal | None, size_bytes: int) -> None:
+        self._source = source
+        self._seal = seal
+        read_at = _reading(source)
+        if seal is None:
+            check_schema(read_at, size_bytes)
+        self._file = pq.ParquetFile(
+            source,
+            thrift_container_size_limit=max(1, footer_bytes(read_at, size_bytes)),
+            page_checksum_verification=seal is None,
+            coerce_int96_timestamp_unit="us",
+            pre_buffer=False,
+        )
+        self._metadata = self._file.metadata
+
+    def check_counts(self, num_records: int | None) -> None:
+        """Raise _DamageError when the footer contradicts itself, the seal or the log."""
+        names = self._file.schema_arrow.names
+        if "offset_delta" not in names:
+            raise _DamageError(f"it has no column offset_delta among {names}")
+        groups = self._metadata.num_row_groups
+        if self._seal is not None and len(self._seal.spans) != groups:
+            sealed = len(self._seal.spans)
+            raise _DamageError(f"it has {groups} row groups, its seal says {sealed}")
+        found = sum(self._metadata.row_group(i).num_rows for i in range(groups))
+        if found != self._metadata.num_rows:
+            raise _DamageError(f"its row groups hold {found} of {self._metadata.num_rows} records")
+        _check_count(found, num_records)
+
+    def batches(
+        self, names: Iterable[str], first_delta: int, end_delta: int | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches that may hold wanted records, in offset order, each row group checked first."""
+        present = set(self._file.schema_arrow.names)
+        wanted = [name for name in dict.fromkeys(names) if name in present]
+        if self._seal is None:
+            yield from self._foreign_batches(wanted, batch_rows)
+            return
+        for group in range(self._metadata.num_row_groups):
+            if _is_in_range(self._metadata.row_group(group), first_delta, end_delta):
+                check_span(_reading(self._source), self._seal.spans, group)
+                yield from self._file.iter_batches(
+                    batch_rows, row_groups=[group], columns=wanted, use_threads=False
+                )
+
+    def _foreign_batches(self, wanted: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """All batches of a rewritten file: sorted first, if its one narrow column is out of order.
+
+        Its statistics are not looked at: nothing vouches for them, and damaged ones can end the
+        process.
+        """
+        groups = range(self._metadata.num_row_groups)
+        check_pages(_reading(self._source), self._metadata, groups, wanted)
+        if self._is_in_order():
+            yield from self._file.iter_batches(batch_rows, columns=wanted, use_threads=False)
+            return
+        if self._metadata.num_rows > SORTED_ROWS_MAX:
+            raise _DamageError(
+                f"its {self._metadata.num_rows} records are out of order, and more than "
+                f"{SORTED_ROWS_MAX} are not sorted here"
+            )
+        table = self._file.read(wanted, use_threads=False).sort_by("offset_delta")
+        yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
+
+    def _is_in_order(self) -> bool:
+        """A batch at a time: how many rows there are only the file itself says so far."""
+        last = -1
+        for batch in self._file.iter_batches(_LOOK_ROWS, columns=["offset_delta"]):
+            deltas = _to_type(batch.column(0), pa.int64())
+            _check_not_null(deltas)
+            values = deltas.to_numpy()
+            if len(values):
+                if values[0] <= last or not np.all(np.diff(values) > 0):
+                    return False
+                last = int(values[-1])
+        return True
+
+
+def _is_in_range(group: pq.RowGroupMetaData, first_delta: int, end_delta: int | None) -> bool:
+    """Whether a row group of ours may hold a wanted record, by the statistics of offset_delta."""
+    if first_delta == 0 and end_delta is None:
+        return True
+    statistics = group.column(0).statistics
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return statistics.max >= first_delta and (end_delta is None or statistics.min < end_delta)
+
+
+def _check_not_null(deltas: pa.Array | pa.ChunkedArray) -> None:
+    if deltas.null_count:
+        raise _DamageError(f"{deltas.null_count} of its records have no offset_delta")
+
+
+def _check_deltas(deltas: pa.Array) -> None:
+    _check_not_null(deltas)
+    values = deltas.to_numpy()
+    if len(values) and (values[0] < 0 or np.any(np.diff(values) <= 0)):
+        raise _DamageError("its offset_delta does not rise from record to record")
+
+
+def _keep(deltas: pa.Array, first_delta: int, end_delta: int | None) -> tuple[int, int]:
+    """(start, length) of the wanted rows: a slice, as offsets rise."""
+    values = deltas.to_numpy()
+    start = int(np.searchsorted(values, first_delta)) if first_delta else 0
+    end = len(values) if end_delta is None else int(np.searchsorted(values, end_delta))
+    return start, max(0, end - start)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """The column as DATA_SCHEMA has it; nulls where the file has none."""
+    wanted = DATA_SCHEMA.field(name).type
+    index = batch.schema.get_field_index(name)
+    if index < 0:
+        return pa.nulls(batch.num_rows, wanted)
+    return _to_type(batch.column(index), wanted)
+
+
+def _to_type(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> Any:
+    if column.type.equals(wanted):
+        return column
+    if pa.types.is_list(wanted):
+        return to_headers(column)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(column.type):
+        # Spark's INT96 timestamps come back without a zone, and are UTC.
+        return column.cast(wanted, safe=False)
+    return column.cast(wanted)

@@ -1,0 +1,234 @@
+"""Reading the checkpoint of a log; a damaged one is passed over for the one before it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from txnlog.errors import CorruptLogError, LogGapError
+from txnlog.protocol.txn_memory import is_horizon
+from txnlog.storage.delta import checkpoint_edits
+from txnlog.storage.delta.actions import (
+    Action,
+    Adds,
+    Commit,
+    CommitInfo,
+    Metadata,
+    Protocol,
+    Txn,
+)
+from txnlog.storage.delta.log_files import (
+    LogFiles,
+    checkpoint_path,
+    commit_path,
+    list_whole_log,
+    read_hint,
+)
+from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.store.seals import check_span, read_seal
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def read_newest(store: ObjectStore, files: LogFiles) -> tuple[LogFiles, Commit | None]:
+    """The newest intact checkpoint in the shape of one commit, None where the log has none.
+
+    And the log's files, listed again from its beginning if the newest checkpoint was damaged.
+    Raises CorruptLogError naming the damaged file if the log cannot be built without it,
+    LogGapError if its beginning is missing.
+    """
+    return _first_intact(store, files, read_checkpoint)
+
+
+def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
+    """One checkpoint in the shape of one commit, without the files it says are removed.
+
+    Raises CorruptLogError naming the file.
+    """
+    path = checkpoint_path(table, version)
+    checkpoint = read_intact(store, table, version)
+    try:
+        file = checkpoint_edits.open_checkpoint(checkpoint.data)
+        groups = checkpoint_edits.live_groups(file.metadata)
+        actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"{store.url}/{path}", path) from error
+        raise _damaged(store, path, str(error)) from error
+    if not any(isinstance(action, Metadata) for action in actions):
+        raise _damaged(store, path, "it has no metaData")
+    return Commit(version, CommitInfo(), tuple(actions), checkpoint.digest)
+
+
+class IntactCheckpoint(NamedTuple):
+    """A checkpoint's bytes, checked, and the digest of the commit it stands for ("": unknown)."""
+
+    version: int
+    data: bytes
+    digest: str
+
+
+def read_intact(store: ObjectStore, table: str, version: int) -> IntactCheckpoint:
+    """The bytes of one checkpoint. Raises CorruptLogError naming the file."""
+    data = store.get(checkpoint_path(table, version))
+    return IntactCheckpoint(version, data, check_intact(store, table, version, data))
+
+
+def find_intact(store: ObjectStore, files: LogFiles) -> tuple[LogFiles, IntactCheckpoint | None]:
+    """The newest intact checkpoint's bytes; otherwise as `read_newest`."""
+    return _first_intact(store, files, read_intact)
+
+
+def _first_intact(
+    store: ObjectStore, files: LogFiles, read: Callable[[ObjectStore, str, int], T]
+) -> tuple[LogFiles, T | None]:
+    """What `read` makes of the newest checkpoint that is not damaged; damaged ones are logged."""
+    damaged: CorruptLogError | None = None
+    versions = list(files.checkpoints)
+    while versions:
+        version = versions.pop()
+        try:
+            return files, read(store, files.table, version)
+        except CorruptLogError as error:
+            log.error("A damaged checkpoint is passed over for the one before: %s", error)
+            if damaged is None:
+                damaged = error
+                files = list_whole_log(store, files.table)
+                versions = [number for number in files.checkpoints if number < version]
+    if files.commits and files.commits[0] != 0:
+        raise damaged or LogGapError(
+            f"{store.url}/{files.table}/_delta_log: the first commit is {files.commits[0]} and "
+            "there is no checkpoint. Restore the missing files.",
+            file=commit_path(files.table, 0),
+        )
+    if damaged is not None and not files.commits:
+        raise damaged
+    return files, None
+
+
+def check_intact(store: ObjectStore, table: str, version: int, data: bytes) -> str:
+    """The digest of the commit that a checkpoint with these bytes stands for, "" if not known.
+
+    One of another tool has no seal; of it only the size can be checked, with `_last_checkpoint`.
+    Raises CorruptLogError naming the file.
+    """
+    path = checkpoint_path(table, version)
+
+    def read_at(start: int, end: int) -> bytes:
+        return data[start:end]
+
+    try:
+        seal = read_seal(read_at, len(data), name=path.rpartition("/")[2])
+        spans = () if seal is None else seal.spans
+        for index in range(len(spans)):
+            check_span(read_at, spans, index)
+    except ValueError as error:
+        raise _damaged(store, path, str(error)) from error
+    if seal is not None:
+        return seal.note.decode("ascii", "replace")
+    hint = read_hint(store, table)
+    if hint is not None and hint.version == version and hint.size_bytes not in (None, len(data)):
+        raise _damaged(
+            store, path, f"it has {len(data)} bytes, _last_checkpoint says {hint.size_bytes}"
+        )
+    return ""
+
+
+def _damaged(store: ObjectStore, path: str, why: str) -> CorruptLogError:
+    return CorruptLogError(
+        f"{store.url}/{path}: this checkpoint is truncated or garbled ({why}). Delete it if an "
+        "older checkpoint and all commits after that are there, else restore it.",
+        file=path,
+    )
+
+
+_WANTED = [
+    "protocol",
+    "metaData",
+    "txn",
+    *(f"add.{name}" for name in ("path", "partitionValues", "size", "modificationTime", "stats")),
+]
+
+
+def _actions(table: pa.Table) -> list[Action]:
+    """Rows to actions, column by column; only protocol and metaData go through Python dicts.
+
+    Tombstones are vacuum's: a view that starts from here has never seen the files.
+    """
+    actions: list[Action] = []
+    for row in _present(table, "protocol").to_pylist():
+        actions.append(msgspec.convert(row, Protocol))
+    for row in _present(table, "metaData").to_pylist():
+        row["configuration"] = dict(row["configuration"] or [])
+        row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
+        actions.append(msgspec.convert(row, Metadata))
+    txns = _present(table, "txn")
+    if len(txns):
+        columns = (
+            txns.field("appId"),
+            txns.field("version"),
+            _field(txns, "lastUpdated", pa.int64()),
+        )
+        found = list(map(Txn, *(column.to_pylist() for column in columns)))
+        # What a horizon makes be forgotten is gone already; what is here came after it.
+        found.sort(key=lambda txn: not is_horizon(txn.app_id))
+        actions += found
+    adds = _present(table, "add")
+    if len(adds):
+        actions.append(
+            Adds(
+                adds.field("path").cast(pa.string()),
+                adds.field("size"),
+                adds.field("modificationTime"),
+                _field(adds, "stats", pa.string()).cast(pa.string()),
+                _partition_values(adds.field("partitionValues")),
+            )
+        )
+    return actions
+
+
+def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
+    """Partition column -> its value per row, null where a row has none."""
+    first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    encoded = maps.keys.slice(first, last - first).dictionary_encode()
+    items = maps.items.slice(first, last - first)
+    names = encoded.indices.to_numpy()
+    found = {}
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        places = np.flatnonzero(names == number)
+        if len(places) != len(maps):
+            ends = maps.offsets.to_numpy()[1:] - first
+            at = np.full(len(maps), -1)
+            at[np.searchsorted(ends, places, side="right")] = places
+            places = pa.array(at, mask=at < 0)
+        found[name] = items.take(pa.array(places))
+    return found
+
+
+def _present(table: pa.Table, name: str) -> pa.StructArray:
+    """The rows of a checkpoint that hold this kind of action."""
+    if name not in table.column_names:
+        return pa.array([], type=pa.struct([("path", pa.string())]))
+    column = table.column(name).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        # One kind after the other, as delta-rs writes them: nothing to copy.
+        return column.slice(places[0], len(places))
+    return column.take(pa.array(places))
+
+
+def _field(rows: pa.StructArray, name: str, kind: pa.DataType) -> pa.Array:
+    """A field that may be missing."""
+    if rows.type.get_field_index(name) < 0:
+        return pa.nulls(len(rows), kind)
+    return rows.field(name)

@@ -1,0 +1,143 @@
+"""Checkpoints of a log: when one is due, and how it is made from the one before."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from txnlog.errors import StorageError
+from txnlog.storage.delta.actions import (
+    decode_commit,
+)
+from txnlog.storage.delta.chain import check_chain
+from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
+from txnlog.storage.delta.checkpoint_reader import (
+    IntactCheckpoint,
+    find_intact,
+    read_intact,
+)
+from txnlog.storage.delta.log_files import (
+    checkpoint_path,
+    commit_path,
+    list_log,
+    read_hint,
+)
+from txnlog.storage.delta.log_settings import LogSettings
+from txnlog.storage.store.objects import ObjectStore
+
+_ACTIONS_PER_COMMIT_OF_INTERVAL = 25
+"""A checkpoint takes 10 to 15 microseconds per action, so a fifth of what its commits take."""
+_BYTES_PER_ACTION = 80
+_BYTES_WITHOUT_ACTIONS = 20_000
+_INTERVAL_MAX = 4_000
+"""Whoever opens a log reads as many commits: seconds, in an object store."""
+
+
+class Covered(NamedTuple):
+    """There is a checkpoint of `version`, and all commits above it were written after `since_ms`.
+
+    The latter by the boot clock. For the trust of a log from then on no clean-up frees their
+    slots, so they can be read by their numbers. A listing would say the same, and on a local disk
+    it takes longer the more commits there are, a day's of them. `actions` are the checkpoint's.
+    """
+
+    version: int
+    since_ms: int
+    actions: int = 0
+
+
+def is_fresh(store: ObjectStore, covered: Covered, trust_ms: int) -> bool:
+    return store.clock.boot_ms() - covered.since_ms <= trust_ms
+
+
+def continue_from(
+    store: ObjectStore, table: str, settings: LogSettings, covered: Covered, head: Covered
+) -> Covered:
+    """The next checkpoint after one that is known, if it is time, up to a commit of ours."""
+    newest = covered.version
+    hint = read_hint(store, table)
+    if hint is not None and newest < hint.version <= head.version:
+        # Another process's, of about the same size.
+        newest = hint.version
+    if not _is_time(head.version - newest, covered.actions, settings.checkpoint_interval):
+        return covered
+    before = read_intact(store, table, newest)
+    actions = _checkpoint(store, table, before, head.version, covered.since_ms, settings.trust_ms)
+    return head._replace(actions=actions)
+
+
+def _is_time(behind: int, actions: int, interval: int) -> bool:
+    """The interval grows with the table, so that checkpoints cost a constant share."""
+    return behind >= max(interval, min(_INTERVAL_MAX, actions // _ACTIONS_PER_COMMIT_OF_INTERVAL))
+
+
+def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Covered | None:
+    """Checkpoint the head of a log, by a listing, if the newest checkpoint is old enough."""
+    started_ms = store.clock.boot_ms()
+    files = list_log(store, table)
+    newest = files.newest_checkpoint
+    behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
+    sizes = {item.path: item.size_bytes for item in files.objects}
+    size_bytes = 0 if newest is None else sizes[checkpoint_path(table, newest)]
+    actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
+    if not _is_time(behind, actions, interval):
+        return None
+    files, before = find_intact(store, files)
+    actions = _checkpoint(store, table, before, files.commits[-1], started_ms, trust_ms)
+    return Covered(files.commits[-1], started_ms, actions)
+
+
+def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
+    """Write a checkpoint of the newest version and say which that is.
+
+    Everything is read anew, and given up if that took longer than what is read may be believed.
+    """
+    started_ms = store.clock.boot_ms()
+    files = list_log(store, table)
+    newest = files.newest_checkpoint
+    head = files.commits[-1] if files.commits else -1
+    if newest is not None and head <= newest:
+        return newest
+    if head >= 0:
+        files, before = find_intact(store, files)
+        _checkpoint(store, table, before, head, started_ms, trust_ms)
+    return head
+
+
+def _checkpoint(
+    store: ObjectStore,
+    table: str,
+    before: IntactCheckpoint | None,
+    version: int,
+    since_ms: int,
+    trust_ms: int,
+) -> int:
+    """Write the checkpoint of a version from the one before and the commits that follow that.
+
+    What was read is believed for `trust_ms` after `since_ms`. How many actions it has.
+    """
+    newest, data, digest = (-1, None, "") if before is None else before
+    name = checkpoint_path(table, version).rpartition("/")[2]
+    paths = [commit_path(table, v) for v in range(newest + 1, version + 1)]
+    commits = [
+        decode_commit(blob, version=newest + 1 + at, source=path)
+        for at, (path, blob) in enumerate(zip(paths, store.get_many(paths), strict=True))
+    ]
+    check_chain(store, table, digest, commits)
+    parquet, hint = compute_checkpoint(
+        data, commits, store.now_ms, name=name, note=commits[-1].digest.encode()
+    )
+    if store.clock.boot_ms() - since_ms > trust_ms:
+        raise StorageError(
+            f"{store.url}/{table}: a checkpoint is thrown away, as what it is made of was read "
+            f"more than {trust_ms // 60_000} min before and may be stale. The next one begins "
+            "anew. If that is thrown away, too, though this machine was never suspended, the log "
+            "is too long for its store: run `txnlog housekeeping` near the store, with a shorter "
+            "--delta.deletedFileRetentionDuration.ms, so that fewer removed files are named.",
+            file=table,
+        )
+    store.put(checkpoint_path(table, version), parquet)
+    hint_json = msgspec.json.encode({**hint, "version": version})
+    store.put(f"{table}/_delta_log/_last_checkpoint", hint_json)
+    return int(hint.get("size", 0))

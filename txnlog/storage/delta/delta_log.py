@@ -1,0 +1,536 @@
+"""Our Delta committer and tailing reader: one table's `_delta_log`, one version after the other.
+
+Delta's log protocol is "create version N+1 if it is absent"; `DeltaLog.commit` does exactly that,
+and nothing else writes these logs. Three facts shape the code. An error, and even "already exists",
+says nothing about whether our write landed, so both are settled by reading the slot back. Clean-up
+frees old slots, so what is found at a slot counts only for a limited time after the head was last
+known for sure (the confirmed head); later than that, the log is opened again. And no clock of this
+machine need move while it is paused, so what was found is checked against the version before it:
+clean-up deletes the oldest first, so as long as that is there, no later slot was freed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Protocol as Interface
+
+import msgspec
+
+from txnlog.errors import (
+    CorruptLogError,
+    ForeignTableError,
+    InvalidCommitError,
+    LogGapError,
+    NothingWrittenError,
+    ObjectNotFoundError,
+    StorageError,
+    TxnLogError,
+    UnsupportedProtocolError,
+)
+from txnlog.process.clock import backoff_ms
+from txnlog.protocol.txn_memory import is_horizon
+from txnlog.storage.delta import log_files
+from txnlog.storage.delta.actions import (
+    ENGINE,
+    Action,
+    Commit,
+    CommitInfo,
+    Metadata,
+    Protocol,
+    Txn,
+    decode_commit,
+    encode_commit,
+)
+from txnlog.storage.delta.chain import check_chain, check_checkpoint
+from txnlog.storage.delta.checkpoint_reader import read_newest
+from txnlog.storage.delta.checkpointer import Checkpointer
+from txnlog.storage.delta.log_files import LogFiles, commit_path
+from txnlog.storage.delta.log_settings import LogSettings as LogSettings
+from txnlog.storage.store.objects import ObjectStore
+
+READER_VERSION = 1
+WRITER_VERSION = 2
+PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
+
+_TAIL_BEFORE_LISTING = 32
+_OPENS_MAX = 5
+_PUTS_MAX = 64
+_LOOK_AGAIN_MS = 10_000
+"""How long what was seen of the slots around the head counts, where a look is a request."""
+_LOCAL_LOOK_AGAIN_MS = 1_000
+"""The same on a local disk, for the look behind the next slot: a hole was made by a hand."""
+
+_stamps = itertools.count(1)
+
+
+def new_stamp() -> int:
+    """A number above all that this process was given before: an order that no clock can disturb."""
+    return next(_stamps)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit is this version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Somebody else's commit is in the slot; ours never was and never will be."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The commit may have landed, or may yet; read the log and ask whether its effect is there."""
+
+    write_id: str
+
+
+Outcome = Committed | Conflict | Unknown
+
+
+class View(Interface):
+    """What a table means: fed every commit once, in order."""
+
+    def reset(self) -> None:
+        """Forget everything: a checkpoint follows."""
+
+    def parse(self, commit: Commit) -> Any:
+        """What one commit, or a checkpoint in the shape of one, says. Changes nothing.
+
+        Raises for what cannot be understood; a commit of ours is parsed before it is written.
+        """
+
+    def apply(self, parsed: Any) -> None:
+        """Take in what `parse` gave."""
+
+
+class DeltaLog:
+    """One table's log: `refresh` tails it into a View, `commit` appends to it.
+
+    `mark` is a table property that a table of somebody else under this name would not have. Not
+    thread-safe: one thread at a time. The constructor does no I/O.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        view: View,
+        *,
+        settings: LogSettings | None = None,
+        mark: str | None = None,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.settings = settings or LogSettings()
+        self.version = -1
+        self.metadata: Metadata | None = None
+        self.digest = ""
+        """Of the newest commit's bytes; "" where they are not known."""
+        self.forgotten_at = 0
+        """The stamp of when this process last saw markers or producers of the table forgotten.
+
+        An effect that is not found then may have been there: what was read before must be read
+        again.
+        """
+        self._horizons: dict[str, int] = {}
+        self._view = view
+        self._mark = mark
+        self._clock = store.clock
+        self._checkpointer = Checkpointer(store, path, self.settings)
+        self._confirmed_ms: int | None = None
+        self._looked_ms: int | None = None
+        self._last_writer = False
+
+    def __repr__(self) -> str:
+        return f"DeltaLog({self.store.url}/{self.path}, version {self.version})"
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table had a version at the last refresh."""
+        return self.version >= 0
+
+    @property
+    def likely_current(self) -> bool:
+        """The newest commit we know of is ours: a guess that no refresh is needed first.
+
+        A put-if-absent after our version proves the guess right or wrong, so a decision that ends
+        in a commit may be made on it; one that ends in anything else may not.
+        """
+        return self._last_writer and self._trusted()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def refresh(self, *, sure: bool = False) -> None:
+        """Bring the view up to the head of the log; a table that is not there has version -1.
+
+        `sure`: also in a store, where the look costs a request, at a slot of a log that is still
+        there (else that is looked at now and then).
+        Raises CorruptLogError, LogGapError, UnsupportedProtocolError, ForeignTableError,
+        StorageError.
+        """
+        base = self.version
+        for _ in range(_TAIL_BEFORE_LISTING):
+            if not self._trusted():
+                self._open()
+                return
+            sent_ms = self._clock.boot_ms()
+            source = commit_path(self.path, self.version + 1)
+            try:
+                data = self.store.get(source)
+            except ObjectNotFoundError:
+                if self.exists:
+                    self.store.check_folder(f"{self.path}/_delta_log")
+                if self._trusted() and self._is_at_head(base, sure=sure):
+                    self._confirmed_ms = sent_ms
+                else:
+                    self._open()
+                return
+            if not self._trusted():
+                self._open()
+                return
+            # Its writer may not have come so far yet.
+            self.store.sync(source)
+            self._last_writer = False
+            self._take([decode_commit(data, version=self.version + 1, source=source)])
+        self._catch_up(base)
+
+    def invalidate(self) -> None:
+        """Believe nothing any more: the next refresh opens the log again."""
+        self._confirmed_ms = None
+
+    def _trusted(self) -> bool:
+        confirmed_ms = self._confirmed_ms
+        if confirmed_ms is None:
+            return False
+        return self._clock.boot_ms() - confirmed_ms <= self.settings.trust_ms
+
+    def _is_at_head(self, base: int, *, sure: bool) -> bool:
+        """Whether what was found since version `base` was the newest belongs to the log.
+
+        Not if `base` is gone: then the slots after it may have been freed, and may hold strays.
+        Nor if the slot after the next one is taken and the next one is not: a commit is missing.
+        """
+        is_due = sure or self._must_look()
+        if base < 0 or not (is_due or self.store.is_local):
+            return True
+        if not self.store.exists(commit_path(self.path, base)):
+            return False
+        if not is_due:
+            return True
+        self._looked_ms = self._clock.boot_ms()
+        if not self.store.exists(commit_path(self.path, self.version + 2)):
+            return True
+        return self.store.exists(commit_path(self.path, self.version + 1))
+
+    def _must_look(self) -> bool:
+        """Whether what was seen of the slots around the head is of too long ago."""
+        if self._looked_ms is None:
+            return True
+        again_ms = _LOCAL_LOOK_AGAIN_MS if self.store.is_local else _LOOK_AGAIN_MS
+        return self._clock.boot_ms() - self._looked_ms > again_ms
+
+    def _catch_up(self, base: int) -> None:
+        """Far behind: list once, and get what is missing some at a time. `base` as in refresh."""
+        sent_ms = self._clock.boot_ms()
+        files = log_files.list_log(self.store, self.path, since=self.version)
+        newest = files.newest_checkpoint
+        if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
+            self._open()
+            return
+        try:
+            commits = self._fetch(files, self.version)
+        except ObjectNotFoundError:
+            # Clean-up took a listed commit: whatever we held is older than what it keeps.
+            self._open()
+            return
+        if not self._trusted() or not (base < 0 or self.store.exists(commit_path(self.path, base))):
+            self._open()
+            return
+        if commits:
+            self.store.sync(commit_path(self.path, commits[-1].version))
+        self._take(commits)
+        self._confirmed_ms = self._looked_ms = sent_ms
+
+    def _open(self) -> None:
+        """Start from the newest intact checkpoint; the listing is the confirmed head."""
+        for attempt in range(_OPENS_MAX):
+            sent_ms = self._clock.boot_ms()
+            files = log_files.list_log(self.store, self.path)
+            try:
+                self._load(files)
+            except ObjectNotFoundError:
+                # Clean-up took a file between the listing and the read: a newer checkpoint exists.
+                self._clock.sleep_ms(backoff_ms(attempt + 3))
+                continue
+            if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
+                self._confirmed_ms = self._looked_ms = sent_ms
+                return
+        raise LogGapError(
+            f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
+            f"in {_OPENS_MAX} tries; commits after the newest checkpoint are missing. Restore "
+            "them from a backup.",
+            file=f"{self.path}/_delta_log",
+        )
+
+    def _load(self, files: LogFiles) -> None:
+        """Replace the view; memory stays as it was when something cannot be read."""
+        self._confirmed_ms = None
+        if self.exists and not files.commits and files.newest_checkpoint is None:
+            self.store.check_folder(f"{self.path}/_delta_log")
+            raise LogGapError(
+                f"{self.store.url}/{self.path}/_delta_log: no file of this log is left, and "
+                f"version {self.version} was there. Restore the folder from a backup.",
+                file=f"{self.path}/_delta_log",
+            )
+        files, checkpoint = read_newest(self.store, files)
+        after = -1 if checkpoint is None else checkpoint.version
+        commits = self._fetch(files, max(after - 1, -1))
+        is_head = not commits or commits[-1].version <= after
+        if checkpoint is not None:
+            check_checkpoint(self.store, self.path, checkpoint, commits, is_head=is_head)
+            commits = [checkpoint, *(commit for commit in commits if commit.version > after)]
+        check_chain(self.store, self.path, "", commits)
+        self._check_not_shorter(commits)
+        parsed = [self._parse(commit) for commit in commits]
+        if not is_head:
+            self.store.sync(commit_path(self.path, commits[-1].version))
+        self._view.reset()
+        self.version = -1
+        self.metadata = None
+        self.digest = ""
+        for commit, found in zip(commits, parsed, strict=True):
+            self._apply(commit, found)
+
+    def _check_not_shorter(self, commits: Sequence[Commit]) -> None:
+        """A log that is opened again still has the commit that was its newest."""
+        path = commit_path(self.path, self.version)
+        if self.version >= 0 and (not commits or commits[-1].version < self.version):
+            raise LogGapError(
+                f"{self.store.url}/{path}: this commit was read before and is gone, and the log "
+                "ends before it. Restore it from a backup. If the table was made anew on purpose, "
+                "start this process again.",
+                file=path,
+            )
+        for commit in commits:
+            if commit.version == self.version and self.digest and commit.digest != self.digest:
+                raise CorruptLogError(
+                    f"{self.store.url}/{path}: this commit is another one than this process read "
+                    "there before: an older copy was restored, or it was lost and written again. "
+                    "Restore the log from one backup, whole. If the table was made anew on "
+                    "purpose, start this process again.",
+                    file=path,
+                )
+
+    def _fetch(self, files: LogFiles, after: int) -> list[Commit]:
+        """The listed commits after a version; a hole in the middle is a LogGapError."""
+        wanted = [version for version in files.commits if version > after]
+        if not wanted:
+            return []
+        # A listing is no snapshot: what it skipped below its newest commit must be there. The
+        # commit of a checkpoint itself need not be.
+        first = after + 1
+        if wanted[0] == first + 1 and first in files.checkpoints:
+            first = wanted[0]
+        versions = range(first, wanted[-1] + 1)
+        listed = set(wanted)
+        paths = [commit_path(self.path, version) for version in versions]
+        try:
+            blobs = self.store.get_many(paths)
+        except ObjectNotFoundError as error:
+            missing = str(error.context.get("path", ""))
+            if missing and int(missing[-25:-5]) not in listed:
+                again = log_files.list_log(self.store, self.path)
+                if (again.newest_checkpoint or -1) < int(missing[-25:-5]):
+                    raise LogGapError(
+                        f"{self.store.url}/{missing}: this commit is missing in the middle of the "
+                        "log. Restore it from a backup.",
+                        file=missing,
+                    ) from error
+            raise
+        return [
+            decode_commit(data, version=version, source=path)
+            for version, path, data in zip(versions, paths, blobs, strict=True)
+        ]
+
+    def _take(self, commits: Sequence[Commit]) -> None:
+        """Take in commits that follow the head."""
+        check_chain(self.store, self.path, self.digest, commits)
+        for commit in commits:
+            self._apply(commit, self._parse(commit))
+
+    def _parse(self, commit: Commit) -> Any:
+        protocol = None
+        for action in commit.actions:
+            if isinstance(action, Protocol):
+                protocol = action
+            elif isinstance(action, Metadata):
+                self._check_ours(action)
+        if protocol is not None:
+            self._check_protocol(protocol)
+        try:
+            return self._view.parse(commit)
+        except TxnLogError:
+            raise
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+            raise CorruptLogError(
+                f"{self.store.url}/{commit_path(self.path, commit.version)}: this version cannot "
+                f"be understood ({type(error).__name__}: {error}). It was written by something "
+                "else than txnlog, or is damaged; restore the file from a backup.",
+                file=commit_path(self.path, commit.version),
+            ) from error
+
+    def _apply(self, commit: Commit, parsed: Any) -> None:
+        for action in commit.actions:
+            if isinstance(action, Metadata):
+                self.metadata = action
+            elif (
+                isinstance(action, Txn)
+                and is_horizon(action.app_id)
+                and self._horizons.get(action.app_id) != action.version
+            ):
+                self._horizons[action.app_id] = action.version
+                self.forgotten_at = new_stamp()
+        self._view.apply(parsed)
+        self.version = commit.version
+        self.digest = commit.digest
+
+    def _check_ours(self, metadata: Metadata) -> None:
+        if self._mark is not None and self._mark not in metadata.configuration:
+            raise ForeignTableError(
+                f"{self.store.url}/{self.path} is a Delta table of something else: it has no "
+                f"property {self._mark!r}. Choose another name for the topic, or another root.",
+                table=self.path,
+            )
+
+    def _check_protocol(self, protocol: Protocol) -> None:
+        reader, writer = protocol.min_reader_version, protocol.min_writer_version
+        features = [*(protocol.reader_features or []), *(protocol.writer_features or [])]
+        if reader > READER_VERSION or writer > WRITER_VERSION or features:
+            raise UnsupportedProtocolError(
+                f"{self.store.url}/{self.path} is a Delta table of protocol ({reader}, {writer}) "
+                f"with features {features}; txnlog knows (1, 2) without any. Upgrade txnlog, or "
+                "undo the table upgrade that another tool made.",
+                table=self.path,
+            )
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        actions: Sequence[Action],
+        *,
+        operation: str,
+        parameters: dict[str, str] | None = None,
+    ) -> Outcome:
+        """Create version `self.version + 1`, if it is absent, from what the last refresh showed.
+
+        Conflict: refresh, decide again. Unknown: refresh, look whether the effect is there, and
+        only then decide again. On Committed the view has the commit already. Raises
+        NothingWrittenError when nothing can have been written (no permission, no space, ...),
+        InvalidCommitError for what could not be read back.
+        """
+        if self._confirmed_ms is None:
+            raise RuntimeError(f"{self!r}: commit before refresh")
+        version = self.version + 1
+        path = commit_path(self.path, version)
+        info = CommitInfo(
+            self._clock.now_ms(),
+            operation,
+            ENGINE,
+            parameters or {},
+            write_id=os.urandom(16).hex(),
+            previous=self.digest,
+        )
+        data, commit, parsed = self._encode(info, actions, path)
+        self._last_writer = False
+        if commit.version == 0:
+            self.store.make_folder(f"{self.path}/_delta_log")
+        sent_ms = self._clock.boot_ms()
+        if self._must_look() and self.store.exists(commit_path(self.path, version + 1)):
+            # A refresh tells whether others were faster, or a commit is missing here.
+            self._looked_ms = None
+            return Conflict(version)
+        landed = self._put_until_settled(path, data, info.write_id)
+        if landed is None or not self._trusted() or not self._follows(version):
+            self.invalidate()
+            return Unknown(info.write_id)
+        if not landed:
+            return Conflict(version)
+        self._apply(commit, parsed)
+        self._confirmed_ms = self._looked_ms = sent_ms
+        self._last_writer = True
+        self._checkpointer.after_commit(version, sent_ms)
+        return Committed(version)
+
+    def _encode(
+        self, info: CommitInfo, actions: Sequence[Action], path: str
+    ) -> tuple[bytes, Commit, Any]:
+        """The bytes of a commit, and what they say to a reader: nothing else is written."""
+        try:
+            data = encode_commit(info, actions)
+            commit = decode_commit(data, version=self.version + 1, source=path)
+            return data, commit, self._parse(commit)
+        except (
+            CorruptLogError,
+            msgspec.MsgspecError,
+            TypeError,
+            ValueError,
+            OverflowError,
+        ) as error:
+            raise InvalidCommitError(
+                f"{self.path}: a commit ({info.operation}) was not written, as no process could "
+                f"read it back: {error} Nothing has changed. An argument has a wrong type or value "
+                "that txnlog failed to refuse; please report it.",
+                table=self.path,
+            ) from error
+
+    def _follows(self, version: int) -> bool:
+        """Whether the slot of this version, and what was found in it, still belongs to the log.
+
+        This process may have been paused, with all its clocks, since the refresh: then a commit of
+        ours may be in a freed slot, or another's stray in the slot that ours was read from.
+        """
+        try:
+            if version > 0:
+                return self.store.exists(commit_path(self.path, version - 1))
+            files = log_files.list_whole_log(self.store, self.path)
+        except StorageError:
+            return False
+        return not files.checkpoints and files.commits == list(range(len(files.commits)))
+
+    def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
+        """Same bytes into the same slot until it is known whose commit is there; None: gave up."""
+        give_up_ms = self._clock.boot_ms() + self.settings.commit_timeout_ms
+        doubtful = False
+        for attempt in range(_PUTS_MAX):
+            try:
+                if self.store.put_if_absent(path, data):
+                    return True
+            except NothingWrittenError:
+                if doubtful:
+                    return None
+                raise
+            except StorageError:
+                pass
+            # From here on a put of ours may be on its way, even if the store said "exists".
+            doubtful = True
+            try:
+                found = decode_commit(self.store.get(path), version=0, source=path)
+                self.store.sync(path)
+                return found.info.write_id == write_id
+            except (ObjectNotFoundError, StorageError):
+                # Absent now is not "never": a put under way may still land in this slot.
+                pass
+            if self._clock.boot_ms() > give_up_ms or not self._trusted():
+                return None
+            self._clock.sleep_ms(backoff_ms(attempt + 3))
+        return None

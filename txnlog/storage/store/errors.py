@@ -1,0 +1,166 @@
+"""What a store's failure means to a caller, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+from obstore import exceptions as obstore_exceptions
+
+from txnlog.errors import (
+    CorruptLogError,
+    FolderNotFoundError,
+    NothingWrittenError,
+    ObjectNotFoundError,
+    OutOfMemoryError,
+    RecordTooLargeError,
+    StorageError,
+    StorePermissionError,
+    TxnLogError,
+)
+from txnlog.storage.store.codes import PLACE_MISSING, describe_store_error, store_code
+from txnlog.storage.store.local_disk import IrregularFileError, NothingWrittenOSError, TooLargeError
+
+WHOLE_BYTES_MAX = 1 << 30
+"""Largest object that is read, or written to be read, at once: a log file is far smaller."""
+
+_MEMORY_SIGNS = ("std::bad_alloc", "Cannot allocate memory", "malloc of size")
+
+FAILURES = (
+    obstore_exceptions.BaseError,
+    IrregularFileError,
+    TooLargeError,
+    OSError,
+    ValueError,
+    MemoryError,
+)
+"""What a call to a store raises that `store_error` translates."""
+
+_REMEDIES = {
+    errno.ENOSPC: "The disk is full: make room, then try again.",
+    errno.EDQUOT: "The disk quota is used up: make room or raise it, then try again.",
+    errno.EROFS: "The file system is mounted read-only: mount it writable, then try again.",
+    errno.EMFILE: "This process has too many open files: raise its limit (ulimit -n), or close "
+    "some, then try again.",
+    errno.ENFILE: "The machine has too many open files: raise fs.file-max, then try again.",
+    errno.EFBIG: "The file is larger than this process may write: raise its limit (ulimit -f), "
+    "then try again.",
+    errno.ENAMETOOLONG: "The path is too long for this file system: use a shorter root.",
+    errno.EIO: "The disk has an error: check it (dmesg), then try again.",
+}
+
+
+def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: bool) -> TxnLogError:
+    """The error to raise from `error`, which a call of `verb` on `path` ended with."""
+    where = f"{url}/{path}"
+    if isinstance(error, NothingWrittenOSError):
+        return _not_written(error, where, path)
+    is_place = not is_local and store_code(error) in PLACE_MISSING
+    if isinstance(error, FileNotFoundError) and not is_place:
+        return ObjectNotFoundError(f"{where}: no such object.", path=path)
+    if isinstance(error, IrregularFileError | TooLargeError):
+        return _unlike_ours(error, where, path)
+    if is_out_of_memory(error):
+        return out_of_memory(where, path)
+    # A put on a local disk that had no permission after its file was there is doubtful.
+    if not (is_local and verb == "put") and _is_refusal(error):
+        return _refused(error, where, verb, path)
+    return failed(where, verb, error, path=path)
+
+
+def failed(where: str, verb: str, error: BaseException, **context: object) -> StorageError:
+    """The StorageError for what a store raised, with the store's code and reason."""
+    code = store_code(error)
+    reason = first_line(error) or type(error).__name__
+    if code is not None and code not in reason:
+        reason = f"{code}: {reason}"
+    remedy = _remedy(error, "Check the store, then try again.")
+    return StorageError(
+        f"{where}: {verb} failed ({reason}). {remedy}", **context, **describe_store_error(error)
+    )
+
+
+def out_of_memory(where: str, path: str) -> OutOfMemoryError:
+    """Never CorruptLogError: an operator would delete a file that is whole."""
+    return OutOfMemoryError(
+        f"{where}: this process has not enough memory for it. That says nothing about the file. "
+        "Give the process more memory, or let it do less at a time.",
+        file=path,
+    )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of a library means that memory ran out, whatever its type."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _MEMORY_SIGNS)
+
+
+def folder_gone(where: str, path: str) -> FolderNotFoundError:
+    """The folder `where` is not there."""
+    return FolderNotFoundError(
+        f"{where}: this folder is not there; nothing was written. Its file system is not mounted, "
+        "or the folder was removed. Mount it, or restore the folder from a backup; the work then "
+        "continues by itself.",
+        path=path,
+    )
+
+
+def check_size(url: str, path: str, data: Any) -> None:
+    """Raise RecordTooLargeError for what readers would not take."""
+    size_bytes = memoryview(data).nbytes
+    if size_bytes > WHOLE_BYTES_MAX:
+        raise RecordTooLargeError(
+            f"{url}/{path} would have {size_bytes} bytes, and readers take {WHOLE_BYTES_MAX} of "
+            "such a file. Nothing was written. Write less at once.",
+            path=path,
+        )
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text; libraries add their configuration below it."""
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _is_refusal(error: Exception) -> bool:
+    refusals = (
+        PermissionError,
+        obstore_exceptions.PermissionDeniedError,
+        obstore_exceptions.UnauthenticatedError,
+    )
+    return isinstance(error, refusals) or "Permission denied" in str(error)
+
+
+def _refused(error: Exception, where: str, verb: str, path: str) -> StorePermissionError:
+    return StorePermissionError(
+        f"{where}: the store refuses to {verb} ({first_line(error)}). Give this process permission "
+        "for the path.",
+        path=path,
+        **describe_store_error(error),
+    )
+
+
+def _not_written(error: NothingWrittenOSError, where: str, path: str) -> NothingWrittenError:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return _refused(error, where, "put", path)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return folder_gone(where.rpartition("/")[0], path)
+    remedy = _remedy(error, "Check the disk, then try again.")
+    return NothingWrittenError(
+        f"{where}: nothing was written ({first_line(error)}). {remedy}",
+        path=path,
+        **describe_store_error(error),
+    )
+
+
+def _remedy(error: BaseException, otherwise: str) -> str:
+    return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)
+
+
+def _unlike_ours(error: Exception, where: str, path: str) -> CorruptLogError:
+    what = f"it is {error}, not a file"
+    if isinstance(error, TooLargeError):
+        what = f"it has {error} bytes, and no such file has more than {WHOLE_BYTES_MAX}"
+    return CorruptLogError(
+        f"{where}: {what}. It was not written by txnlog, or is damaged. Remove it, and restore "
+        "the file from a backup if there was one.",
+        file=path,
+    )

@@ -1,0 +1,378 @@
+"""A folder on a local disk, by system calls: the puts and gets of a commit's path.
+
+The object store library does the same through a pool of threads, and the hand-over to them costs
+several times what the calls do; and its listing asks the disk about each file that is there, not
+only those after a name. Names of files under way end in "#<number>": no listing has them.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import stat
+from contextlib import suppress
+from typing import Any, BinaryIO, cast
+
+from txnlog.process.clock import SystemClock
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+"""Without O_NONBLOCK the open of a FIFO waits for a writer, perhaps for ever."""
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
+_TEMPORARY = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_SURE_REFUSALS = frozenset(
+    {
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.EMLINK,
+        errno.ENAMETOOLONG,
+        errno.ENOSPC,
+        errno.ENOTSUP,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Errors of link and rename that say that no name was made."""
+_IS_TEMPORARY = re.compile(r"#\d+\Z")
+_PUT_MS_MAX = 1_000
+_clock = SystemClock()
+
+
+class NothingWrittenOSError(OSError):
+    """A put failed before its file had a name that a reader looks for."""
+
+
+class IrregularFileError(Exception):
+    """A FIFO, a device, a socket or a folder in the place of a file."""
+
+
+class TooLargeError(Exception):
+    """A file of more bytes than a caller reads at once."""
+
+
+class LocalDisk:
+    """Paths are relative to `root`, with '/' between parts. Methods raise OSError, ValueError.
+
+    Only while `makes_folders` do puts make the folders that are missing: where a file system was
+    unmounted, its mount point is an empty folder that must not be written to. With `fsync`
+    whatever returned survives power loss: file, folder, and the folders above it.
+    """
+
+    def __init__(self, root: str, *, fsync: bool = False, makes_folders: bool = True) -> None:
+        self.root = os.path.normpath(root)
+        self.fsync = fsync
+        self.makes_folders = makes_folders
+        self._synced_folders: set[str] = set()
+
+    def path(self, path: str) -> str:
+        """Where an object lies. Raises ValueError for a path that leaves the root."""
+        if ".." in path and ".." in path.split("/"):
+            raise ValueError(f"{path!r} leaves its root")
+        return f"{self.root}/{path}"
+
+    def get(self, path: str, bytes_max: int | None = None) -> bytes:
+        """The whole file. Raises FileNotFoundError, IrregularFileError, TooLargeError."""
+        try:
+            file = os.open(self.path(path), _READ)
+        except OSError as error:
+            _check_irregular(error)
+            raise
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise IrregularFileError(_kind(status.st_mode))
+            size_bytes = status.st_size
+            if bytes_max is not None and size_bytes > bytes_max:
+                raise TooLargeError(size_bytes)
+            data = more = os.read(file, size_bytes)
+            while more and len(data) < size_bytes:
+                more = os.read(file, size_bytes - len(data))
+                data += more
+            return data
+        finally:
+            os.close(file)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        try:
+            os.stat(self.path(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def check_regular(self, path: str) -> None:
+        """Raise FileNotFoundError, IrregularFileError unless there is a file to open."""
+        try:
+            mode = os.stat(self.path(path)).st_mode
+        except OSError as error:
+            _check_irregular(error)
+            raise
+        if not stat.S_ISREG(mode):
+            raise IrregularFileError(_kind(mode))
+
+    def has_folder(self, path: str) -> bool:
+        """Whether there is such a folder."""
+        return os.path.isdir(self.path(path))
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it, down from the root's own."""
+        try:
+            os.makedirs(self.path(path), exist_ok=True)
+        except OSError as error:
+            raise _nothing_written(error) from error
+
+    def put(self, path: str, data: Any) -> None:
+        """Write or overwrite, atomically."""
+        target = self.path(path)
+        temporary = self._write_temporary(target, data)
+        try:
+            os.rename(temporary, target)
+        except BaseException as error:
+            with suppress(OSError):
+                os.unlink(temporary)
+            if isinstance(error, OSError) and error.errno in _SURE_REFUSALS:
+                raise _nothing_written(error) from error
+            raise
+        self.sync(path)
+
+    def put_new(self, path: str, data: Any) -> None:
+        """Write a file that nobody looks for yet: it need not appear whole."""
+        target = self.path(path)
+        try:
+            self._fill(self._open_new(target), target, data)
+        except OSError as error:
+            raise _nothing_written(error) from error
+        self.sync(path)
+
+    def put_if_absent(self, path: str, data: Any) -> bool:
+        """Create the file, whole. False: there is one. An error may come after it is there, unless
+        it is a NothingWrittenOSError.
+        """
+        target = self.path(path)
+        begun_ms = _clock.boot_ms()
+        temporary = self._write_temporary(target, data)
+        try:
+            os.link(temporary, target)
+            if _clock.boot_ms() - begun_ms > _PUT_MS_MAX:
+                _set_time_to_now(target)
+        except FileExistsError:
+            return False
+        except FileNotFoundError as error:
+            # Clean-up took the file of a process that stood still for long; nothing landed.
+            raise OSError(f"{temporary} is gone") from error
+        except OSError as error:
+            if error.errno in _SURE_REFUSALS:
+                raise _nothing_written(error) from error
+            raise
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+        self.sync(path)
+        return True
+
+    def open_writer(self, path: str) -> BinaryIO:
+        """A new file to stream into; nobody looks for it before it is closed."""
+        try:
+            file = self._open_new(self.path(path))
+        except OSError as error:
+            raise _nothing_written(error) from error
+        return cast("BinaryIO", _Writer(self, path, file))
+
+    def list_files(self, folder: str, start_after: str) -> list[tuple[str, int, int]]:
+        """(path, size in bytes, time of its last change in ms) of all files below a folder whose
+        path is after `start_after`; none where there is no folder.
+        """
+        found: list[tuple[str, int, int]] = []
+        folders = [folder]
+        while folders:
+            folder = folders.pop()
+            with (
+                suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self.path(folder)) as entries,
+            ):
+                for entry in entries:
+                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    # A link to a folder above would be listed again and again.
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+                    elif path > start_after and not _IS_TEMPORARY.search(entry.name):
+                        with suppress(FileNotFoundError):
+                            status = _status(entry)
+                            changed_ms = status.st_mtime_ns // 1_000_000
+                            found.append((path, status.st_size, changed_ms))
+        return found
+
+    def list_folder(self, folder: str) -> tuple[list[str], list[tuple[str, int, int]]]:
+        """Names of the folders in a folder, and its files as `list_files` gives them.
+
+        Whatever names there are: those that are no UTF-8 have surrogates. A link that leads nowhere
+        is neither.
+        """
+        folders: list[str] = []
+        files: list[tuple[str, int, int]] = []
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            os.scandir(self.path(folder)) as entries,
+        ):
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.is_dir():
+                        folders.append(entry.name)
+                    elif not _IS_TEMPORARY.search(entry.name):
+                        status = entry.stat()
+                        path = f"{folder}/{entry.name}" if folder else entry.name
+                        files.append((path, status.st_size, status.st_mtime_ns // 1_000_000))
+        return folders, files
+
+    def list_temporaries(self, folder: str) -> list[tuple[str, int, int]]:
+        """(path, size in bytes, time of its last change in ms) of files under way in a folder."""
+        found = []
+        try:
+            with os.scandir(self.path(folder)) as entries:
+                for entry in entries:
+                    if _IS_TEMPORARY.search(entry.name):
+                        with suppress(FileNotFoundError):
+                            status = entry.stat(follow_symlinks=False)
+                            changed_ms = status.st_mtime_ns // 1_000_000
+                            found.append((f"{folder}/{entry.name}", status.st_size, changed_ms))
+        except FileNotFoundError:
+            return []
+        return found
+
+    def sync(self, path: str) -> None:
+        """With `fsync`: make the name of a file survive power loss, whoever wrote it."""
+        if not self.fsync:
+            return
+        folder = os.path.dirname(self.path(path))
+        _sync_folder(folder)
+        if folder in self._synced_folders:
+            return
+        # A folder's own name stands in the one above it.
+        above = folder
+        while above != self.root and above.startswith(self.root):
+            above = os.path.dirname(above)
+            _sync_folder(above)
+        with suppress(PermissionError):
+            _sync_folder(os.path.dirname(self.root))
+        self._synced_folders.add(folder)
+
+    def _write_temporary(self, target: str, data: Any) -> str:
+        temporary = f"{target}#{int.from_bytes(os.urandom(7), 'little')}"
+        try:
+            self._fill(self._open(temporary, _TEMPORARY), temporary, data)
+        except OSError as error:
+            raise _nothing_written(error) from error
+        return temporary
+
+    def _fill(self, file: int, name: str, data: Any) -> None:
+        """Write a new file; it is gone again when that fails."""
+        try:
+            try:
+                _write_all(file, data)
+                if self.fsync:
+                    os.fsync(file)
+            finally:
+                os.close(file)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+
+    def _open_new(self, target: str) -> int:
+        try:
+            return self._open(target, _TEMPORARY)
+        except FileExistsError:
+            file = self._open(target, _NEW)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EEXIST, "there is something else than a file", target)
+        return file
+
+    def _open(self, target: str, flags: int) -> int:
+        try:
+            return os.open(target, flags, 0o666)
+        except FileNotFoundError:
+            if not self.makes_folders:
+                raise
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            return os.open(target, flags, 0o666)
+
+
+def _nothing_written(error: OSError) -> NothingWrittenOSError:
+    return NothingWrittenOSError(error.errno, error.strerror or str(error), error.filename)
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result:
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        # A link to itself: whoever opens it gets the error, with its name.
+        return entry.stat(follow_symlinks=False)
+
+
+def _check_irregular(error: OSError) -> None:
+    """Raise IrregularFileError if open failed because of what is there; it will at every try."""
+    kind = {errno.ELOOP: "a link to itself", errno.ENXIO: "a socket or a device"}.get(
+        error.errno or 0
+    )
+    if kind is not None:
+        raise IrregularFileError(kind) from error
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+class _Writer(io.RawIOBase):
+    """A file under way. Dropped without `close` it stays, without a name in any log."""
+
+    def __init__(self, disk: LocalDisk, path: str, file: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return _write_all(self._file, data)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        try:
+            if self._disk.fsync:
+                os.fsync(self._file)
+        finally:
+            os.close(self._file)
+        self._disk.sync(self._path)
+
+
+def _write_all(file: int, data: Any) -> int:
+    rest = memoryview(data).cast("B")
+    size_bytes = written = len(rest)
+    while size_bytes:
+        written = os.write(file, rest)
+        if written == len(rest):
+            break
+        rest = rest[written:]
+    return size_bytes
+
+
+def _set_time_to_now(target: str) -> None:
+    """For a file that appeared long after it was written: clean-up goes by the time it has."""
+    with suppress(OSError):
+        os.utime(target)
+
+
+def _sync_folder(folder: str) -> None:
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,451 @@
+"""The object store: the only door to bytes outside this process (obstore underneath).
+
+Local folders and object stores look the same here: atomic puts, put-if-absent, listings.
+Works on paths relative to the store's url, with '/' between parts.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
+from urllib.parse import ParseResult, urlparse
+
+import obstore
+from obstore import exceptions as obstore_exceptions
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from txnlog.errors import (
+    ConfigError,
+    FolderNotFoundError,
+    ForkedProcessError,
+    ObjectNotFoundError,
+)
+from txnlog.process.clock import Clock, SystemClock
+from txnlog.storage.store.clock import StoreClock, check_conditional_puts
+from txnlog.storage.store.errors import (
+    FAILURES,
+    WHOLE_BYTES_MAX,
+    check_size,
+    first_line,
+    folder_gone,
+    store_error,
+)
+from txnlog.storage.store.local_disk import LocalDisk, TooLargeError
+
+T = TypeVar("T")
+
+_GETS_AT_ONCE = 16
+FSYNC = "fsync"
+
+_used_in_this_process = False
+_forked_after_use = False
+
+
+def _after_fork_in_child() -> None:
+    global _forked_after_use
+    _forked_after_use = _forked_after_use or _used_in_this_process
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class ObjectMeta(NamedTuple):
+    """What a listing says of an object; the time is the store's own, in ms since the epoch."""
+
+    path: str
+    size_bytes: int
+    last_modified_ms: int
+
+
+class ObjectStore:
+    """A root folder on a local disk, in memory, or in an object store.
+
+    Every method may raise StorageError (retriable; a write may or may not have landed),
+    NothingWrittenError (it has not), StorePermissionError, OutOfMemoryError, or ForkedProcessError
+    in a child of `os.fork()`.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        fsync: bool = False,
+        makes_folders: bool = True,
+    ) -> None:
+        self._store = store
+        self.url = url
+        self.clock = clock or SystemClock()
+        self._store_clock = StoreClock(self, self.clock)
+        self._home: tuple[str, Callable[[], None]] | None = None
+        self._must_check_home = False
+        self._disk = (
+            LocalDisk(str(store.prefix), fsync=fsync, makes_folders=makes_folders)
+            if isinstance(store, LocalStore)
+            else None
+        )
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+    ) -> ObjectStore:
+        """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
+
+        "memory://" gives a new, empty store at each call. `options` are the library's own for the
+        store; and `fsync`: "true" makes whatever a local folder has acknowledged survive power
+        loss (object stores do without). `create` makes local folders that are missing, until
+        `watch_folder` is called.
+        Raises ConfigError for a url that is not one of these, and for a local folder that is not
+        there unless `create`.
+        """
+        _check_fork()
+        settings: Any = {key: value for key, value in (options or {}).items() if key != FSYNC}
+        fsync = _flag(FSYNC, (options or {}).get(FSYNC, "false"))
+        parsed = urlparse(url)
+        if parsed.scheme in ("", "file"):
+            path = parsed.path if parsed.scheme else url
+            if parsed.scheme and parsed.netloc not in ("", "localhost"):
+                raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
+            return cls._local(os.path.abspath(path), create, clock, fsync)
+        if _holds_secrets(parsed):
+            # Not shown: whatever shows this error would show the secret.
+            raise ConfigError(
+                f"A {parsed.scheme}:// url may not hold credentials, a query or a fragment. Leave "
+                "them out, and give credentials as storage.* options."
+            )
+        if parsed.scheme == "memory":
+            return cls(MemoryStore(), url, clock=clock)
+        if parsed.scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"):
+            raise ConfigError(
+                f"{url!r}: scheme {parsed.scheme!r} cannot be opened. Use a local path, file://, "
+                "s3://, gs:// or az://.",
+                url=url,
+            )
+        try:
+            store = from_url(url, config=settings)
+        except (obstore_exceptions.BaseError, ValueError) as error:
+            raise ConfigError(
+                f"{url!r} cannot be opened with the storage.* options {sorted(settings)}: "
+                f"{first_line(error)}",
+                url=url,
+            ) from None
+        return cls(store, url.rstrip("/"), clock=clock)
+
+    @classmethod
+    def _local(cls, folder: str, create: bool, clock: Clock | None, fsync: bool) -> ObjectStore:
+        if not create and not os.path.isdir(folder):
+            raise ConfigError(f"There is no folder {folder}. Check the path.", url=folder)
+        try:
+            store = LocalStore(folder, mkdir=create)
+        except (obstore_exceptions.BaseError, OSError) as error:
+            raise ConfigError(
+                f"The folder {folder} cannot be made or opened ({first_line(error)}). Check the "
+                "path and its permissions.",
+                url=folder,
+            ) from error
+        return cls(store, f"file://{folder}", clock=clock, fsync=fsync, makes_folders=create)
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self.url!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("An ObjectStore is not pickled; send its url and options instead.")
+
+    # -- bytes -----------------------------------------------------------------------------------
+
+    def get(self, path: str) -> bytes:
+        """The whole object. Raises ObjectNotFoundError; CorruptLogError for what is no file of
+        ours: a FIFO, a folder, or more than WHOLE_BYTES_MAX.
+        """
+        disk = self._disk
+        if disk is not None:
+            return self._call("get", path, lambda: disk.get(path, WHOLE_BYTES_MAX))
+
+        def fetch() -> bytes:
+            found = obstore.get(self._store, path)
+            if found.meta["size"] > WHOLE_BYTES_MAX:
+                raise TooLargeError(found.meta["size"])
+            return bytes(found.bytes())
+
+        return self._call("get", path, fetch)
+
+    def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
+        """The objects in the order asked, fetched some at a time."""
+        if len(paths) < 8 or self._disk is not None:
+            return [self.get(path) for path in paths]
+        with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
+            try:
+                found = pool.map(self.get, paths)
+            except RuntimeError:
+                # The interpreter is shutting down, or has no thread left.
+                return [self.get(path) for path in paths]
+            return list(found)
+
+    def put(self, path: str, data: Any) -> None:
+        """Write or overwrite, atomically. `data`: bytes or any buffer.
+
+        Raises RecordTooLargeError for more than `get` reads.
+        """
+        check_size(self.url, path, data)
+        disk = self._disk
+        if disk is not None:
+            self._call("put", path, lambda: disk.put(path, data))
+        else:
+            self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
+
+    def put_new(self, path: str, data: Any) -> None:
+        """Write an object under a name that nobody looks for before a commit says it is there.
+
+        The cheapest put: on a local disk the file need not appear whole.
+        """
+        disk = self._disk
+        if disk is not None:
+            self._call("put", path, lambda: disk.put_new(path, data))
+        else:
+            self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create the object. False: one is there already.
+
+        Raises NothingWrittenError when it certainly did not land, any other StorageError when it
+        may have; RecordTooLargeError for more than `get` reads.
+        """
+        check_size(self.url, path, data)
+        disk = self._disk
+        if disk is not None:
+            return self._call("put", path, lambda: disk.put_if_absent(path, data))
+        try:
+            self._call("put", path, lambda: obstore.put(self._store, path, data, mode="create"))
+        except _ExistsError:
+            return False
+        return True
+
+    def sync(self, path: str) -> None:
+        """Before an object that another put may be writing just now is believed to stay."""
+        disk = self._disk
+        if disk is not None and disk.fsync:
+            self._call("sync", path, lambda: disk.sync(path))
+
+    def head(self, path: str) -> ObjectMeta:
+        """Size and time of an object. Raises ObjectNotFoundError."""
+        return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a call takes microseconds, not a request."""
+        return self._disk is not None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object."""
+        disk = self._disk
+        if disk is not None:
+            return self._call("head", path, lambda: disk.exists(path))
+        try:
+            self.head(path)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
+        """All objects below a folder, recursively and unordered; those after a path if given."""
+        disk = self._disk
+
+        def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_files(prefix, start_after or "")]
+            pages = obstore.list(self._store, prefix or None, offset=start_after)
+            return [_meta(item) for page in pages for item in page]
+
+        return self._call("list", prefix, fetch)
+
+    def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """The objects directly in a folder, unordered."""
+        disk = self._disk
+
+        def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_folder(prefix)[1]]
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return [_meta(item) for item in found["objects"]]
+
+        return self._call("list", prefix, fetch)
+
+    def list_temporaries(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """What puts that were killed left in a folder of a local disk; no listing has them."""
+        disk = self._disk
+        if disk is None:
+            return []
+        found = self._call("list", prefix, lambda: disk.list_temporaries(prefix))
+        return [ObjectMeta(*item) for item in found]
+
+    def delete_temporaries(self, paths: Iterable[str]) -> None:
+        """Delete what `list_temporaries` gave."""
+        disk = self._disk
+        if disk is None:
+            return
+        for path in paths:
+            with suppress(ObjectNotFoundError):
+                self._call("delete", path, partial(os.unlink, disk.path(path)))
+
+    def list_folders(self, prefix: str = "") -> builtins.list[str]:
+        """Names of the folders directly below a folder."""
+        disk = self._disk
+
+        def fetch() -> builtins.list[str]:
+            if disk is not None:
+                return disk.list_folder(prefix)[0]
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in found["common_prefixes"]]
+
+        return self._call("list", prefix, fetch)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects; those that are gone already do not matter."""
+        for path in paths:
+            try:
+                self._call("delete", path, partial(obstore.delete, self._store, path))
+            except ObjectNotFoundError:
+                continue
+
+    def open_writer(self, path: str) -> BinaryIO:
+        """A binary file to stream into, of a name that nobody looks for before it is closed.
+
+        On a local disk the file is there, not whole, before close(); elsewhere it is not.
+        """
+        disk = self._disk
+        if disk is not None:
+            return self._call("put", path, lambda: disk.open_writer(path))
+        # Parts under way are memory, and a task has several writers open.
+        writer: Any = self._call(
+            "put", path, lambda: obstore.open_writer(self._store, path, max_concurrency=2)
+        )
+        return cast(BinaryIO, writer)
+
+    def open_reader(self, path: str) -> BinaryIO:
+        """A seekable binary file. Raises ObjectNotFoundError."""
+        reader: Any = self._call("get", path, lambda: obstore.open_reader(self._store, path))
+        return cast(BinaryIO, reader)
+
+    def local_path(self, path: str) -> str | None:
+        """Where the object lies on this machine's disk, None for other stores."""
+        return None if self._disk is None else self._disk.path(path)
+
+    def check_regular(self, path: str) -> None:
+        """Raise CorruptLogError for a FIFO, before a library opens it and waits for its writer."""
+        disk = self._disk
+        if disk is not None:
+            self._call("get", path, lambda: disk.check_regular(path))
+
+    # -- folders of a local disk -----------------------------------------------------------------
+
+    def make_folder(self, path: str) -> None:
+        """Make a table's folder; only where a table is created. Object stores have none.
+
+        Raises FolderNotFoundError when the watched folder is gone, and with it the root.
+        """
+        disk = self._disk
+        if disk is not None:
+            if self._home is not None:
+                self.check_folder(self._home[0])
+            self._call("put", path, lambda: disk.make_folder(path))
+
+    def check_folder(self, path: str) -> None:
+        """Raise FolderNotFoundError when a folder that was there is gone from a local disk."""
+        disk = self._disk
+        if disk is not None and not disk.has_folder(path):
+            self._must_check_home = True
+            raise folder_gone(f"{self.url}/{path}", path)
+
+    def watch_folder(self, path: str, check: Callable[[], None]) -> None:
+        """From now on only `make_folder` makes folders, and only while this one is there.
+
+        After a folder was found gone `check` is called first: it raises for another cluster's.
+        """
+        self._home = (path, check)
+        if self._disk is not None:
+            self._disk.makes_folders = False
+
+    def _check_home(self, disk: LocalDisk) -> None:
+        if self._home is not None:
+            path, check = self._home
+            if not disk.has_folder(path):
+                raise folder_gone(f"{self.url}/{path}", path)
+            check()
+        self._must_check_home = False
+
+    # -- see txnlog.storage.store.clock ----------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The store's time."""
+        return self._store_clock.now_ms()
+
+    def forget_clock(self) -> None:
+        """Ask for the time at the next `now_ms`: what is known of it was found wrong."""
+        self._store_clock.forget()
+
+    def probe(self, prefix: str) -> None:
+        """Raise UnsupportedStoreError unless conditional puts work here (R69)."""
+        check_conditional_puts(self, prefix)
+
+    def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
+        global _used_in_this_process
+        if _forked_after_use:
+            _check_fork()
+        _used_in_this_process = True
+        if self._must_check_home and self._disk is not None:
+            self._check_home(self._disk)
+        try:
+            return call()
+        except obstore_exceptions.AlreadyExistsError as error:
+            raise _ExistsError(path) from error
+        except FAILURES as error:
+            is_local = self._disk is not None
+            found = store_error(error, verb, path, url=self.url, is_local=is_local)
+            self._must_check_home |= isinstance(found, FolderNotFoundError)
+            raise found from error
+
+
+class _ExistsError(Exception):
+    """put-if-absent met an object."""
+
+
+def _check_fork() -> None:
+    if _forked_after_use:
+        raise ForkedProcessError(
+            "This process is a child of os.fork(), and its parent had used the object store, "
+            "whose threads are not here: calls would hang. Start it with "
+            'multiprocessing.get_context("spawn") instead.'
+        )
+
+
+def _flag(name: str, value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered not in ("true", "false"):
+        raise ConfigError(
+            f"Option storage.{name} is {value!r}: it takes true or false.", option=f"storage.{name}"
+        )
+    return lowered == "true"
+
+
+def _holds_secrets(url: ParseResult) -> bool:
+    if url.scheme in ("", "file"):
+        return False
+    # In abfss://container@account/path the container stands where a user would.
+    user = url.username if not url.scheme.startswith("abfs") else None
+    return bool(user or url.password or url.query or url.fragment)
+
+
+def _meta(item: Mapping[str, Any]) -> ObjectMeta:
+    modified_ms = int(item["last_modified"].timestamp() * 1000)
+    return ObjectMeta(item["path"], item["size"], modified_ms)

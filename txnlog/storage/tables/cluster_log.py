@@ -1,0 +1,147 @@
+"""`__cluster`: format version, number of shards, producer ids given out so far, and leases."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from txnlog.errors import (
+    ConfigError,
+    UnsupportedProtocolError,
+)
+from txnlog.protocol.leases import Lease, decode_lease, encode_lease
+from txnlog.storage.delta.actions import Commit, Metadata, Txn
+from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta.transact import transact
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
+
+R = TypeVar("R")
+
+PATH = "__cluster"
+FORMAT = 1
+SHARDS_DEFAULT = 8
+PRODUCER_ID_BLOCK = 1_000
+PRODUCER_IDS = "txnlog/producer-ids"
+
+
+class _View:
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.cluster_id = ""
+        self.config: dict[str, str] = {}
+        self.producer_ids_end = 0
+
+    def parse(self, commit: Commit) -> Commit:
+        return commit
+
+    def apply(self, commit: Commit) -> None:
+        for action in commit.actions:
+            if isinstance(action, Metadata):
+                self.cluster_id = action.id
+                self.config = config_of(action)
+            elif isinstance(action, Txn) and action.app_id == PRODUCER_IDS:
+                self.producer_ids_end = action.version
+
+
+class ClusterLog:
+    """Handle of `__cluster`. The constructor does no I/O."""
+
+    def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
+        self._store = store
+        self._view = _View()
+        self._log = DeltaLog(store, PATH, self._view, settings=settings)
+        self._block: tuple[int, int, int] = (-1, 0, 0)
+
+    def open(self, *, create: bool, shards: int = SHARDS_DEFAULT) -> bool:
+        """Read the cluster's settings, making the cluster first if asked to; whether it was made.
+
+        Raises ConfigError when there is none, UnsupportedStoreError when the store cannot hold
+        one, UnsupportedProtocolError when a newer txnlog made it.
+        """
+        self._log.refresh()
+        made = not self._log.exists
+        if made:
+            if not create:
+                raise ConfigError(
+                    f"There is no txnlog cluster at {self._store.url}. Check the path, or create "
+                    "a topic there first (writing to a topic creates the cluster).",
+                    root=self._store.url,
+                )
+            self._create(shards)
+        found = self._view.config.get("format", "")
+        if found != str(FORMAT):
+            raise UnsupportedProtocolError(
+                f"The cluster at {self._store.url} has format {found!r}; this txnlog knows "
+                f"{FORMAT}. Upgrade txnlog.",
+                root=self._store.url,
+            )
+        return made
+
+    def _create(self, shards: int) -> None:
+        self._store.probe(PATH)
+        actions = create_actions(
+            table_id=str(uuid.uuid4()),
+            data_columns={"created_at": "timestamp"},
+            partition_columns={},
+            config={"format": str(FORMAT), "transaction.state.log.num.partitions": str(shards)},
+            created_ms=self._store.clock.now_ms(),
+        )
+        transact(
+            self._log,
+            lambda: self._log.exists,
+            lambda there: None if there else self._log.commit(actions, operation="CREATE CLUSTER"),
+        )
+
+    @property
+    def cluster_id(self) -> str:
+        return self._view.cluster_id
+
+    @property
+    def shards(self) -> int:
+        """Number of `__transaction_state-<n>` tables; written once, at creation."""
+        return int(self._view.config["transaction.state.log.num.partitions"])
+
+    def next_producer_id(self) -> int:
+        """An id nobody else ever gets (R10). One commit reserves a block for this process."""
+        pid, number, end = self._block
+        if pid != os.getpid() or number >= end:
+            number, end = self._reserve()
+        self._block = (os.getpid(), number + 1, end)
+        return number
+
+    def _reserve(self) -> tuple[int, int]:
+        # A block whose commit was Unknown is lost, never given out twice.
+        def commit(start: int) -> Outcome:
+            action = Txn(PRODUCER_IDS, start + PRODUCER_ID_BLOCK, self._store.clock.now_ms())
+            return self._log.commit([action], operation="ALLOCATE PRODUCER IDS")
+
+        start = transact(self._log, lambda: self._view.producer_ids_end, commit)
+        return start, start + PRODUCER_ID_BLOCK
+
+    def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
+        """Write the lease that `decide` gives, a table property; anything else is returned.
+
+        Raises StorageError, CommitStateUnknownError.
+        """
+        key = f"lease.{name}"
+
+        def decide_lease() -> Lease | R:
+            known = self._view.config.get(key)
+            return decide(None if known is None else decode_lease(known, source=PATH))
+
+        def commit(decision: Lease | R) -> Outcome | None:
+            metadata = self._log.metadata
+            if not isinstance(decision, Lease) or metadata is None:
+                return None
+            properties = {**metadata.configuration, CONFIG_PREFIX + key: encode_lease(decision)}
+            action = replace(metadata, configuration=properties)
+            return self._log.commit([action], operation="CHANGE LEASE")
+
+        return transact(self._log, decide_lease, commit)

@@ -1,0 +1,402 @@
+"""Tables of one row per id: the shards of the transaction log, and the consumer offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
+
+from txnlog.errors import (
+    CorruptLogError,
+    GroupAuthorizationError,
+    StorePermissionError,
+    TransactionalIdAuthorizationError,
+    TxnLogError,
+)
+from txnlog.protocol.groups import GROUP_COLUMNS, Group, OffsetsCommit
+from txnlog.protocol.metadata import ROW_COLUMNS, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.topics import marker_app_id
+from txnlog.protocol.transitions import Done, Transition
+from txnlog.protocol.txn_memory import TxnMemory
+from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
+from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.transact import transact
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.schemas import (
+    ROW_DATA_COLUMNS,
+    config_of,
+    create_actions,
+    new_row_file,
+    row_add,
+)
+
+Row = TypeVar("Row", TransactionMetadata, Group)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRow:
+    """A live row that this process cannot read: damaged, or written by a newer txnlog.
+
+    `key` is its id, or the name of its file where that cannot be read either.
+    """
+
+    key: str
+    path: str
+    values: Mapping[str, str]
+    error: CorruptLogError
+
+
+class Rows(dict[str, Row]):
+    """The live rows by id. Who asks for one that is `unreadable` gets its error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: dict[str, UnreadableRow] = {}
+
+    def get(self, key: str, default: Row | None = None) -> Row | None:  # type: ignore[override]
+        """The row of an id, None if there is none. Raises CorruptLogError."""
+        if self.unreadable and key in self.unreadable:
+            raise self.unreadable[key].error.replace()
+        found: Row | None = dict.get(self, key, default)
+        return found
+
+    def __missing__(self, key: str) -> Row:
+        if key in self.unreadable:
+            raise self.unreadable[key].error.replace()
+        raise KeyError(key)
+
+
+Parsed = tuple[Commit, list[tuple[str, Row | UnreadableRow, Add]]]
+
+_GIVE_UP: Mapping[type, str] = {
+    TransactionMetadata: "`txnlog transactions delete --transactional-id {}`",
+    Group: "`txnlog groups delete --group {}`",
+}
+
+
+class RowView(Generic[Row]):
+    """The live rows by id, and the table's `txn` versions per producer id."""
+
+    def __init__(self, table: str, kind: type[Row], id_column: str) -> None:
+        self._table = table
+        self._kind: Any = kind
+        self._id_column = id_column
+        self.is_writing = False
+        self.reset()
+
+    def reset(self) -> None:
+        self.rows: Rows[Row] = Rows()
+        self.txns = TxnMemory()
+        self.markers = self.txns.markers
+        self.sizes: dict[str, int] = {}
+        self.config: dict[str, str] = {}
+        self._key_of: dict[str, str] = {}
+
+    def parse(self, commit: Commit) -> Parsed[Row]:
+        """The commit, or checkpoint in the shape of one, and its rows.
+
+        A row that cannot be read costs its own id: it is kept apart. It raises CorruptLogError
+        where it is to be written (`is_writing`): no process could read it.
+        """
+        adds: list[tuple[str, Row | UnreadableRow, Add]] = []
+        for action in commit.actions:
+            if isinstance(action, Add):
+                adds.append(self._read(action, commit.version))
+            elif isinstance(action, Adds):
+                adds += [self._read(add, commit.version) for add in action]
+        return commit, adds
+
+    def apply(self, parsed: Parsed[Row]) -> None:
+        """Take in what `parse` gave."""
+        commit, adds = parsed
+        for action in commit.actions:
+            if isinstance(action, Remove):
+                self._forget(action.path)
+                self.sizes.pop(action.path, None)
+            elif isinstance(action, Txn):
+                self.txns.set_txn(action.app_id, action.version, action.last_updated)
+            elif isinstance(action, Metadata):
+                self.config = config_of(action)
+
+        # A checkpoint's order is that of a hash; whoever walks the rows should not depend on it.
+        for key, row, add in sorted(adds, key=itemgetter(0)):
+            is_moved = self._key_of.get(add.path, key) != key
+            if is_moved or self.rows.unreadable or isinstance(row, UnreadableRow):
+                self._forget(add.path)
+            if isinstance(row, UnreadableRow):
+                if key in self.rows.unreadable:
+                    # Another file's, of the same id.
+                    key, row = add.path, replace(row, key=add.path)
+                self.rows.unreadable[key] = row
+            else:
+                self.rows[key] = row
+            self.sizes[add.path] = add.size
+            self._key_of[add.path] = key
+
+    def _forget(self, path: str) -> None:
+        key = self._key_of.pop(path, None)
+        if key is None:
+            return
+        row, unreadable = dict.get(self.rows, key), self.rows.unreadable.get(key)
+        if row is not None and row.path == path:
+            del self.rows[key]
+        if unreadable is not None and unreadable.path == path:
+            del self.rows.unreadable[key]
+
+    def _read(self, add: Add, version: int) -> tuple[str, Row | UnreadableRow, Add]:
+        source = commit_path(self._table, version)
+        try:
+            row = self._kind.from_values(add.partition_values, path=add.path, source=source)
+            row_id = getattr(row, self._id_column)
+            if not isinstance(row_id, str) or not row_id:
+                raise CorruptLogError(f"{source}: a row has no {self._id_column}.")
+            return row_id, row, add
+        except (CorruptLogError, RecursionError, AttributeError) as error:
+            if self.is_writing:
+                raise CorruptLogError(str(error), file=source) from error
+            unreadable = self._unreadable(add, source, error)
+            return unreadable.key, unreadable, add
+
+    def _unreadable(self, add: Add, source: str, error: Exception) -> UnreadableRow:
+        values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
+        # Without an id it has its file's name, which no id can be taken for.
+        key = values.get(self._id_column) or add.path
+        return UnreadableRow(
+            key=key,
+            path=add.path,
+            values=values,
+            error=CorruptLogError(
+                f"{error} The table {self._table} can be read otherwise: only {key!r} (file "
+                f"{add.path}) cannot be used. To give it up: {_GIVE_UP[self._kind].format(key)}.",
+                file=source,
+                table=self._table,
+                key=key,
+                path=add.path,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCommit(Generic[Row]):
+    """One commit to a row table, as data; `parameters` are for its commitInfo."""
+
+    operation: str
+    puts: tuple[Row, ...] = ()
+    removes: tuple[Row | UnreadableRow, ...] = ()
+    txns: Mapping[int, int] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class RowLog(Generic[Row]):
+    """Handle of one row table; see TransactionLog and OffsetsLog. The constructor does no I/O."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: str,
+        *,
+        kind: type[Row],
+        columns: Mapping[str, str],
+        id_column: str,
+        refused: type[TxnLogError],
+        settings: LogSettings | None = None,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.view: RowView[Row] = RowView(path, kind, id_column)
+        self.log = DeltaLog(store, path, self.view, settings=settings)
+        self._columns = columns
+        self._refused = refused
+
+    def refresh(self, *, sure: bool = False) -> None:
+        """Tail to the head of the log; `sure` as in DeltaLog.refresh."""
+        try:
+            self.log.refresh(sure=sure)
+        except StorePermissionError as error:
+            raise self._denied("read", error) from error
+        except CorruptLogError:
+            # Once it is mended the log must be opened again.
+            self.log.invalidate()
+            raise
+
+    def create(self, table_id: str, config: Mapping[str, str]) -> None:
+        """Create the table if it is not there."""
+
+        def decide() -> list[Action]:
+            if self.log.exists:
+                return []
+            return create_actions(
+                table_id=table_id,
+                data_columns=ROW_DATA_COLUMNS,
+                partition_columns=self._columns,
+                config=config,
+                created_ms=self.store.clock.now_ms(),
+            )
+
+        def commit(actions: list[Action]) -> Outcome | None:
+            return self.log.commit(actions, operation="CREATE TABLE") if actions else None
+
+        transact(self.log, decide, commit)
+
+    def transact(
+        self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]
+    ) -> RowCommit[Row] | R:
+        """Commit what `decide` gives, see txnlog.storage.delta.transact; anything else is returned.
+
+        `decide(view, version)`: `version` is what its commit would get. Raises what it raises, an
+        authorization error, CommitStateUnknownError.
+        """
+
+        def commit(decision: RowCommit[Row] | R) -> Outcome | None:
+            return self._commit(decision) if isinstance(decision, RowCommit) else None
+
+        return transact(self.log, lambda: decide(self.view, self.log.version + 1), commit)
+
+    def _commit(self, commit: RowCommit[Row]) -> Outcome:
+        self.view.is_writing = True
+        try:
+            return self.log.commit(
+                self._encode(commit),
+                operation=commit.operation,
+                parameters=dict(commit.parameters),
+            )
+        except StorePermissionError as error:
+            raise self._denied("write", error) from error
+        finally:
+            self.view.is_writing = False
+
+    def give_up(self, key: str, operation: str) -> bool:
+        """Remove an unreadable row; False: there is none of that id or file."""
+        is_tried = False
+
+        def decide(view: RowView[Row], _: int) -> RowCommit[Row] | bool:
+            nonlocal is_tried
+            row = view.rows.unreadable.get(key)
+            if row is None:
+                return is_tried
+            is_tried = True
+            return RowCommit(operation=operation, removes=(row,), parameters={"row": key})
+
+        return self.transact(decide) is not False
+
+    def _denied(self, what: str, error: StorePermissionError) -> TxnLogError:
+        return self._refused(
+            f"No permission to {what} {self.path}: {error.message}",
+            **{**error.context, "table": self.path},
+        )
+
+    def _encode(self, commit: RowCommit[Row]) -> list[Action]:
+        # How old markers and tombstones are is told by the store's clock.
+        now_ms = self.store.now_ms()
+        actions: list[Action] = [
+            Txn(marker_app_id(producer_id), version, now_ms)
+            for producer_id, version in commit.txns.items()
+        ]
+        for row in commit.puts:
+            path = row.path
+            size_bytes = self.view.sizes.get(path, 0)
+            if not path:
+                path, data = new_row_file(now_ms)
+                size_bytes = len(data)
+                self.store.put_new(f"{self.path}/{path}", data)
+            actions.append(row_add(path, row.to_values(), size_bytes=size_bytes, now_ms=now_ms))
+        actions += [Remove(row.path, now_ms, data_change=True) for row in commit.removes]
+        return actions
+
+
+class TransactionLog(RowLog[TransactionMetadata]):
+    """One shard of the transaction log: the state row of each transactional.id in it."""
+
+    def __init__(
+        self, store: ObjectStore, shard: int, *, settings: LogSettings | None = None
+    ) -> None:
+        super().__init__(
+            store,
+            f"__transaction_state-{shard}",
+            kind=TransactionMetadata,
+            columns=ROW_COLUMNS,
+            id_column="transactional_id",
+            refused=TransactionalIdAuthorizationError,
+            settings=settings,
+        )
+
+    def row(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
+        """The row as of now; `sure` as in DeltaLog.refresh."""
+        self.refresh(sure=sure)
+        return self.view.rows.get(transactional_id)
+
+    def transition(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionMetadata | None], Transition | Done],
+        *,
+        parameters: Callable[[], Mapping[str, str]] = dict,
+    ) -> TransactionMetadata | None:
+        """Decide on the newest row and persist it; the row as it then is (None: removed).
+
+        `parameters` are asked for when the commit is made, and join those that name the row.
+        """
+
+        def decide_row(
+            view: RowView[TransactionMetadata], version: int
+        ) -> RowCommit[TransactionMetadata] | Done:
+            decision = decide(view.rows.get(transactional_id))
+            if isinstance(decision, Done):
+                return decision
+            row = decision.next
+            is_dead = row.state is TransactionState.DEAD
+            return RowCommit(
+                operation=decision.operation,
+                puts=() if is_dead else (row,),
+                removes=(row,) if is_dead else (),
+                parameters={**_named(row), **parameters()},
+            )
+
+        decision = self.transact(decide_row)
+        if isinstance(decision, Done):
+            return decision.metadata
+        return self.view.rows.get(transactional_id)
+
+
+def _named(row: TransactionMetadata) -> dict[str, str]:
+    """What a reader of the table's history needs to find a transaction's commits."""
+    return {
+        "transactionalId": row.transactional_id,
+        "producerId": str(row.producer_id),
+        "txnEpoch": str(row.txn_epoch),
+    }
+
+
+class OffsetsLog(RowLog[Group]):
+    """`__consumer_offsets`: one row per group."""
+
+    def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
+        super().__init__(
+            store,
+            "__consumer_offsets",
+            kind=Group,
+            columns=GROUP_COLUMNS,
+            id_column="group_id",
+            refused=GroupAuthorizationError,
+            settings=settings,
+        )
+
+    def change(
+        self, decide: Callable[[RowView[Group], int], OffsetsCommit | R]
+    ) -> OffsetsCommit | R:
+        """`transact` for decisions of txnlog.protocol.groups."""
+        written: list[OffsetsCommit] = []
+
+        def decide_rows(view: RowView[Group], version: int) -> RowCommit[Group] | R:
+            decision = decide(view, version)
+            if not isinstance(decision, OffsetsCommit):
+                return decision
+            written[:] = [decision]
+            return RowCommit(operation=decision.operation, puts=decision.groups, txns=decision.txns)
+
+        decision = self.transact(decide_rows)
+        return written[0] if isinstance(decision, RowCommit) else decision

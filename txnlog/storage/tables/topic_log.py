@@ -1,0 +1,339 @@
+"""A topic on disk: its Delta table, tailed into a TopicState, changed by TopicCommits."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from txnlog.errors import (
+    CorruptLogError,
+    FolderNotFoundError,
+    InvalidPartitionsError,
+    StorePermissionError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationError,
+    UnknownTopicOrPartitionError,
+)
+from txnlog.protocol.batches import (
+    HEADER_COLUMNS,
+    BatchHeader,
+    HeaderColumns,
+    header_from_values,
+    headers_from_columns,
+)
+from txnlog.protocol.decoding import PARTITIONS_MAX
+from txnlog.protocol.topics import (
+    TopicCommit,
+    TopicState,
+    check_bound,
+    end_app_id,
+    partition_count,
+)
+from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
+from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.delta.transact import transact
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions, metadata_action
+
+R = TypeVar("R")
+
+_HEADER = {
+    "type": "struct",
+    "fields": [
+        {"name": "key", "type": "string", "nullable": True, "metadata": {}},
+        {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
+    ],
+}
+DATA_COLUMNS: Mapping[str, object] = {
+    "offset_delta": "long",
+    "timestamp": "timestamp",
+    "key": "binary",
+    "value": "binary",
+    "headers": {"type": "array", "elementType": _HEADER, "containsNull": True},
+}
+
+
+class _Said(NamedTuple):
+    """What a commit says of a topic, understood and checked."""
+
+    loads: list[HeaderColumns]
+    txns: list[Txn]
+    removes: list[str]
+    topics: list[tuple[str, dict[str, str]]]
+    adds: list[BatchHeader]
+
+
+class TopicView(TopicState):
+    """TopicState fed from Delta commits."""
+
+    def __init__(self, path: str) -> None:
+        self._source = path
+        super().__init__()
+
+    def parse(self, commit: Commit) -> _Said:
+        """What a commit, or a checkpoint in the shape of one, says. Raises CorruptLogError."""
+        said = _Said([], [], [], [], [])
+        for action in commit.actions:
+            if isinstance(action, Add):
+                said.adds.append(self._header(action, commit.version))
+            elif isinstance(action, Adds):
+                said.loads.append(
+                    headers_from_columns(
+                        action.values,
+                        paths=action.paths,
+                        sizes_bytes=action.sizes,
+                        stats=action.stats,
+                        source=checkpoint_path(self._source, commit.version),
+                    )
+                )
+            elif isinstance(action, Txn):
+                check_bound(action.app_id, action.version)
+                said.txns.append(action)
+            elif isinstance(action, Remove):
+                said.removes.append(action.path)
+            elif isinstance(action, Metadata):
+                config = config_of(action)
+                partition_count(config)
+                said.topics.append((action.id, config))
+        if len(said.adds) > 1:
+            said.adds.sort(key=_by_offset)
+        return said
+
+    def apply(self, parsed: _Said) -> None:
+        """Take in what a commit says."""
+        for topic_id, config in parsed.topics:
+            self.set_topic(topic_id, config)
+        for columns in parsed.loads:
+            self.load(columns)
+        for txn in parsed.txns:
+            self.set_txn(txn.app_id, txn.version, txn.last_updated)
+        if parsed.removes:
+            self.remove(parsed.removes)
+        for header in parsed.adds:
+            self.add(header)
+
+    def _header(self, add: Add, version: int) -> BatchHeader:
+        return header_from_values(
+            add.partition_values,  # type: ignore[arg-type]
+            path=add.path,
+            size_bytes=add.size,
+            stats=add.stats or "",
+            source=commit_path(self._source, version),
+        )
+
+
+def _by_offset(header: BatchHeader) -> tuple[int, int]:
+    return header.partition, header.base_offset
+
+
+class TopicLog:
+    """Handle of one topic: `refresh` tails, `transact` commits. The constructor does no I/O."""
+
+    def __init__(
+        self, store: ObjectStore, name: str, *, settings: LogSettings | None = None
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.path = name
+        self.view = TopicView(name)
+        mark = CONFIG_PREFIX + "partitions"
+        self.log = DeltaLog(store, name, self.view, settings=settings, mark=mark)
+
+    @property
+    def topic_id(self) -> str:
+        return self.view.topic_id
+
+    @property
+    def partitions(self) -> int:
+        return len(self.view.partitions)
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Topic settings: `partitions`, `max.message.bytes`, ... as strings."""
+        return self.view.config
+
+    @property
+    def exists(self) -> bool:
+        """Created and not deleted, as of the last refresh."""
+        return self.log.exists and not self.view.deleted
+
+    def refresh(self) -> None:
+        """Tail to the head of the log."""
+        try:
+            self.log.refresh()
+        except StorePermissionError as error:
+            raise self._denied("read", error) from error
+        except CorruptLogError:
+            # Once it is mended, or hidden by a newer checkpoint, the log must be opened again.
+            self.log.invalidate()
+            raise
+
+    def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
+        """Commit what `decide` gives, see txnlog.storage.delta.transact; anything else is returned.
+
+        Raises what `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
+        """
+
+        def commit(decision: TopicCommit | R) -> Outcome | None:
+            if not isinstance(decision, TopicCommit):
+                return None
+            actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
+            return self._commit(actions, decision.operation, decision)
+
+        return transact(self.log, lambda: decide(self._there()), commit)
+
+    def _there(self) -> TopicState:
+        """The state. A topic that was deleted has a log that says so; one without a log is lost."""
+        if not self.log.exists:
+            raise FolderNotFoundError(
+                f"Topic {self.name!r} has no log at {self.store.url}: its folder was removed, or "
+                "is not mounted. Nothing was written. Restore or mount it, and the work continues "
+                "by itself; or create the topic again to give up what was in it.",
+                topic=self.name,
+            )
+        return self.view
+
+    def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
+        """Create the topic, or create a deleted one again with a new id in the same log (R71).
+
+        Raises TopicAlreadyExistsError, InvalidPartitionsError.
+        """
+        if not 0 < partitions <= PARTITIONS_MAX:
+            raise InvalidPartitionsError(
+                f"Topic {self.name!r}: {partitions} partitions; give 1 to {PARTITIONS_MAX}.",
+                topic=self.name,
+            )
+        topic_id = str(uuid.uuid4())
+
+        def decide() -> list[Action]:
+            # Ours landed; somebody may have deleted it since.
+            if self.topic_id == topic_id or (self.exists and exist_ok):
+                return []
+            if self.exists:
+                raise TopicAlreadyExistsError(
+                    f"Topic {self.name!r} exists already, with {self.partitions} partitions.",
+                    topic=self.name,
+                )
+            count = max(partitions, self.partitions) if self.log.exists else partitions
+            actions = create_actions(
+                table_id=topic_id,
+                data_columns=DATA_COLUMNS,
+                partition_columns=HEADER_COLUMNS,
+                config={**config, "partitions": str(count)},
+                created_ms=self.store.clock.now_ms(),
+            )
+            return actions[1:] if self.log.exists else actions
+
+        self._change("CREATE TOPIC", decide)
+
+    def delete(self) -> None:
+        """Delete the topic by a commit: files removed, ends kept; the log goes on (rule 9).
+
+        Raises UnknownTopicOrPartitionError when there is none.
+        """
+        topic_id: str | None = None
+
+        def decide() -> list[Action]:
+            nonlocal topic_id
+            if not self.exists or topic_id not in (None, self.topic_id):
+                if topic_id is not None:
+                    return []
+                raise UnknownTopicOrPartitionError(
+                    f"There is no topic {self.name!r} to delete.", topic=self.name
+                )
+            topic_id = self.topic_id
+            now_ms = self.store.now_ms()
+            config = {**self.config, "deleted": "true"}
+            actions: list[Action] = [
+                metadata_action(topic_id, DATA_COLUMNS, HEADER_COLUMNS, config, now_ms)
+            ]
+            for number in range(self.partitions):
+                end = self.view.high_watermark(number)
+                actions.append(Txn(end_app_id(number), end, now_ms))
+            # Another topic of this name has none of this one's batch writes.
+            actions += [Txn(app_id, -1, now_ms) for app_id in self.view.txns.applications]
+            actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
+            return actions
+
+        self._change("DELETE TOPIC", decide)
+
+    def alter(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+        """Replace the topic's settings by what `change` makes of them; properties of others stay.
+
+        Raises UnknownTopicOrPartitionError, and what `change` raises.
+        """
+
+        def decide() -> list[Action]:
+            metadata = self.log.metadata
+            if not self.exists or metadata is None:
+                raise UnknownTopicOrPartitionError(
+                    f"There is no topic {self.name!r} to alter.", topic=self.name
+                )
+            config = change(self.config)
+            if config == self.config:
+                return []
+            others = {
+                key: value
+                for key, value in metadata.configuration.items()
+                if not key.startswith(CONFIG_PREFIX)
+            }
+            ours = {CONFIG_PREFIX + key: value for key, value in config.items()}
+            return [replace(metadata, configuration={**others, **ours})]
+
+        self._change("ALTER TOPIC", decide)
+
+    def _change(self, operation: str, decide: Callable[[], list[Action]]) -> None:
+        """Commit actions that are no TopicCommit; none: the change is there already."""
+        transact(
+            self.log,
+            decide,
+            lambda actions: self._commit(actions, operation) if actions else None,
+        )
+
+    def _commit(
+        self, actions: list[Action], operation: str, commit: TopicCommit | None = None
+    ) -> Outcome:
+        parameters = {}
+        if commit is not None:
+            parameters = {
+                "producerId": str(commit.producer_id),
+                "producerEpoch": str(commit.producer_epoch),
+            }
+        try:
+            return self.log.commit(actions, operation=operation, parameters=parameters)
+        except StorePermissionError as error:
+            raise self._denied("write", error) from error
+
+    def _denied(self, what: str, error: StorePermissionError) -> TopicAuthorizationError:
+        return TopicAuthorizationError(
+            f"No permission to {what} topic {self.name!r}: {error.message}",
+            **{**error.context, "topic": self.name},
+        )
+
+
+def encode_topic_commit(commit: TopicCommit, *, now_ms: int) -> list[Action]:
+    """A TopicCommit as Delta actions; re-added headers count as data changes for Delta streams.
+
+    `now_ms` is by the store's clock: it is how old markers and tombstones are told.
+    """
+    actions: list[Action] = [
+        Txn(app_id, version, now_ms) for app_id, version in commit.txns.items()
+    ]
+    change = commit.data_change
+    actions += [Remove(path, now_ms, data_change=change) for path in commit.removes]
+    actions += [
+        Add(
+            batch.path,
+            dict(batch.to_values()),
+            batch.size_bytes,
+            now_ms,
+            data_change=change,
+            stats=batch.stats,
+        )
+        for batch in commit.adds
+    ]
+    return actions
