@@ -17,12 +17,12 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test bench bench-peers soak mutants ways-in lint clean python java
+.PHONY: help venv demo test bench bench-peers soak soak-spark soak-histories mutants ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  PYTHON=<path> chooses the Python (now: $(PYTHON)); ARGS='...' goes to the program that runs,"
 	@echo "  for example: make test ARGS='-m \"not spark\" -x'"
@@ -43,10 +43,15 @@ bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka
 	@$(PY) -m benchmarks.peers $(ARGS)
 
+soak: soak-spark soak-histories ## the long proofs, an hour: both of the next two
+
+soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
+soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks
+	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark" $(ARGS)
+
 # Properties are tested by `make test`, too, with fewer examples.
-soak: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
-soak: java $(VENV)/.jars ## the long proofs: about an hour of random histories, kills and searches
-	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis) and not ways" --hypothesis-profile=soak $(ARGS)
+soak-histories: java $(VENV)/.jars ## random histories, searches and properties, with new seeds
+	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis) and not spark and not ways" --hypothesis-profile=soak $(ARGS)
 
 mutants: java $(VENV)/.jars ## one-line changes of the code: each must make its tests fail
 	@$(PY) -m tests.mutants $(ARGS)

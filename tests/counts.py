@@ -22,7 +22,12 @@ from txnlog.testing.counts import GROUPS, count, counted
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
-RUNS = {"test": "make test", "soak": "make soak", "mutants": "make mutants"}
+RUNS = {
+    "test": "make test",
+    "soak-spark": "make soak-spark",
+    "soak-histories": "make soak-histories",
+    "mutants": "make mutants",
+}
 BEGIN, END = "<!-- made from reliability.json -->", "<!-- end -->"
 
 Sums = dict[str, dict[str, int]]

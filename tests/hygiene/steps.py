@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tests.coordinator.processes import MINUTE_MS, TOPICS, process, staged
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.transitions import Transition, prepare_expire
+from txnlog.protocol.vacuum import ClockReading
 from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.store import clock_watch
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import SharedMemory
 
 HOUR_MS = 60 * MINUTE_MS
@@ -56,6 +61,12 @@ def cleaned(shared: SharedMemory, *, passes: int = 1, every_ms: int = 0) -> None
         keeper.clean_logs()
         keeper.vacuum()
         shared.clock.advance_ms(every_ms)
+
+
+def watched_for_two_hours(store: ObjectStore) -> None:
+    """As if housekeeping had begun to compare the clocks so long ago: it may believe ages."""
+    since = ClockReading(store.clock.boot_ms() - 2 * HOUR_MS, store.now_ms() - 2 * HOUR_MS)
+    store.put(f"{clock_watch.FOLDER}/{store.clock.boot_id}", msgspec.json.encode(since))
 
 
 def check_files(cluster: Cluster) -> None:

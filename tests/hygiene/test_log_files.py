@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.coordinator.processes import (
@@ -30,6 +29,7 @@ from tests.hygiene.steps import (
     hygiene,
     log_names,
     names,
+    watched_for_two_hours,
     written_both,
 )
 from txnlog.cluster import Cluster
@@ -38,10 +38,8 @@ from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, Hygiene
 from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
-from txnlog.protocol.vacuum import ClockReading
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_files import checkpoint_path
-from txnlog.storage.store import clock_watch
 from txnlog.storage.store.local_disk import LocalDisk
 from txnlog.testing.faults import Fault, FaultsAt
 from txnlog.testing.invariants import check_cluster
@@ -275,9 +273,7 @@ def local(tmp_path: Path) -> Cluster:
         for number in range(15):
             with producer.transaction():
                 producer.produce("orders", f"v{number}".encode(), partition=number % 2)
-    store = cluster.store
-    since = ClockReading(store.clock.boot_ms() - 2 * HOUR_MS, store.now_ms() - 2 * HOUR_MS)
-    store.put(f"{clock_watch.FOLDER}/{store.clock.boot_id}", msgspec.json.encode(since))
+    watched_for_two_hours(cluster.store)
     return cluster
 
 

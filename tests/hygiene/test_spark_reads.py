@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.processes import owned
-from tests.hygiene.steps import expire_row
+from tests.hygiene.steps import expire_row, watched_for_two_hours
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.producer import Producer
@@ -54,7 +54,9 @@ def test_spark_reads_every_table_after_all_cleaning(spark: SparkSession, tmp_pat
     then_s = orphan.stat().st_mtime - WEEK_S - 60
     for path in (orphan, tmp_path / "root" / "orders" / removed):
         os.utime(path, (then_s, then_s))
-    keeper = Hygiene(Cluster.open(root))
+    cluster = Cluster.open(root)
+    watched_for_two_hours(cluster.store)
+    keeper = Hygiene(cluster)
     keeper.expire_producers()
     assert keeper.clean_logs() > 15
     assert keeper.vacuum() == 1
