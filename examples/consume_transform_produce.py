@@ -19,11 +19,7 @@ from collections import Counter
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-from txnlog.cluster import Cluster
-from txnlog.consumer import Consumer
-from txnlog.errors import TxnLogError
-from txnlog.messages import OFFSET_BEGINNING, TopicPartition
-from txnlog.producer import Producer
+from txnlog import OFFSET_BEGINNING, Cluster, Consumer, Producer, TopicPartition, TxnLogError
 
 SPAWN = multiprocessing.get_context("spawn")
 PARTITIONS = 4

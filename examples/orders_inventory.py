@@ -19,10 +19,7 @@ from collections import Counter
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from txnlog.cluster import Cluster
-from txnlog.consumer import Consumer
-from txnlog.messages import OFFSET_BEGINNING, TopicPartition
-from txnlog.producer import Producer
+from txnlog import OFFSET_BEGINNING, Cluster, Consumer, Producer, TopicPartition
 
 ARTICLES = ("apple", "pear", "plum", "cherry")
 SPAWN = multiprocessing.get_context("spawn")

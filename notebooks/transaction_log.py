@@ -79,7 +79,7 @@ query.awaitTermination()
 # A transactional.id lives in shard `murmur2(id) & 0x7fffffff % shards`, as in Kafka.
 
 # %%
-from txnlog.cluster import Cluster
+from txnlog import Cluster
 
 cluster = Cluster.open(root)
 shard = f"delta.`{root}/__transaction_state-{cluster.shard_of('copier')}`"
@@ -183,7 +183,7 @@ assert all(row.n == row.end for row in dense)
 # and decides later. This one aborts a transaction, and leaves another open.
 
 # %%
-from txnlog.producer import Producer
+from txnlog import Producer
 
 config = {"transactional.id": "eager", "transaction.publish": "eager"}
 producer = Producer({"txnlog.root": root, "transaction.timeout.ms": 600_000, **config})

@@ -1,4 +1,4 @@
-"""The table of tests/README.md: every rule of the protocol, and the tests that show it.
+"""The table of docs/rules.md: every rule of the protocol, and the tests that show it.
 
 A rule without a test is a promise nobody checks; a table that nobody checks is soon wrong.
 `python tests/test_rules.py` writes the last column anew.
@@ -10,12 +10,15 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-README = TESTS / "README.md"
+ROOT = TESTS.parent
+PAGE = ROOT / "docs" / "rules.md"
+DECISIONS = ROOT / "ARCHITECTURE.md"
 RULES = range(1, 74)
 # Rules whose subject is not built yet; the issue that builds it takes them out of here.
 TO_COME: frozenset[int] = frozenset()
 
 _ROW = re.compile(r"^\| R(\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+_CITED = re.compile(r"(?<![\w-])([RD]\d{1,3})(?![\w-])")
 _NAMED = re.compile(r"\bR(\d{1,2})\b(?:-R?(\d{1,2})\b)?")
 
 
@@ -36,7 +39,7 @@ def rows() -> dict[int, tuple[str, list[str]]]:
     """Rule -> (what it says, files the table names)."""
     return {
         int(rule): (text, re.findall(r"`([^`]+)`", files))
-        for rule, text, files in _ROW.findall(README.read_text())
+        for rule, text, files in _ROW.findall(PAGE.read_text())
     }
 
 
@@ -55,6 +58,33 @@ def test_table_names_every_rule_with_a_test_that_names_it() -> None:
     assert without == TO_COME
 
 
+def test_what_is_cited_exists() -> None:
+    """A citation that leads nowhere sends its reader through all documents."""
+    decisions = set(re.findall(r"^\*\*(D\d+)\.", DECISIONS.read_text(), re.MULTILINE))
+    known = decisions | {f"R{rule}" for rule in RULES}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {cited}"
+        for path in cited_in()
+        for cited in _CITED.findall(path.read_text())
+        if cited not in known
+    ]
+    assert wrong == []
+
+
+def test_nothing_else_is_cited_by_number() -> None:
+    """Lists of rules that are gone, and whose numbers mean nothing any more."""
+    loose = re.compile(r"\b(?:design )?rule \d+\b")
+    assert [path for path in cited_in() if loose.search(path.read_text())] == []
+
+
+def cited_in() -> list[Path]:
+    """Files of the project that may cite a rule or a decision."""
+    folders = ("txnlog", "spark_source", "spark_sink", "checkpoint", "tests", "docs")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    found += [DECISIONS, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    return [path for path in found if path.suffix in (".md", ".py", ".toml")]
+
+
 def write_table() -> None:
     """Fill in the last column: up to three files each, those nearest to the protocol first."""
     named = files_naming_rules()
@@ -68,7 +98,7 @@ def write_table() -> None:
         files = ", ".join(f"`{file}`" for file in sorted(named[rule], key=near)[:3])
         return f"| R{rule} | {found[2]} | {files} |"
 
-    README.write_text(_ROW.sub(row, README.read_text()))
+    PAGE.write_text(_ROW.sub(row, PAGE.read_text()))
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def test_broken_file_fails_its_partition_and_no_other(root: Path) -> None:
 
 
 def test_lost_reply_is_settled_by_asking_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit may have landed: giving up would report a failure that was none (rule 2)."""
+    """The commit may have landed: giving up would report a failure that was none (D2)."""
     cluster = filled(root)
     tries = iter(range(100))
 

@@ -1,4 +1,4 @@
-"""Vacuum against those who may yet name a staged file (R72): a model of rule 7 of ARCHITECTURE.md.
+"""Vacuum against those who may yet name a staged file (R72): a model of D40.
 
 Files of one topic: F is staged, old, and named by the manifest of a decided row that H finishes.
 G is staged and grows old while D makes it live by a plain append, which checks its age. X is live
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 
 class Vacuum:
-    """The model: one run of vacuum, its steps in the order of rule 7 unless `broken`."""
+    """The model: one run of vacuum, its steps in the order of D40 unless `broken`."""
 
     def __init__(self, broken: frozenset[str] = frozenset()) -> None:
         reads = ["manifests", "topic"]

@@ -79,7 +79,7 @@ def test_checkpoint_costs_the_same_calls_however_long_the_log_is() -> None:
 
 
 def test_what_was_known_longer_ago_than_it_is_trusted_is_looked_up_again() -> None:
-    """By then clean-up may have freed the slots, and a sleeper may have filled one (rule 8)."""
+    """By then clean-up may have freed the slots, and a sleeper may have filled one (R70)."""
     shared = SharedMemory()
     created(shared.open())
     _, log, calls = process(shared)

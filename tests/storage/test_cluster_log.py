@@ -69,7 +69,7 @@ def test_number_of_shards_is_a_setting_of_whoever_creates_the_cluster(tmp_path: 
 
 
 def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -> None:
-    """A root that was made anew has other ids in its shards, maybe in another number (rule 8)."""
+    """A root that was made anew has other ids in its shards, maybe in another number (R71)."""
     before = Cluster.open(store, create=True, shards=4)
     for meta in store.list(""):
         store.delete([meta.path])
@@ -83,7 +83,7 @@ def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -
 
 @pytest.mark.parametrize("format_version", ["2", "", "x"])
 def test_open_of_a_newer_format_is_refused(store: ObjectStore, format_version: str) -> None:
-    """What a newer version means is not ours to guess (rule 10)."""
+    """What a newer version means is not ours to guess (R38)."""
 
     class Nothing:
         def reset(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Log clean-up keeps what is young, and all that it takes to open it (rule 8)."""
+"""Log clean-up keeps what is young, and all that it takes to open it (R70)."""
 
 from __future__ import annotations
 

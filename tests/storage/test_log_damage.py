@@ -88,7 +88,7 @@ def test_refresh_commits_of_another_tool_without_checksum_are_read(store: Object
 def test_open_gap_in_the_log_is_an_error_that_names_the_version(
     store: ObjectStore, missing: int
 ) -> None:
-    """A commit missing in the middle must not read as the end of the log (R66, rule 10)."""
+    """A commit missing in the middle must not read as the end of the log (R66)."""
     created(store, 5)
     store.delete([commit_path(TABLE, missing)])
     with pytest.raises(LogGapError, match=f"{commit_path(TABLE, missing)[-25:]}|commit is {1}"):
@@ -131,7 +131,7 @@ def test_catch_up_gap_is_an_error_that_names_the_version(store: ObjectStore) -> 
 def test_refresh_unknown_protocol_is_refused(
     store: ObjectStore, protocol: Protocol, cold: bool
 ) -> None:
-    """With deletion vectors on, rows we would show are deleted (rule 10)."""
+    """With deletion vectors on, rows we would show are deleted (R38)."""
     created(store, 2)
     reader, _ = opened(store)
     other, _ = opened(store)

@@ -52,7 +52,7 @@ def test_put_get_head_list_delete_round_trip(store: ObjectStore) -> None:
 
 
 def test_put_if_absent_keeps_the_first(store: ObjectStore) -> None:
-    """All of the log rests on this (rule 1)."""
+    """All of the log rests on this (D1)."""
     assert store.put_if_absent("slot", b"first")
     assert not store.put_if_absent("slot", b"second")
     assert store.get("slot") == b"first"

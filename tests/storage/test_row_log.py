@@ -174,7 +174,7 @@ def test_no_permission_for_the_state_is_told_as_such(store: ObjectStore) -> None
 
 
 def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
-    """PREPARE may have landed; "fenced" alone would read as "not committed" (rule 2)."""
+    """PREPARE may have landed; "fenced" alone would read as "not committed" (D2)."""
     shared = SharedMemory()
     init(opened(shared.open()), "tx", "run")
     store = shared.open()

@@ -99,7 +99,7 @@ def append(
     )
 
 
-# --- Create, delete, create again (R71, rule 9) ---------------------------------------------------
+# --- Create, delete, create again (R71) -----------------------------------------------------------
 
 
 def test_create_twice_is_refused_unless_it_may_exist(store: ObjectStore) -> None:
@@ -194,7 +194,7 @@ def test_create_known_as_ours_though_somebody_deleted_it_meanwhile() -> None:
     assert not opened(shared.open()).exists
 
 
-# --- Doubt (rule 2) -------------------------------------------------------------------------------
+# --- Doubt (D2) ----------------------------------------------------------------------------------
 
 
 def test_append_with_lost_replies_is_acknowledged_once() -> None:
@@ -243,7 +243,7 @@ def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
 
 
 def test_refusal_by_the_protocol_after_an_unknown_commit_is_reported_as_unknown() -> None:
-    """The first put landed, then others moved on: "fenced" alone would read as a no (rule 2)."""
+    """The first put landed, then others moved on: "fenced" alone would read as a no (D2)."""
     shared = SharedMemory()
     topic = created(shared.open())
     writer = unknown_then(shared, NO_FAULT)
@@ -314,7 +314,7 @@ def test_writers_in_turn_get_dense_offsets(store: ObjectStore) -> None:
 def test_header_that_cannot_be_read_is_an_error_that_names_the_commit(
     store: ObjectStore, actions: list[Add | Txn]
 ) -> None:
-    """A file of another tool in a topic must not be skipped (rule 10)."""
+    """A file of another tool in a topic must not be skipped (R38)."""
     topic = created(store)
     other = opened(store)
     with pytest.raises(InvalidCommitError, match=r"orders.*was not written.*Nothing has changed"):

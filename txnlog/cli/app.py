@@ -12,6 +12,7 @@ from txnlog.cli import transactions as transactions_commands
 from txnlog.cli import verify as verify_command
 from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
+from txnlog.process.version import VERSION
 
 GLOBAL = ("--root", "--storage", "--output")
 
@@ -58,6 +59,12 @@ app = typer.Typer(
 )
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"txnlog {VERSION}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -76,6 +83,12 @@ def root(
     output: Annotated[
         Output, typer.Option(help="Tables for people, or JSON for programs.")
     ] = Output.TEXT,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
 ) -> None:
     """Kafka's transactions without brokers: topics, transactions and groups on Delta tables."""
     context.obj = Session(root=root, storage=parse_storage(storage or ()), output=output)

@@ -114,7 +114,7 @@ def prepare_marker(
     batches: Sequence[StagedBatch] = (),
     app: AppTransaction | None = None,
 ) -> TopicCommit | Settled:
-    """The marker commit of (producer_id, txn_epoch) in one topic (rule 4 of ARCHITECTURE.md).
+    """The marker commit of (producer_id, txn_epoch) in one topic (D4).
 
     It settles every live `ongoing` header of the producer up to the epoch, on commit publishes
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any

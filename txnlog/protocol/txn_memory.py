@@ -50,7 +50,7 @@ class AgedVersions(dict[K, int]):
 
 @dataclass(slots=True)
 class TxnMemory:
-    """Fed every `txn` action in log order; those of a checkpoint in the order `in_log_order`.
+    """Fed every `txn` action in log order; those of a checkpoint with the horizons first.
 
     `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
     (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired`

@@ -15,9 +15,10 @@ from zlib import crc32
 import msgspec
 
 from txnlog.errors import CorruptLogError, RecordTooLargeError
+from txnlog.process.version import VERSION
 from txnlog.protocol.decoding import Int64, Natural, NestingError, nesting_error
 
-ENGINE = "txnlog/0.1.0"
+ENGINE = f"txnlog/{VERSION}"
 
 COMMIT_BYTES_MAX = 256 << 20
 """Largest commit: the removal of about two million files. Decoded it takes several times that."""

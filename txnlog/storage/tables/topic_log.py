@@ -231,7 +231,7 @@ class TopicLog:
         self._change("CREATE TOPIC", decide)
 
     def delete(self) -> None:
-        """Delete the topic by a commit: files removed, ends kept; the log goes on (rule 9).
+        """Delete the topic by a commit: files removed, ends kept; the log goes on (D12).
 
         Raises UnknownTopicOrPartitionError when there is none.
         """
