@@ -11,7 +11,7 @@ from tests.coordinator.processes import (
     process,
     world,
 )
-from tests.hygiene.steps import FOREVER, written_both
+from tests.housekeeping.steps import FOREVER, written_both
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.storage.delta.delta_log import Committed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordinator.processes import PLAIN
-from tests.hygiene.steps import DAY_MS
+from tests.housekeeping.steps import DAY_MS
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer

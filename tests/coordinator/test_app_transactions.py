@@ -25,7 +25,7 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.test_phases import options, stage
+from tests.coordinator.test_phases import options, stage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError

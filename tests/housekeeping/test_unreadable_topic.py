@@ -10,7 +10,15 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.coordinator.processes import PLAIN, TOPICS, both, faults, outcome_of, owned, world
-from tests.hygiene.steps import DAY_MS, FOREVER, HOUR_MS, WEEK_MS, log_names, names, written_both
+from tests.housekeeping.steps import (
+    DAY_MS,
+    FOREVER,
+    HOUR_MS,
+    WEEK_MS,
+    log_names,
+    names,
+    written_both,
+)
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
 from txnlog.housekeeping.compactor import Compactor

@@ -26,7 +26,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from tests.interaction.environment import Process, Stop, World
-from tests.interaction.picture import picture
+from tests.interaction.rendering import picture
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from jobs.compact import Executors, main
 from spark_source.sql import read_committed
-from tests.compaction.logs import (
+from tests.housekeeping.compaction.logs import (
     TOPIC,
     Idempotent,
     Record,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.compaction.logs import TOPIC, Record, begin, commit, live, records_of
+from tests.housekeeping.compaction.logs import TOPIC, Record, begin, commit, live, records_of
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError
 from txnlog.housekeeping import compaction_run

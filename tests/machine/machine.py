@@ -19,9 +19,9 @@ from msgspec.structs import replace
 from tests.consumer.records import staged
 from tests.machine.actors import Actor, Kind, Writer
 from tests.machine.copiers import Copier, Reader
-from tests.machine.hands import CHORES, TABLES, Hand
+from tests.machine.oracle import settle
+from tests.machine.processes import CHORES, TABLES, Hand
 from tests.machine.queries import Query
-from tests.machine.verdict import settle
 from tests.machine.world import (
     DAY_MS,
     HOUR_MS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_packaging import run_python
+from tests.project.test_packaging import run_python
 from tests.ways_in import launch
 
 

@@ -1,0 +1,69 @@
+"""A compacted topic, passes over it, and what is left of it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tests.housekeeping.compaction.logs import (
+    TOPIC,
+    Record,
+    Seen,
+    records_of,
+)
+from txnlog.cluster import Cluster
+from txnlog.housekeeping.compaction import cleaning_settings_of
+from txnlog.housekeeping.key_compaction import KeyCleaner
+from txnlog.protocol.compaction import CompactionSettings
+from txnlog.protocol.key_compaction import Cleaning, plan_cleaning
+
+RETENTION_MS = 1_000
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": str(RETENTION_MS),
+}
+SMALL = CompactionSettings(segment_bytes=4_000, inputs_min=3, inputs_max=4)
+
+
+def keyed(key: str, value: str | None, *, at_ms: int = 0) -> Record:
+    return Record(key.encode(), None if value is None else value.encode(), at_ms * 1000)
+
+
+def due(cluster: Cluster) -> Cleaning | None:
+    """The pass that is due in partition 0."""
+    log = cluster.topic(TOPIC)
+    return plan_cleaning(
+        log.view, TOPIC, 0, cleaning_settings_of(log.config), now_ms=cluster.store.now_ms()
+    )
+
+
+def clean(cluster: Cluster, *, steps: int | None = None, buffer_bytes: int = 1 << 20) -> bool:
+    """A whole pass if one is due, or the first steps of one that is killed then."""
+    cleaning = due(cluster)
+    if cleaning is None:
+        return False
+    cleaner = KeyCleaner(cluster, cleaning, SMALL, dedupe_buffer_bytes=buffer_bytes)
+    for _ in islice(cleaner.run(), steps):
+        pass
+    return True
+
+
+def values(records: list[Seen]) -> dict[bytes, bytes]:
+    """What somebody knows who has read these records in order."""
+    known: dict[bytes, bytes | None] = {}
+    for _, record in records:
+        if record.key is not None:
+            known[record.key] = record.value
+    return {key: value for key, value in known.items() if value is not None}
+
+
+def shown(cluster: Cluster) -> list[tuple[int, str, str | None]]:
+    """(offset, key, value) of all that a reader gets."""
+    return [
+        (
+            offset,
+            "" if record.key is None else record.key.decode(),
+            None if record.value is None else record.value.decode(),
+        )
+        for offset, record in records_of(cluster.topic(TOPIC))
+    ]

@@ -1,0 +1,385 @@
+"""Forgotten producers: markers and sequences leave the log, and no zombie comes in for it (R8)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+from tests.coordinator.processes import (
+    MINUTE_MS,
+    PLAIN,
+    TOPICS,
+    both,
+    consumed,
+    eager,
+    faults,
+    outcome_of,
+    owned,
+    position,
+    process,
+    staged,
+    visible,
+    world,
+)
+from tests.housekeeping.steps import DAY_MS, FOREVER, HOUR_MS, LOGGED, WEEK_MS, expire_row, hygiene
+from txnlog.errors import UnknownProducerIdError
+from txnlog.process.clock import Clock
+from txnlog.producer import Producer
+from txnlog.protocol.metadata import Owner, TransactionMetadata
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.topics import TopicCommit, end_app_id
+from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
+from txnlog.storage.delta.actions import Txn
+from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.readings import Reading
+from txnlog.storage.tables.topic_log import TopicLog
+from txnlog.testing.faults import Fault, FaultsAt, PausedClock, SharedMemory, SkewedClock
+from txnlog.testing.invariants import check_cluster, check_topic_rebuilds
+
+
+def forget_all(shared: SharedMemory) -> None:
+    """Announce what is old enough, wait, forget it."""
+    hygiene(shared).expire_producers()
+    shared.clock.advance_ms(HOUR_MS)
+    hygiene(shared).expire_producers()
+
+
+def one_off(shared: SharedMemory, name: str) -> None:
+    cluster = process(shared)
+    cluster.coordinator.commit_one_off(both(cluster, name), Owner(run_id=name))
+
+
+def markers(shared: SharedMemory, topic: str = "orders") -> dict[int, int]:
+    return dict(process(shared).topic(topic).view.markers)
+
+
+# --- Markers --------------------------------------------------------------------------------------
+
+
+def test_markers_of_ids_without_rows_leave_after_a_week_and_others_stay() -> None:
+    """The log of a year of batch writes would hold each of them for ever (R8)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    row = owned(cluster, "query", tid="alive")
+    cluster.coordinator.commit(row, both(cluster, "x"), offsets=[consumed(0, 10)])
+    for number in range(5):
+        one_off(shared, f"n{number}")
+    assert len(markers(shared)) == 6
+    shared.clock.advance_ms(WEEK_MS)
+    hygiene(shared).expire_producers()
+    assert len(markers(shared)) == 6
+    shared.clock.advance_ms(MINUTE_MS)
+    forget_all(shared)
+    assert list(markers(shared)) == [row.producer_id]
+    assert process(shared).offsets_log().view.markers == {row.producer_id: row.producer_epoch}
+    check_cluster(process(shared))
+    again = process(shared)
+    again.coordinator.commit(owned(again, "query", tid="alive"), both(again, "y"))
+    assert visible(process(shared), "y") == (True, True)
+    assert position(process(shared)) == 10
+
+
+def test_memory_kept_warm_forgets_what_memory_rebuilt_never_had() -> None:
+    """At each version both know the same producers, with and without checkpoints (R11)."""
+    shared = world(config=FOREVER, settings=LOGGED)
+    warm = process(shared, settings=PLAIN)
+    topics = [warm.topic(topic) for topic in TOPICS]
+    memories = [topic.view.txns for topic in topics]
+    for number in range(20):
+        one_off(shared, f"n{number}")
+        cluster = process(shared)
+        batch = staged(cluster, "orders", f"idle{number}")
+        cluster.coordinator.append_idempotent(1_000_000 + number, [batch], {batch.partition: 0})
+        for _ in range(60):
+            # What it has not looked at for half an hour it would open anew.
+            shared.clock.advance_ms(DAY_MS // 60)
+            for topic in topics:
+                topic.refresh()
+        hygiene(shared).expire_producers()
+        if number % 4 == 0:
+            create_checkpoint(cluster.store, "orders", trust_ms=LOGGED.trust_ms)
+        for topic in topics:
+            check_topic_rebuilds(topic)
+        check_cluster(warm)
+    assert [topic.view.txns is memory for topic, memory in zip(topics, memories, strict=True)] == [
+        True,
+        True,
+    ]
+    view = topics[0].view
+    assert 7 <= len(view.markers) <= 10
+    assert len(view.last_sequences) <= 2
+    assert len(view.txns.markers.updated_ms) == len(view.markers)
+
+
+def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
+    """One topic refuses for a month: the other one must not get its data twice (R36, R37)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    faults(cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("stock/_delta_log") else Fault.NONE
+    )
+    assert outcome_of(
+        lambda: cluster.coordinator.commit_one_off(both(cluster, "x"), Owner(run_id="w"))
+    ) == "TopicAuthorizationError"  # fmt: skip
+    before = process(shared).topic("orders").view.high_watermark(0)
+    shared.clock.advance_ms(30 * DAY_MS)
+    for _ in range(3):
+        forget_all(shared)
+    assert len(markers(shared)) == 1
+    after = process(shared)
+    rows = [row for n in range(after.shards) for row in after.shard(n).view.rows.values()]
+    assert [row.state for row in rows] == [TransactionState.PREPARE_COMMIT]
+    after.coordinator.finish(rows[0])
+    assert visible(process(shared), "x") == (True, True)
+    assert process(shared).topic("orders").view.high_watermark(0) == before
+    shared.clock.advance_ms(2 * WEEK_MS)
+    forget_all(shared)
+    assert markers(shared) == {}
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing(is_paused: bool) -> None:
+    """It read the row as decided; at each of its calls weeks pass and the marker goes (R70).
+
+    With all its clocks standing still it cannot know how old the row is (R34).
+    """
+    published = set()
+    for number in range(40):
+        shared = world(config=FOREVER)
+        cluster = process(shared)
+        faults(cluster).plan = lambda verb, path: (
+            Fault.CRASH_BEFORE if verb == "put" and path.startswith("orders/") else Fault.NONE
+        )
+        batches = both(cluster, "x")
+        outcome_of(
+            lambda c=cluster, b=batches: c.coordinator.commit_one_off(b, Owner(run_id="dead"))
+        )
+        clock = PausedClock(shared.clock)
+        helper = process(shared, clock=clock)
+        rows = [row for n in range(helper.shards) for row in helper.shard(n).view.rows.values()]
+        assert len(rows) == 1
+
+        def meanwhile(
+            shared: SharedMemory = shared,
+            row: TransactionMetadata = rows[0],
+            clock: PausedClock = clock,
+        ) -> None:
+            with clock.paused() if is_paused else nullcontext():
+                process(shared).coordinator.finish(row)
+                shared.clock.advance_ms(2 * WEEK_MS)
+                forget_all(shared)
+                assert markers(shared) == {}
+
+        reading = Reading.begin(clock)
+        faults(helper).plan = FaultsAt({}, interlude=meanwhile, interlude_at=number)
+        outcome_of(lambda h=helper, r=rows[0], at=reading: h.coordinator.finish(r, reading=at))
+        after = process(shared)
+        for topic in TOPICS:
+            view = after.topic(topic).view
+            ends = [view.high_watermark(partition) for partition in range(2)]
+            assert sum(ends) == 2, f"published twice at call {number}"
+            published.add(markers(shared, topic) == {})
+        check_cluster(after)
+    assert published == {True, False}
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("expired", [False, True])
+def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
+    expired: bool, is_paused: bool
+) -> None:
+    """Nothing in the topic knows it any more: its batch would stay undecided for ever (R8, R34)."""
+    shared = world(config=FOREVER)
+    clock = PausedClock(shared.clock)
+    zombie = process(shared, clock=clock)
+    row = eager(zombie, owned(zombie, "z"), "x")
+    reading = Reading.begin(clock)
+    with clock.paused() if is_paused else nullcontext():
+        sweeper = process(shared)
+        sweeper.coordinator.time_out(row, by="test")
+        if expired:
+            expire_row(sweeper, "tx")
+        shared.clock.advance_ms(2 * WEEK_MS)
+        forget_all(shared)
+    assert (row.producer_id in markers(shared)) is not expired
+    first = staged(zombie, "orders", "x")
+    late = staged(zombie, "orders", "f" if first.partition == sum(b"f") % 2 else "e")
+    assert late.partition == first.partition
+    error = "InvalidProducerIdMappingError" if expired else "InvalidProducerEpochError"
+    for at_ms in (reading, None):
+        assert outcome_of(
+            lambda at=at_ms: zombie.coordinator.append(
+                row, [late], {late.partition: 0}, reading=at
+            )
+        ) in (error, "InvalidTxnStateError", "ProducerFencedError")  # fmt: skip
+    view = process(shared).topic("orders").view
+    assert all(not state.ongoing for state in view.partitions)
+    check_cluster(process(shared), settled=True)
+
+
+def test_producer_with_an_open_transaction_never_expires() -> None:
+    """Its row is Ongoing, or a hanging batch of it is in the topic (R8)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    row = cluster.coordinator.commit(row, both(cluster, "first"))
+    row = eager(cluster, row, "x")
+    for _ in range(3):
+        shared.clock.advance_ms(WEEK_MS)
+        forget_all(shared)
+    assert list(markers(shared)) == [row.producer_id]
+    cluster.coordinator.commit(row)
+    assert visible(process(shared), "x") == (True, True)
+
+
+@pytest.mark.parametrize("skew_ms", [-52 * WEEK_MS, 52 * WEEK_MS])
+def test_marker_of_a_writer_with_a_wrong_clock_has_the_stores_time(skew_ms: int) -> None:
+    """A marker that looks a year old would be forgotten at once (R34)."""
+    shared = world(config=FOREVER)
+    clock: Clock = SkewedClock(shared.clock, skew_ms)
+    writer = process(shared, clock=clock)
+    writer.coordinator.commit_one_off(both(writer, "x"), Owner(run_id="w"))
+    forget_all(shared)
+    assert len(markers(shared)) == 1
+    shared.clock.advance_ms(WEEK_MS)
+    forget_all(shared)
+    assert markers(shared) == {}
+
+
+@pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
+def test_expiry_killed_at_any_call_is_repeated(crash: Fault) -> None:
+    """Every table forgets by a commit of its own."""
+    for number in range(25):
+        shared = world(config=FOREVER)
+        for name in ("a", "b"):
+            one_off(shared, name)
+        shared.clock.advance_ms(8 * DAY_MS)
+        dying = hygiene(shared)
+        faults(dying._cluster).plan = FaultsAt({number: crash})
+        outcome_of(dying.expire_producers)
+        shared.clock.advance_ms(HOUR_MS)
+        forget_all(shared)
+        assert [markers(shared, topic) for topic in TOPICS] == [{}, {}]
+        check_cluster(process(shared))
+
+
+# --- Sequences ------------------------------------------------------------------------------------
+
+
+def retained(log: TopicLog) -> None:
+    """Remove every file, as retention does: then only the `txn` action knows the producer."""
+    log.transact(
+        lambda state: (
+            TopicCommit(
+                operation="DELETE EXPIRED",
+                removes=tuple(state.by_path),
+                txns={
+                    end_app_id(number): state.high_watermark(number)
+                    for number in range(len(state.partitions))
+                },
+            )
+            if state.by_path
+            else None
+        )
+    )
+
+
+def test_idle_producer_comes_back_cleanly_after_it_was_forgotten() -> None:
+    """producer.id.expiration.ms passes, its records are gone, and it goes on (R8)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    producer = Producer({"txnlog.root": "memory://"}, cluster=cluster, background=False)
+    producer.produce("orders", b"one", partition=0)
+    producer.flush()
+    retained(process(shared).topic("orders"))
+    shared.clock.advance_ms(DAY_MS + MINUTE_MS)
+    assert len(process(shared).topic("orders").view.last_sequences) == 1
+    hygiene(shared).expire_producers()
+    assert process(shared).topic("orders").view.last_sequences == {}
+    told = []
+    producer.produce("orders", b"two", partition=0, on_delivery=lambda e, m: told.append(e))
+    assert producer.flush() == 0
+    assert told == [None]
+    view = process(shared).topic("orders").view
+    assert view.high_watermark(0) == 2
+    assert len(view.last_sequences) == 1
+    check_cluster(process(shared))
+
+
+def test_repeat_of_a_forgotten_producer_is_refused_and_not_written_twice() -> None:
+    """The reply was lost, the process slept for two days; the log knows nothing any more (R2)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    batch = staged(cluster, "orders", "x")
+    repeat = (7, [batch], {batch.partition: 0})
+    cluster.coordinator.append_idempotent(*repeat)
+    assert cluster.coordinator.append_idempotent(*repeat) == (0,)
+    retained(process(shared).topic("orders"))
+    shared.clock.advance_ms(2 * DAY_MS)
+    hygiene(shared).expire_producers()
+    with pytest.raises(UnknownProducerIdError) as error:
+        cluster.coordinator.append_idempotent(*repeat)
+    assert error.value.code == 59
+    fresh = staged(cluster, "orders", "x2")
+    cluster.coordinator.append_idempotent(8, [fresh], {fresh.partition: 0})
+    assert sum(process(shared).topic("orders").view.high_watermark(n) for n in range(2)) == 4
+
+
+def test_sequence_of_a_producer_at_work_stays() -> None:
+    """It wrote within the day; its next batch goes on from the last one (R1)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    producer = Producer({"txnlog.root": "memory://"}, cluster=cluster, background=False)
+    for number in range(6):
+        producer.produce("orders", b"x", partition=0)
+        producer.flush()
+        shared.clock.advance_ms(20 * HOUR_MS)
+        hygiene(shared).expire_producers()
+        retained(process(shared).topic("orders"))
+        view = process(shared).topic("orders").view
+        assert list(view.last_sequences.values()) == [number]
+
+
+def test_marker_that_came_after_the_horizon_outlives_a_checkpoint() -> None:
+    """Its put was on its way for a week; what was forgotten before it says nothing of it (R11)."""
+    shared = world(config=FOREVER)
+    topic = process(shared).topic("orders")
+    old_ms = topic.store.now_ms() - WEEK_MS
+    before = [Txn(f"txnlog/{number}", 0, old_ms) for number in range(20)]
+    after = [Txn(f"txnlog/{number}", 1, old_ms) for number in range(10, 30)]
+    horizon = Txn(EXPIRED_TRANSACTIONS, old_ms + 1, old_ms + WEEK_MS)
+    for actions in (before, [horizon], after):
+        topic.log.commit(actions, operation="TEST")
+        create_checkpoint(topic.store, "orders", trust_ms=LOGGED.trust_ms)
+        check_topic_rebuilds(topic)
+    assert dict(topic.view.markers) == dict.fromkeys(range(10, 30), 1)
+
+
+def test_first_batch_of_a_producer_that_was_forgotten_in_doubt_is_not_written_again() -> None:
+    """What would say that the first try landed is gone; the guest's clocks stood still (R2, R34).
+
+    It asks again only after the error that says so.
+    """
+    shared = world(config=FOREVER)
+    clock = PausedClock(shared.clock)
+    cluster = process(shared, clock=clock)
+    batch = staged(cluster, "orders", "x")
+    pauses = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb != "head" or not path.startswith("orders/_delta_log") or pauses:
+            return Fault.NONE
+        pauses.append(path)
+        with clock.paused():
+            shared.clock.advance_ms(2 * WEEK_MS)
+            forget_all(shared)
+        return Fault.FAIL_BEFORE
+
+    faults(cluster).plan = plan
+    outcome = outcome_of(
+        lambda: cluster.coordinator.append_idempotent(5_000_000, [batch], {batch.partition: 0})
+    )
+    assert (outcome, len(pauses)) == ("CommitStateUnknownError", 1)
+    view = process(shared).topic("orders").view
+    assert sum(view.high_watermark(number) for number in range(2)) == batch.num_records

@@ -1,0 +1,135 @@
+"""Upkeep beside a row that cannot be read: it removes nothing that the row may need."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.admin.spoiled import (
+    admin,
+    spoil,
+    two,
+)
+from tests.coordinator.processes import (
+    GROUP,
+    TOPICS,
+    both,
+    eager,
+    owned,
+    process,
+    visible,
+)
+from tests.housekeeping.steps import DAY_MS, FOREVER, names, written_both
+from txnlog.admin import AbortTransactionSpec
+from txnlog.coordinator.sweeper import Sweeper
+from txnlog.errors import (
+    CorruptLogError,
+)
+from txnlog.housekeeping.housekeeper import Housekeeper
+from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.vacuum import Vacuum
+from txnlog.messages import TopicPartition
+
+
+def test_sweeper_settles_the_others_and_tells_once() -> None:
+    """Every client sweeps: one bad row must neither stop them nor fill their logs (R73)."""
+    shared = two()
+    first = process(shared)
+    eager(first, owned(first, "run", tid="t"), "open")
+    row = owned(first, "tx-run")
+    first.coordinator.add_partitions(row, (), groups=(GROUP,))
+    spoil(shared, "tx", {"state": "?"})
+    sweeper = Sweeper(process(shared))
+    with pytest.raises(CorruptLogError) as told:
+        sweeper.sweep()
+    assert told.value.key == "tx"
+    settled = 0
+    for _ in range(8):
+        shared.clock.advance_ms(10_000)
+        settled += sweeper.sweep()
+    assert settled == 1
+    now = process(shared).coordinator.describe("t")
+    assert now is not None
+    assert now.state.is_idle
+
+
+def test_vacuum_keeps_what_an_unreadable_row_may_name(caplog: pytest.LogCaptureFixture) -> None:
+    """Its manifest names staged files that nothing else names (D40, R72)."""
+    shared = two(prepared=True)
+    cluster = process(shared)
+    gone = written_both(cluster, "gone")
+    cluster.coordinator.commit(owned(cluster, "r", tid="published"), gone)
+    for batch in gone:
+        log = cluster.topic(batch.topic)
+        log.delete()
+        log.create(partitions=2, config=FOREVER)
+    spoil(shared, "tx", {"pending": "?"})
+    shared.clock.advance_ms(30 * DAY_MS)
+    cluster = process(shared)
+    doomed = {item.path for item in Vacuum(cluster).find()}
+    Vacuum(process(shared)).run()
+    assert "'tx' cannot be" in caplog.text
+    for topic in TOPICS:
+        left = names(cluster, topic)
+        assert sorted(name for name in left if "held" in name)
+        # It was removed by a commit: no manifest names it any more.
+        assert not [name for name in left if "gone" in name]
+        assert not [path for path in doomed if "held" in path]
+    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
+    Vacuum(process(shared)).run()
+    for topic in TOPICS:
+        assert not [name for name in names(cluster, topic) if "held" in name]
+
+
+@pytest.mark.parametrize("producer_id", ["readable", None])
+def test_producers_of_unreadable_rows_are_not_forgotten(producer_id: str | None) -> None:
+    """Without its marker a topic would take a transaction's data twice (D41)."""
+    shared = two()
+    first = process(shared)
+    row = owned(first, "tx-run")
+    first.coordinator.commit(row, both(first, "a"))
+    changes: dict[str, str | None] = {"state": "?"}
+    if producer_id is None:
+        changes["producer_id"] = None
+    spoil(shared, "tx", changes)
+    for _ in range(4):
+        shared.clock.advance_ms(10 * DAY_MS)
+        keeper = Hygiene(process(shared))
+        keeper.find()
+        if producer_id is None:
+            with pytest.raises(CorruptLogError):
+                keeper.expire_producers()
+        else:
+            keeper.expire_producers()
+    assert row.producer_id in process(shared).topic("orders").view.markers
+
+
+def test_housekeeping_does_its_other_duties_and_fails_at_the_end() -> None:
+    """The exit code of `txnlog housekeeping --once` says that somebody must look."""
+    shared = two()
+    spoil(shared, "tx", {"state": "?"})
+    keeper = Housekeeper(process(shared))
+    with pytest.raises(CorruptLogError) as told:
+        keeper.run_once()
+    keeper.close()
+    assert "'tx'" in told.value.message
+    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
+    assert Housekeeper(process(shared)).run_once() is not None
+
+
+def test_hanging_data_of_an_unreadable_row_is_not_aborted() -> None:
+    """The row may have decided it as a commit, and other topics may show it (R21, R5)."""
+    shared = two()
+    first = process(shared)
+    row = eager(first, owned(first, "tx-run"), "open")
+    spoil(shared, "tx", {"owner": "?"})
+    batch = both(first, "open")[0]
+    spec = AbortTransactionSpec(
+        topic_partition=TopicPartition(batch.topic, batch.partition),
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+    )
+    with pytest.raises(CorruptLogError):
+        admin(process(shared)).abort_transaction(spec).result()
+    admin(process(shared)).delete_transactions(["tx"])["tx"].result()
+    admin(process(shared)).abort_transaction(spec).result()
+    assert visible(process(shared), "open") == (False, False)

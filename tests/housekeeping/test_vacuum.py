@@ -1,0 +1,349 @@
+"""Vacuum: what it takes, what it leaves, and who may be at work meanwhile (R72)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.coordinator.processes import (
+    MINUTE_MS,
+    eager,
+    faults,
+    outcome_of,
+    owned,
+    planned,
+    prepared,
+    process,
+    staged,
+    visible,
+    world,
+)
+from tests.housekeeping.steps import (
+    DAY_MS,
+    FOREVER,
+    HOUR_MS,
+    SHORT,
+    WEEK_MS,
+    check_files,
+    hygiene,
+    names,
+    vacuum,
+    written,
+    written_both,
+)
+from txnlog.cluster import Cluster
+from txnlog.housekeeping.vacuum import Vacuum
+from txnlog.protocol.metadata import Owner
+from txnlog.protocol.vacuum import BATCH_FILE, NEVER_COMMITTED, REMOVED, StoredFile, find_old
+from txnlog.storage.delta.tombstones import read_tombstones
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, SimulatedCrash
+from txnlog.testing.invariants import check_cluster
+
+# --- What goes and what stays ---------------------------------------------------------------------
+
+
+def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
+    """Files of others, of other folders, of young or named batches are none of its business."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    cluster.coordinator.commit(row, written_both(cluster, "live"))
+    written(cluster, "orders", "orphan")
+    foreign = ["orders/notes.txt", "orders/sub/part-0-x.parquet", "orders/_own/part-0-x.parquet",
+               "elsewhere/part-0-x.parquet", "orders/row-1.parquet", "part-0-x.parquet",
+               "orders/part-0-x.parquet.crc", "orders/_delta_log/part-0-x.parquet"]  # fmt: skip
+    for path in foreign:
+        cluster.store.put(path, b"not ours")
+    shared.clock.advance_ms(WEEK_MS - HOUR_MS)
+    written(cluster, "orders", "young")
+    assert vacuum(shared) == 0
+    shared.clock.advance_ms(HOUR_MS)
+    found = hygiene(shared).find()
+    assert [(item.path, item.reason, item.size_bytes) for item in found if "part" in item.path] == [
+        (f"orders/{staged(cluster, 'orders', 'orphan').path}", NEVER_COMMITTED, 7)
+    ]
+    assert vacuum(shared) == 1
+    left = names(cluster, "orders")
+    assert {name for name in left if name.startswith("part-")} == {
+        staged(cluster, "orders", "live").path,
+        staged(cluster, "orders", "young").path,
+        "part-0-x.parquet.crc",
+    }
+    for path in foreign:
+        assert cluster.store.get(path) == b"not ours"
+    assert vacuum(shared) == 0
+    check_files(process(shared))
+
+
+def test_vacuum_leaves_what_manifests_name_however_old() -> None:
+    """A decided transaction nobody could finish, and a two-phase one, a month later (R36, R72)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    prepared(shared)
+    for topic in ("orders", "stock"):
+        written(cluster, topic, "mine")
+    row = owned(cluster, "b", tid="two-phase")
+    held = cluster.coordinator.prepare(row, written_both(cluster, "held"))
+    shared.clock.advance_ms(30 * DAY_MS)
+    assert vacuum(shared) == 0
+    after = process(shared)
+    check_files(after)
+    after.coordinator.commit(held)
+    decided = after.coordinator.describe("tx")
+    assert decided is not None
+    after.coordinator.finish(decided)
+    for name in ("mine", "held"):
+        assert visible(process(shared), name) == (True, True)
+    assert vacuum(shared) == 0
+    check_files(process(shared))
+
+
+def test_vacuum_that_meets_a_helper_at_any_call_leaves_what_that_publishes() -> None:
+    """No manifest names it any more, and it is live since the barrier: tables come last (R72)."""
+    for number in range(100):
+        shared = world(config=FOREVER)
+        row = prepared(shared)
+        for topic in ("orders", "stock"):
+            written(process(shared), topic, "mine")
+        shared.clock.advance_ms(30 * DAY_MS)
+        cleaner, helper = process(shared), process(shared)
+        plan = FaultsAt({}, interlude=partial(helper.coordinator.finish, row), interlude_at=number)
+        faults(cleaner).plan = plan
+        Vacuum(cleaner).run()
+        check_files(process(shared))
+        if plan.calls <= number:
+            break
+    assert 10 < number < 99
+
+
+def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None:
+    """A file of last year that was removed an hour ago is young (R20): checkpoints say so, too."""
+    shared = world(config=FOREVER)
+    cluster = process(shared, settings=SHORT)
+    cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "x"))
+    shared.clock.advance_ms(52 * WEEK_MS)
+    cluster.delete_topic("orders")
+    for number in range(20):
+        cluster.create_topic("orders", exist_ok=True)
+        cluster.topic_log("orders").alter(lambda known, n=number: {**known, "n": str(n)})
+    shared.clock.advance_ms(WEEK_MS - MINUTE_MS)
+    log = cluster.topic_log("orders")
+    log.refresh()
+    path = staged(cluster, "orders", "x").path
+    assert set(read_tombstones(cluster.store, "orders", version=log.log.version)) == {path}
+    assert vacuum(shared) == 0
+    shared.clock.advance_ms(MINUTE_MS)
+    found = [item for item in hygiene(shared).find() if item.path == f"orders/{path}"]
+    assert [(item.reason, item.age_ms) for item in found] == [(REMOVED, WEEK_MS)]
+    assert vacuum(shared) == 1
+    check_files(process(shared))
+
+
+def test_vacuum_of_row_tables_takes_files_of_commits_that_lost() -> None:
+    """A row's file is written before its commit, anew at each try."""
+    shared = world(config=FOREVER)
+    dying = process(shared)
+    first = owned(dying, "a", tid="first")
+    shard = dying.shard(dying.shard_of("first"))
+    with planned(dying, {}) as counted:
+        faults(dying).plan = lambda verb, path: (
+            Fault.CRASH_BEFORE
+            if verb == "put" and path.startswith("__transaction") and path.endswith(".json")
+            else counted(verb, path)
+        )
+        with suppress(SimulatedCrash):
+            owned(dying, "b", tid="second")
+    cluster = process(shared)
+    tables = [cluster.shard(n).path for n in range(cluster.shards)]
+    before = {name for table in tables for name in names(cluster, table)}
+    assert len({name for name in before if name.startswith("row-")}) == 2
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) == 1
+    after = {name for table in tables for name in names(cluster, table)}
+    assert {name for name in after if name.startswith("row-")} == set(shard.view.sizes)
+    check_cluster(process(shared))
+    again = process(shared).coordinator.describe("first")
+    assert again is not None
+    assert again.producer_id == first.producer_id
+
+
+def test_vacuum_goes_on_past_a_topic_it_may_not_write() -> None:
+    """Without its barrier nothing of it is safe to take; the others' files go (R37)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    written_both(cluster, "orphan")
+    shared.clock.advance_ms(WEEK_MS)
+    worker = process(shared, settings=SHORT)
+    faults(worker).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("orders") else Fault.NONE
+    )
+    assert outcome_of(Vacuum(worker).run) == "StorePermissionError"
+    assert [len(names(cluster, topic)) for topic in ("orders", "stock")] == [1, 0]
+
+
+# --- Who may be at work meanwhile -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
+def test_vacuum_killed_at_any_call_harms_nobody_and_is_repeated(crash: Fault) -> None:
+    """Some files deleted, others not: the next run takes the rest."""
+
+    def prepare() -> tuple[SharedMemory, Cluster]:
+        shared = world(config=FOREVER)
+        first = process(shared)
+        first.coordinator.commit(owned(first, "a"), written_both(first, "live"))
+        for name in ("one", "two"):
+            written_both(first, name)
+        shared.clock.advance_ms(WEEK_MS)
+        return shared, process(shared, settings=SHORT)
+
+    _, dry = prepare()
+    faults(dry).calls.clear()
+    assert Vacuum(dry).run() == 4
+    calls = len(faults(dry).calls)
+    assert calls > 20
+    for number in range(calls):
+        shared, dying = prepare()
+        with planned(dying, {number: crash}):
+            outcome_of(Vacuum(dying).run)
+        vacuum(shared)
+        after = process(shared)
+        check_files(after)
+        assert len(names(after, "orders")) == len(names(after, "stock")) == 1
+        check_cluster(after)
+
+
+@pytest.mark.parametrize("step", ["commit", "prepare"])
+def test_vacuum_during_any_commit_takes_nothing_that_becomes_live(step: str) -> None:
+    """A writer stands still at each of its calls, for half a day or a week, while vacuum runs.
+
+    What is only prepared is named, too: its client may commit it whenever it likes (KIP-939).
+    """
+    outcomes = set()
+    for pause_ms in (12 * HOUR_MS, WEEK_MS):
+        for number in range(60):
+            shared = world(config=FOREVER)
+            writer = process(shared)
+            row = owned(writer, "a")
+            batches = written_both(writer, "x")
+            shared.clock.advance_ms(3 * DAY_MS)
+
+            def interlude(shared: SharedMemory = shared, pause_ms: int = pause_ms) -> None:
+                shared.clock.advance_ms(pause_ms)
+                vacuum(shared)
+
+            faults(writer).plan = FaultsAt({}, interlude=interlude, interlude_at=number)
+            call = getattr(writer.coordinator, step)
+            outcome = outcome_of(lambda call=call, r=row, b=batches: call(r, b))
+            outcomes.add(outcome)
+            check_files(process(shared))
+            if step == "prepare":
+                continue
+            row_now = process(shared).coordinator.describe("tx")
+            assert row_now is not None
+            if outcome == "done":
+                assert visible(process(shared), "x") == (True, True)
+            elif not row_now.state.is_prepared:
+                assert visible(process(shared), "x") == (False, False)
+    assert {"done", "StagedFileTooOldError"} <= outcomes
+
+
+@pytest.mark.parametrize("late", ["PREPARE", "append"])
+def test_vacuum_and_a_put_that_lands_late(late: str) -> None:
+    """The put was sent when the file was young: the barrier is in its slot (R72)."""
+    shared = world(config=FOREVER)
+    writer = process(shared)
+    row = owned(writer, "a")
+    if late == "append":
+        row = eager(writer, row, "first")
+        for batch in ("orders", "stock"):
+            written(writer, batch, "first")
+    batches = [written(writer, "orders", "x")]
+    shared.clock.advance_ms(3 * DAY_MS)
+    row = writer.coordinator.init_producer_id("tx", Owner(run_id="a")) if late == "PREPARE" else row
+    table = "__transaction_state" if late == "PREPARE" else "orders/_delta_log"
+    faults(writer).plan = lambda verb, path: (
+        Fault.LAND_LATE if verb == "put" and path.startswith(table) else Fault.NONE
+    )
+    if late == "PREPARE":
+        outcome = outcome_of(lambda: writer.coordinator.commit(row, batches))
+    else:
+        outcome = outcome_of(
+            lambda: writer.coordinator.append(row, batches, {batches[0].partition: 2})
+        )
+    assert outcome == "CommitStateUnknownError"
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) == 1
+    assert shared.land_late() == []
+    check_files(process(shared))
+
+
+@pytest.mark.parametrize("table", ["__transaction_state", "__consumer_offsets"])
+def test_vacuum_and_the_commit_of_a_row_that_lands_late(table: str) -> None:
+    """It names a file that was written when it was sent: the barrier is in its slot (R72)."""
+    shared = world(config=FOREVER)
+    writer = process(shared)
+    writer.groups.start("g")
+    faults(writer).plan = lambda verb, path: (
+        Fault.LAND_LATE
+        if verb == "put" and path.startswith(table) and path.endswith(".json")
+        else Fault.NONE
+    )
+    if table == "__transaction_state":
+        outcome = outcome_of(lambda: owned(writer, "a"))
+    else:
+        outcome = outcome_of(lambda: writer.groups.start("new"))
+    assert outcome == "CommitStateUnknownError"
+    shared.clock.advance_ms(WEEK_MS)
+    assert vacuum(shared) >= 1
+    assert shared.land_late() == []
+    check_files(process(shared))
+
+
+def test_two_vacuums_at_once_take_the_same() -> None:
+    """Every step of one between any two of the other."""
+    for number in range(0, 40, 3):
+        shared = world(config=FOREVER)
+        first = process(shared)
+        first.coordinator.commit(owned(first, "a"), written_both(first, "live"))
+        written_both(first, "orphan")
+        shared.clock.advance_ms(WEEK_MS)
+        slow = process(shared)
+        faults(slow).plan = FaultsAt({}, interlude=lambda s=shared: vacuum(s), interlude_at=number)
+        Vacuum(slow).run()
+        after = process(shared)
+        check_files(after)
+        assert len(names(after, "orders")) == 1
+
+
+def test_only_our_names_are_ever_old() -> None:
+    """A name is the first thing that is asked about a file."""
+    paths = ["part-0-a.parquet", "x/part-0-a.parquet", "PART-0.parquet", "part-0-a.parquet#1"]
+    files = [StoredFile(path, 1, 0) for path in paths]
+    old = find_old(files, BATCH_FILE, now_ms=10, age_ms=1)
+    assert [file.path for file in old] == ["part-0-a.parquet"]
+
+
+# --- On a local disk ------------------------------------------------------------------------------
+
+
+def test_vacuum_on_a_local_disk_goes_by_the_times_of_files(tmp_path: Path) -> None:
+    """A file cut off by a kill is an orphan like any other; what a folder hides is not listed."""
+    cluster = Cluster.open(str(tmp_path / "root"), create=True, shards=2)
+    cluster.create_topic("orders", partitions=1)
+    folder = tmp_path / "root" / "orders"
+    (folder / "part-0-cut.parquet").write_bytes(b"PAR1")
+    (folder / "part-0-young.parquet").write_bytes(b"PAR1")
+    (folder / "part-0-folder.parquet").mkdir()
+    (folder / "part-0-folder.parquet" / "part-0-in.parquet").write_bytes(b"x")
+    week_ago_s = (cluster.store.now_ms() - WEEK_MS) / 1000 - 10
+    for path in (folder / "part-0-cut.parquet", folder / "part-0-folder.parquet/part-0-in.parquet"):
+        os.utime(path, (week_ago_s, week_ago_s))
+    assert Vacuum(cluster).run() == 1
+    left = sorted(path.name for path in folder.glob("part-*"))
+    assert left == ["part-0-folder.parquet", "part-0-young.parquet"]
+    assert list((folder / "part-0-folder.parquet").iterdir())

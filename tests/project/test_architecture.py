@@ -1,0 +1,270 @@
+"""The shape of the project, held by reading its source: who imports whom, how long files get."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
+FACADE = "pyspark_txnlog"
+FILE_LINES_MAX = 460
+# Longer files, each with the reason why cutting it in two would make it harder to read.
+LONG_FILES = {
+    "txnlog/storage/delta/delta_log.py": "one state machine: where a log is, and each move of it",
+}
+FACADE_LINES_MAX = 60
+TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")
+FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
+
+# From the bottom up: a room imports itself and rooms of the lines below, none of its own line.
+# The longest prefix of a module's name decides its room.
+LAYERS = (
+    ("txnlog.errors",),
+    ("txnlog.process", "txnlog.messages", "txnlog.protocol"),
+    ("txnlog.settings",),
+    ("txnlog.storage.store",),
+    ("txnlog.storage.batches", "txnlog.storage.delta"),
+    ("txnlog.storage.tables", "checkpoint"),
+    ("txnlog.coordinator",),
+    ("txnlog.cluster",),
+    ("txnlog.housekeeping", "txnlog.connector", "txnlog.consuming"),
+    ("txnlog.producing", "txnlog.verifying", "txnlog.consumer"),
+    ("txnlog.producer", "txnlog.admin"),
+    ("txnlog", "txnlog.cli", "txnlog.testing", "spark_source", "spark_sink"),
+    (FACADE,),
+)
+LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+LOOSE_MODULES_MAX = 6
+
+# Protocol code is given now_ms and its randomness; it never reads, logs, sleeps or opens.
+IMPURE = {
+    "asyncio", "deltalake", "logging", "obstore", "os", "pathlib", "random", "socket",
+    "subprocess", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+STORES = {"obstore", "deltalake"}
+
+
+def test_imports_between_layers_point_one_way() -> None:
+    """A cycle or an import upwards makes the pure protocol depend on I/O, or the core on Spark."""
+    wrong = [
+        f"{module}:{line} imports {imported}"
+        for module, imported, line in project_imports()
+        if room_of(imported) != room_of(module) and layer_of(imported) >= layer_of(module)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """A circle can only be read as a whole. Those hidden behind TYPE_CHECKING count, too."""
+    imports: dict[str, set[str]] = {}
+    for module, imported, _ in project_imports():
+        if not f"{module}.".startswith(f"{imported}."):
+            imports.setdefault(module, set()).add(imported)
+    while leaves := {m for m, found in imports.items() if not found & imports.keys()}:
+        imports = {m: found for m, found in imports.items() if m not in leaves}
+    assert not imports, sorted(imports)
+
+
+def test_few_modules_are_outside_of_a_room() -> None:
+    """What a newcomer meets first: a module belongs into the folder of what it is for."""
+    loose = [path.name for path in (ROOT / "txnlog").glob("*.py") if path.name != "__init__.py"]
+    assert len(loose) <= LOOSE_MODULES_MAX, sorted(loose)
+
+
+def test_pyspark_stays_in_source_sink_and_facade() -> None:
+    """txnlog and checkpoint must work without Spark: a producer, an admin, the auditor."""
+    allowed = {"spark_source", "spark_sink", FACADE}
+    assert not offenders({"pyspark", "delta", "py4j"}, lambda top, _: top not in allowed)
+
+
+def test_protocol_has_no_clock_no_randomness_no_io() -> None:
+    """Pure transitions are what the state search and the fault histories rest on."""
+    assert not offenders(IMPURE, lambda _, module: room_of(module) == "txnlog.protocol")
+
+
+def test_stores_are_opened_only_by_storage() -> None:
+    """Every write to a table of ours goes through one committer; a second way in would skip it."""
+    allowed = ("txnlog.storage.", "txnlog.testing.")
+    assert not offenders(STORES, lambda _, module: not module.startswith(allowed))
+
+
+def test_facade_is_short_and_its_top_level_imports_only_the_data_source_api() -> None:
+    """Spark imports every pyspark_* module to look sources up: one that fails hides them all."""
+    path = ROOT / f"{FACADE}.py"
+    text = path.read_text()
+    assert len(text.splitlines()) <= FACADE_LINES_MAX
+    allowed = ("__future__.", "typing.", "pyspark.sql.datasource.")
+    wrong = [
+        name
+        for node in top_level(ast.parse(text))
+        for name in imported_names(node)
+        if not f"{name}.".startswith(allowed)
+    ]
+    assert not wrong
+
+
+def test_init_files_only_re_export() -> None:
+    """Code in an __init__ runs for whoever imports anything below it."""
+    wrong = [
+        f"{module}:{node.lineno} {ast.unparse(node)[:60]}"
+        for module, path in python_modules()
+        if path.name == "__init__.py"
+        for node in ast.parse(path.read_text()).body
+        if not belongs_in_init(node)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_fit_in_a_head() -> None:
+    """Nobody reviews the whole of a file of a thousand lines."""
+    long = {
+        str(path.relative_to(ROOT))
+        for path in text_files(".py")
+        if len(path.read_text().splitlines()) > FILE_LINES_MAX
+    }
+    assert long == set(LONG_FILES)
+
+
+def test_no_module_is_a_drawer() -> None:
+    """utils.py says nothing about what is in it, and gathers everything."""
+    assert not [str(path) for path in text_files(".py") if path.name in FORBIDDEN_NAMES]
+
+
+@pytest.mark.parametrize(
+    "word", ["../" + "shared", "/work/" + "shared", "/tmp/" + "w/", "INTERFACES" + ".md"]
+)
+def test_no_file_points_outside_the_project(word: str) -> None:
+    """A path that exists on one machine only is a dead end for every reader elsewhere."""
+    assert not [str(path.relative_to(ROOT)) for path in text_files() if word in path.read_text()]
+
+
+@pytest.mark.parametrize("name", ["DESIGN", "SURFACE", "STYLE", "RULES"])
+def test_a_document_that_is_named_is_there(name: str) -> None:
+    """A comment that sends the reader to a page must not send them nowhere."""
+    if (ROOT / f"{name}.md").exists():
+        return
+    naming = re.compile(rf"\b{name}\.md\b")
+    assert not [str(p.relative_to(ROOT)) for p in text_files() if naming.search(p.read_text())]
+
+
+def test_delta_jar_coordinates_stand_in_one_place() -> None:
+    """A second copy is the one that is forgotten at the next upgrade."""
+    coordinates = re.compile(r"io\.delta:delta-spark_[\d.]+_[\d.]+:[\d.]+")
+    holders = [str(p.relative_to(ROOT)) for p in text_files() if coordinates.search(p.read_text())]
+    assert holders == ["conf/spark-defaults.conf"]
+
+
+# --- Reading the source ---------------------------------------------------------------------------
+
+
+def belongs_in_init(node: ast.stmt) -> bool:
+    """Docstring, imports, names like __all__, and what PEP 562 offers to import lazily."""
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.If() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name.startswith("_")
+        case ast.FunctionDef(name=name):
+            return name in ("__getattr__", "__dir__")
+    return False
+
+
+def room_of(module: str) -> str:
+    """Room of a module of ours, by the longest prefix in LAYERS."""
+    parts = module.split(".")
+    names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next(name for name in names if name in LAYER_OF)
+
+
+def layer_of(module: str) -> int:
+    return LAYER_OF[room_of(module)]
+
+
+def python_modules() -> Iterator[tuple[str, Path]]:
+    """(dotted name, file) of everything the wheel holds."""
+    yield FACADE, ROOT / f"{FACADE}.py"
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(part for part in parts if part != "__init__"), path
+
+
+def project_imports() -> Iterator[tuple[str, str, int]]:
+    """(importing module, imported module of ours, line); imports inside functions count too."""
+    known = {module for module, _ in python_modules()}
+    for module, path in python_modules():
+        for node in import_statements(path):
+            for name in imported_names(node):
+                if name.partition(".")[0] in (*PACKAGES, FACADE):
+                    # `from package import name`: the name may be a module, or stand in one.
+                    found = name if name in known else name.rpartition(".")[0]
+                    yield module, found, getattr(node, "lineno", 0)
+
+
+@cache
+def import_statements(path: Path) -> list[ast.AST]:
+    """Every import statement of a file, those inside functions too."""
+    found = ast.walk(ast.parse(path.read_text()))
+    return [node for node in found if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Full dotted names that an import statement asks for; relative ones are banned by ruff."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def top_level(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement that runs at import: not those in functions, nor under TYPE_CHECKING."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting.extend(node.orelse)
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def offenders(banned: set[str], applies: Callable[[str, str], bool]) -> list[str]:
+    """Imports of `banned` top-level names in modules for which applies(package, module) holds."""
+    return [
+        f"{module}:{getattr(node, 'lineno', 0)} imports {name}"
+        for module, path in python_modules()
+        if applies(module.partition(".")[0], module)
+        for node in import_statements(path)
+        for name in imported_names(node)
+        if name.partition(".")[0] in banned
+    ]
+
+
+def text_files(*suffixes: str) -> list[Path]:
+    """The project's own text files: nothing hidden, and nothing that tools and jobs make."""
+    made = {"build", "dist", "artifacts", "spark-warehouse", "metastore_db", "demo-data"}
+    kinds = suffixes or TEXT_SUFFIXES
+    found = []
+    for top in sorted(ROOT.iterdir()):
+        hidden = top.name.startswith(".") and top.name not in (".ci", ".pre-commit-config.yaml")
+        if hidden or top.name in made:
+            continue
+        paths = [top] if top.is_file() else sorted(top.rglob("*"))
+        found += [
+            path
+            for path in paths
+            if path.is_file()
+            and path.suffix in kinds
+            and not {"__pycache__", ".hypothesis"} & set(path.parts)
+            and b"\0" not in path.read_bytes()[:1024]
+        ]
+    return found

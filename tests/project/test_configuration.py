@@ -1,0 +1,64 @@
+"""docs/configuration.md explains what is set in conf/, all of it, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+TEXT = (DOCS / "configuration.md").read_text()
+READERS = ("txnlog", "checkpoint", "spark_source", "spark_sink", "jobs")
+
+
+@pytest.mark.parametrize("file", ["spark-defaults.conf", "log4j2.properties"])
+def test_configuration_page_explains_every_line(file: str) -> None:
+    """A setting nobody can look up is copied to where it does harm, or is never dared to go."""
+    in_file = settings(ROOT / "conf" / file)
+    assert in_file
+    explained = explained_in(f"conf/{file}")
+    assert sorted(explained) == sorted(in_file), "and what is gone from the file goes from the page"
+
+
+def test_configuration_page_sums_up_every_spark_setting() -> None:
+    """The table at the top says what to take over to a cluster: a line it lacks goes along."""
+    table = TEXT[: TEXT.index("\n## ")]
+    missing = [name for name in settings(ROOT / "conf/spark-defaults.conf") if name not in table]
+    assert not missing
+
+
+def test_configuration_page_names_every_environment_variable() -> None:
+    """A variable that only the code knows is found by no operator."""
+    read = re.compile(r"\bTXNLOG_[A-Z_]+\b|environ(?:\.get\(|\[)\"([A-Z_]+)\"")
+    variables = {
+        found[1] or found[0]
+        for folder in READERS
+        for path in (ROOT / folder).rglob("*.py")
+        for found in read.finditer(path.read_text())
+    }
+    assert "TXNLOG_CHECKPOINT_INTERVAL" in variables
+    assert not sorted(name for name in variables if f"`{name}`" not in TEXT)
+
+
+def test_docs_index_links_every_page_and_notebook() -> None:
+    """A page that nothing links to is not read; a link to nowhere is worse."""
+    links = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "README.md").read_text()))
+    assert not [link for link in links if not (DOCS / link).exists()]
+    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    notebooks = {f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert not sorted((pages | notebooks) - links)
+
+
+def settings(file: Path) -> list[str]:
+    """Names on the left of a properties file."""
+    lines = [line for line in file.read_text().splitlines() if line.strip()]
+    return [re.split(r"[\s=]", line)[0] for line in lines if not line.startswith("#")]
+
+
+def explained_in(section: str) -> list[str]:
+    """Names in `code` in a section's third-level headings and in the first column of its table."""
+    (text,) = re.findall(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)
+    places = re.findall(r"^### (`.*`)$|^\| (`[^|]*`) \|", text, re.M)
+    return [name for place in places for name in re.findall(r"`([^`]+)`", "".join(place))]

@@ -1,0 +1,131 @@
+"""The notebooks run from top to bottom, and their two halves are one text.
+
+Each is a pair: the .ipynb that people open, the .py (percent format) that people review. In git
+the .ipynb has no outputs: they differ from run to run. After a change to either half:
+
+    jupytext --sync notebooks/*.ipynb
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+import pytest
+from nbmake.nb_run import NotebookRun
+
+PROJECT = Path(__file__).parents[2]
+FOLDER = PROJECT / "notebooks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+CELL_S_MAX = 1_200
+# Starts Spark four times: minutes.
+LONG = "crash_recovery"
+
+# What the test run, or `make`, has set for its own Spark: a notebook gets by without it.
+OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "SPARK_HOME",
+        "TXNLOG_FAILPOINT", "TXNLOG_FAILPOINT_STATE", "MPLBACKEND")  # fmt: skip
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
+    """The environment of a kernel that is this Python; the folder its notebook may write to.
+
+    Not a kernel named python3 that a user has registered, nor that user's IPython start-up files.
+    """
+    # Spark's sockets lie below it, and their paths hold about 100 bytes.
+    folder = scratch / "notebook"
+    shutil.rmtree(folder, ignore_errors=True)
+    spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    launcher = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": launcher, "display_name": "this", "language": "python"}))
+    for name in OURS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("JUPYTER_PATH", str(folder / "jupyter"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
+    # A JVM that lives for seconds has no use for the optimising compiler.
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+    return folder
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name == LONG else ()) for name in NAMES]
+)
+def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
+    """A notebook that no longer runs is worse than none: users start there."""
+    before = set(FOLDER.iterdir())
+    result = NotebookRun(FOLDER / f"{name}.ipynb", CELL_S_MAX, kernel="python3").execute()
+    assert result.error is None, result.error.trace
+    cells = code_cells(result.nb)
+    assert "assert " in cells[-1].source, "the last cell says whether it went well"
+    drawn = [out for cell in cells for out in cell.outputs if "image/png" in out.get("data", {})]
+    assert bool(drawn) == any("matplotlib" in cell.source for cell in cells)
+    assert list(kernel.glob("txnlog-*")), "the data lies in the temporary folder"
+    assert set(FOLDER.iterdir()) == before, "and nothing beside the notebook"
+
+
+@pytest.mark.parametrize("directory", ["notebooks", "."])
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_first_cell_finds_the_project(name: str, directory: str) -> None:
+    """Jupyter starts a kernel beside the notebook, editors and scripts often at the root."""
+    code = code_cells(nbformat.read(FOLDER / f"{name}.ipynb", 4))[0].source
+    shown = "print(project, os.environ['PYSPARK_PYTHON'])\nos.rmdir(folder)\nimport spark_session"
+    environment = {k: v for k, v in os.environ.items() if k not in OURS} | {"MPLBACKEND": "agg"}
+    run = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{shown}"],
+        cwd=PROJECT / directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.split() == [str(PROJECT), sys.executable], run.stderr
+
+
+def test_notebooks_are_pairs() -> None:
+    """A .py without its .ipynb is never run by these tests, nor opened by anybody."""
+    assert sorted(path.stem for path in FOLDER.glob("*.py")) == NAMES
+    assert len(NAMES) >= 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_halves_say_the_same(name: str) -> None:
+    """Reviewed is the .py, run is the .ipynb: a change to one only is lost or unseen."""
+    notebook = jupytext.read(FOLDER / f"{name}.ipynb")
+    script = jupytext.read(FOLDER / f"{name}.py")
+    assert contents(notebook) == contents(script), "run jupytext --sync notebooks/*.ipynb"
+    for half in (notebook, script):
+        assert half.metadata.jupytext.formats == "ipynb,py:percent"
+        assert half.metadata.kernelspec.name == "python3"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_in_git_has_no_outputs(name: str) -> None:
+    """Outputs hold times, paths and pictures: every run would be a change, and a large one."""
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
+    nbformat.validate(notebook)
+    stripped = "run jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
+    for cell in code_cells(notebook):
+        assert (cell.outputs, cell.execution_count) == ([], None), stripped
+        assert "execution" not in cell.metadata, stripped
+
+
+def contents(notebook: Any) -> list[tuple[str, str]]:
+    """Kind and text of each cell."""
+    return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    """The cells that are run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]

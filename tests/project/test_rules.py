@@ -1,0 +1,105 @@
+"""The table of docs/rules.md: every rule of the protocol, and the tests that show it.
+
+A rule without a test is a promise nobody checks; a table that nobody checks is soon wrong.
+`python tests/project/test_rules.py` writes the last column anew.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+ROOT = TESTS.parent
+PAGE = ROOT / "docs" / "rules.md"
+DECISIONS = ROOT / "ARCHITECTURE.md"
+RULES = range(1, 74)
+# Rules whose subject is not built yet; the issue that builds it takes them out of here.
+TO_COME: frozenset[int] = frozenset()
+
+_ROW = re.compile(r"^\| R(\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
+_CITED = re.compile(r"(?<![\w-])([RD]\d{1,3})(?![\w-])")
+_NAMED = re.compile(r"\bR(\d{1,2})\b(?:-R?(\d{1,2})\b)?")
+
+
+def files_naming_rules() -> dict[int, set[str]]:
+    """Rule -> the test files that name it, as R17 or within R12-R20."""
+    found: dict[int, set[str]] = {rule: set() for rule in RULES}
+    for path in TESTS.rglob("test_*.py"):
+        if path == Path(__file__):
+            continue
+        for first, last in _NAMED.findall(path.read_text()):
+            for rule in range(int(first), int(last or first) + 1):
+                if rule in found:
+                    found[rule].add(path.relative_to(TESTS).as_posix())
+    return found
+
+
+def rows() -> dict[int, tuple[str, list[str]]]:
+    """Rule -> (what it says, files the table names)."""
+    return {
+        int(rule): (text, re.findall(r"`([^`]+)`", files))
+        for rule, text, files in _ROW.findall(PAGE.read_text())
+    }
+
+
+def test_table_names_every_rule_with_a_test_that_names_it() -> None:
+    """A file that was renamed, or a rule whose last test went away, shows here."""
+    named = files_naming_rules()
+    table = rows()
+    assert sorted(table) == list(RULES)
+    wrong = {
+        f"R{rule}": [file for file in files if file not in named[rule]]
+        for rule, (_, files) in table.items()
+        if any(file not in named[rule] for file in files)
+    }
+    assert wrong == {}
+    without = {rule for rule, (_, files) in table.items() if not files}
+    assert without == TO_COME
+
+
+def test_what_is_cited_exists() -> None:
+    """A citation that leads nowhere sends its reader through all documents."""
+    decisions = set(re.findall(r"^\*\*(D\d+)\.", DECISIONS.read_text(), re.MULTILINE))
+    known = decisions | {f"R{rule}" for rule in RULES}
+    wrong = [
+        f"{path.relative_to(ROOT)}: {cited}"
+        for path in cited_in()
+        for cited in _CITED.findall(path.read_text())
+        if cited not in known
+    ]
+    assert wrong == []
+
+
+def test_nothing_else_is_cited_by_number() -> None:
+    """Lists of rules that are gone, and whose numbers mean nothing any more."""
+    loose = re.compile(r"\b(?:design )?rule \d+\b")
+    assert [path for path in cited_in() if loose.search(path.read_text())] == []
+
+
+def cited_in() -> list[Path]:
+    """Files of the project that may cite a rule or a decision."""
+    folders = ("txnlog", "spark_source", "spark_sink", "checkpoint", "tests", "docs")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    found += [DECISIONS, ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    return [path for path in found if path.suffix in (".md", ".py", ".toml")]
+
+
+def write_table() -> None:
+    """Fill in the last column: up to three files each, those nearest to the protocol first."""
+    named = files_naming_rules()
+    order = ("protocol/", "storage/", "coordinator/", "producer/", "consumer/", "model/", "soak/")
+
+    def near(file: str) -> tuple[int, str]:
+        return next((n for n, folder in enumerate(order) if file.startswith(folder)), 9), file
+
+    def row(found: re.Match[str]) -> str:
+        rule = int(found[1])
+        files = ", ".join(f"`{file}`" for file in sorted(named[rule], key=near)[:3])
+        return f"| R{rule} | {found[2]} | {files} |"
+
+    PAGE.write_text(_ROW.sub(row, PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    write_table()

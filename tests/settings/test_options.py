@@ -1,0 +1,313 @@
+"""Options of the Spark source and sink: what is taken, what is refused, what is never shown."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from txnlog.errors import ConfigError
+from txnlog.settings import options as options_module
+from txnlog.settings.docs import with_tables
+from txnlog.settings.options import parse_options, redacted_url, warn_about
+from txnlog.settings.spark_options import ALL, BY_NAME, OPTIONS, READS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+ROOT = {"path": "/data/root"}
+
+
+def test_names_any_case_are_the_same_option() -> None:
+    """Spark hands options over in lower case; users write them as in Kafka's docs."""
+    parsed = parse_options({**ROOT, "STARTINGoffsets": "earliest"}, "readStream")
+    assert parsed.text("startingOffsets") == "earliest"
+    assert parsed.is_set("startingoffsets")
+
+
+def test_defaults_absent_options_have_the_tables_default() -> None:
+    """A default that differs from Kafka's connector would change a job that moves over."""
+    parsed = parse_options(ROOT, "readStream")
+    assert parsed.flag("failOnDataLoss") is True
+    assert parsed.flag("includeHeaders") is False
+    assert parsed.text("isolation.level") == "read_committed"
+    assert parsed.number("maxOffsetsPerTrigger") is None
+    assert not parsed.is_set("failOnDataLoss")
+    assert parse_options(ROOT, "write").number("transaction.timeout.ms") == 60_000
+
+
+@pytest.mark.parametrize("name", ["kafka.isolation.level", "Kafka.Isolation.Level"])
+def test_kafka_prefix_of_an_option_with_a_meaning_is_taken_as_without(name: str) -> None:
+    """A job that set kafka.isolation.level would silently read another isolation level."""
+    parsed = parse_options({**ROOT, name: "read_uncommitted"}, "readStream")
+    assert parsed.text("isolation.level") == "read_uncommitted"
+    assert parsed.ignored == ()
+
+
+def test_kafka_prefix_given_twice_with_different_values_is_refused() -> None:
+    """One of the two would win by the order of a dictionary (R60)."""
+    raw = {**ROOT, "group.id": "a", "kafka.group.id": "b"}
+    with pytest.raises(ConfigError, match=r"group\.id is given twice"):
+        parse_options(raw, "readStream")
+    assert parse_options({**raw, "kafka.group.id": "a"}, "readStream").text("group.id") == "a"
+
+
+def test_broker_options_are_taken_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A job moves over unchanged, but its author learns what has no effect; values stay out."""
+    raw = {
+        **ROOT,
+        "kafka.bootstrap.servers": "broker:9092",
+        "kafka.sasl.jaas.config": "password=hunter2",
+        "kafka.ssl.truststore.location": "/t",
+        "fetchOffset.numRetries": "3",
+        "kafkaConsumer.pollTimeoutMs": "1",
+        "acks": "all",
+        "kafka.transaction.timeout.ms": "1000",
+    }
+    parsed = parse_options(raw, "readStream")
+    assert len(parsed.ignored) == 7
+    options_module._warned.clear()
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        warn_about(parsed, {})
+        warn_about(parsed, {})
+    assert len(caplog.records) == 1
+    assert "kafka.bootstrap.servers" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+# Of Kafka's client settings, those a job may well have; most of them are in no way ours.
+KAFKA_SETTINGS = """
+bootstrap.servers client.id client.rack connections.max.idle.ms default.api.timeout.ms
+delivery.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.instance.id
+heartbeat.interval.ms linger.ms batch.size buffer.memory max.block.ms max.request.size
+max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms
+request.timeout.ms retries retry.backoff.ms sasl.jaas.config sasl.mechanism security.protocol
+session.timeout.ms ssl.keystore.password ssl.truststore.location acks enable.idempotence
+compression.type partitioner.class transactional.id transaction.timeout.ms check.crcs
+allow.auto.create.topics group.id
+"""
+
+
+@pytest.mark.parametrize("operation", sorted(ALL))
+def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
+    """A job must not fail because a broker setting looks like one of ours."""
+    raw = {f"kafka.{name}": "1" for name in KAFKA_SETTINGS.split()}
+    raw["kafka.compression.type"] = "lz4"
+    parsed = parse_options({**ROOT, **raw}, operation)  # type: ignore[arg-type]
+    assert "kafka.bootstrap.servers" in parsed.ignored
+
+
+@pytest.mark.parametrize("name", ["value.deserializer", "enable.auto.commit", "key.serializer"])
+def test_what_kafkas_connector_refuses_is_refused(name: str) -> None:
+    """Bytes come as they are: a deserializer without effect would change what a job reads (R60)."""
+    with pytest.raises(ConfigError, match=rf"kafka\.{name} is not supported.*Leave the option out"):
+        parse_options({**ROOT, f"kafka.{name}": "x"}, "readStream")
+
+
+def test_group_id_prefix_is_taken_without_effect() -> None:
+    """As in Kafka's connector when group.id is set: no group is made up here."""
+    for operation in READS:
+        parsed = parse_options({**ROOT, "groupIdPrefix": "team"}, operation)  # type: ignore[arg-type]
+        assert parsed.ignored == ("groupIdPrefix",)
+    with pytest.raises(
+        ConfigError, match="groupIdPrefix is for read and readStream, not for write"
+    ):
+        parse_options({**ROOT, "groupIdPrefix": "team"}, "write")
+
+
+@pytest.mark.parametrize(
+    ("value", "delay_ms"),
+    [
+        ("15m", 900_000),
+        ("10s", 10_000),
+        ("1min", 60_000),
+        ("250", 250),
+        ("250ms", 250),
+        ("2h", 7_200_000),
+        ("1d", 86_400_000),
+        ("1500us", 1),
+        (" 3S ", 3_000),
+        ("0", 0),
+    ],
+)
+def test_duration_is_read_as_spark_reads_it(value: str, delay_ms: int) -> None:
+    """10 for 10 s taken as 10 ms would switch minOffsetsPerTrigger off; Spark takes ms, too."""
+    parsed = parse_options({**ROOT, "maxTriggerDelay": value}, "readStream")
+    assert parsed.number("maxTriggerDelay") == delay_ms
+
+
+def test_duration_is_15_minutes_by_default() -> None:
+    """Kafka's default."""
+    assert parse_options(ROOT, "readStream").number("maxTriggerDelay") == 15 * 60_000
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "nearest"),
+    [
+        ("subscibe", "readStream", "subscribe"),
+        ("startingOffset", "read", "startingOffsets"),
+        ("transactionalid", "writeStream", "transactional.id"),
+        ("txnlog.rot", "read", "txnlog.root"),
+        ("kafka.isolation.leve", "readStream", "kafka.isolation.level"),
+        ("kafka.subscribe", "readStream", "subscribe"),
+    ],
+)
+def test_unknown_option_names_the_nearest(name: str, operation: str, nearest: str) -> None:
+    """A misspelt option without effect is worse than an error (R60)."""
+    with pytest.raises(ConfigError, match=f"{name}.*Did you mean {nearest}"):
+        parse_options({**ROOT, name: "hunter2"}, operation)  # type: ignore[arg-type]
+
+
+def test_unknown_option_without_a_near_name_lists_what_there_is() -> None:
+    """The value may be a secret under a wrong name, so it stays out (R60, R67)."""
+    with pytest.raises(ConfigError, match=r"zzz.*subscribe") as caught:
+        parse_options({**ROOT, "zzz": "hunter2"}, "read")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_ending_of_a_stream_is_refused(name: str) -> None:
+    """It would look as if the stream stopped there (R60)."""
+    with pytest.raises(ConfigError, match=f"{name} is for read, not for readStream"):
+        parse_options({**ROOT, name: "1"}, "readStream")
+
+
+def test_option_of_another_operation_is_refused_and_says_whose_it_is() -> None:
+    """A topic option on a read would look like a subscription (R60)."""
+    with pytest.raises(ConfigError, match="topic is for write and writeStream"):
+        parse_options({**ROOT, "topic": "t"}, "read")
+
+
+def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
+    """Spark's Kafka connector warns and goes on; a shared dictionary of options must not fail."""
+    names = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
+    assert parse_options({**ROOT, **dict.fromkeys(names, "5")}, "read").ignored == names
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "many"),
+        ("failOnDataLoss", "maybe"),
+        ("isolation.level", "serializable"),
+        ("group.id", "  "),
+        ("auto.offset.reset", "yesterday"),
+        ("maxTriggerDelay", "soon"),
+        ("maxTriggerDelay", "1.5m"),
+        ("maxTriggerDelay", "-1s"),
+        ("maxTriggerDelay", "5 parsecs"),
+        ("minOffsetsPerTrigger", "0"),
+        ("minPartitions", "-4"),
+        ("minPartitions", "1.5"),
+        ("maxRecordsPerPartition", "0"),
+        ("startingTimestamp", "2024-01-01"),
+        ("startingTimestamp", "-1"),
+        ("subscribePattern", "orders("),
+        ("subscribePattern", ""),
+        ("startingOffsetsByTimestamp", " "),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
+    ],
+)
+def test_malformed_value_names_the_option(name: str, value: str) -> None:
+    """The message must say which of twenty options is wrong (R60)."""
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as caught:
+        parse_options({**ROOT, name: value}, "readStream")
+    assert caught.value.option == name
+
+
+def test_eager_publication_of_a_sink_is_refused() -> None:
+    """Repeated task attempts would be settled, too (R56)."""
+    with pytest.raises(ConfigError, match="transaction.publish=eager is not for the Spark sink"):
+        parse_options({**ROOT, "transaction.publish": "eager"}, "writeStream")
+
+
+def test_root_absent_or_different_or_relative_is_refused() -> None:
+    """Reading one root and writing another, or a folder of the worker's, would look empty (R60)."""
+    with pytest.raises(ConfigError, match="No root"):
+        parse_options({}, "read")
+    with pytest.raises(ConfigError, match="Two roots: path /a and txnlog.root /b"):
+        parse_options({"path": "/a", "txnlog.root": "/b"}, "read")
+    with pytest.raises(ConfigError, match="relative"):
+        parse_options({"path": "data"}, "read")
+    with pytest.raises(ConfigError, match="one root"):
+        parse_options({"paths": '["/a","/b"]'}, "read")
+
+
+def test_root_the_same_written_differently_is_taken() -> None:
+    """file:///a/ and /a are one folder."""
+    assert parse_options({"path": "file:///a/", "txnlog.root": "/a"}, "read").root == "file:///a/"
+    assert parse_options({"txnlog.root": "s3://b/p"}, "read").root == "s3://b/p"
+
+
+def test_storage_settings_are_collected_and_never_shown() -> None:
+    """A key in a repr ends up in a log (R67)."""
+    raw = {
+        "path": "s3://user:hunter2@bucket/x?sig=hunter2",
+        "storage.aws_secret_access_key": "hunter2",
+        "checkpoint.storage.Token": "hunter2",
+    }
+    parsed = parse_options(raw, "writeStream")
+    assert parsed.storage["aws_secret_access_key"] == "hunter2"
+    assert parsed.checkpoint_storage["token"] == "hunter2"
+    assert "hunter2" not in f"{parsed} {parsed!r} {parsed.storage} {parsed.checkpoint_storage!r}"
+    assert "aws_secret_access_key" in repr(parsed.storage)
+    with pytest.raises(ConfigError) as caught:
+        parse_options({**raw, "txnlog.root": "s3://user:hunter2@other/x"}, "writeStream")
+    assert "hunter2" not in str(caught.value)
+    assert redacted_url("s3://u:p@b/k?x=1#y") == "s3://b/k"
+    assert redacted_url("/plain/path?x") == "/plain/path?x"
+
+
+def test_options_pickled_come_back_equal() -> None:
+    """Readers and writers travel to tasks by pickle (D8)."""
+    parsed = parse_options({**ROOT, "storage.k": "v", "subscribe": "a"}, "read")
+    copy = pickle.loads(pickle.dumps(parsed))
+    assert copy == parsed
+    assert "v'" not in repr(copy.storage)
+
+
+def test_worker_over_tcp_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """40 ms a hop, and nobody would ever know why."""
+    parsed = parse_options(ROOT, "read")
+    options_module._warned.clear()
+    with caplog.at_level(logging.WARNING, logger="txnlog"):
+        warn_about(parsed, {})
+        warn_about(parsed, {"PYTHON_UNIX_DOMAIN_ENABLED": "true"})
+        assert not caplog.records
+        warn_about(parsed, {"PYTHON_WORKER_FACTORY_SECRET": "hunter2"})
+        warn_about(parsed, {"PYTHON_WORKER_FACTORY_SECRET": "hunter2"})
+    assert len(caplog.records) == 1
+    assert "spark.python.unix.domain.socket.enabled=true" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_table_rows_are_whole() -> None:
+    """A row for no operation, or a name twice, would never be found."""
+    assert len(BY_NAME) == len(OPTIONS)
+    for option in OPTIONS:
+        taken = option.applies_to | option.ignored_in
+        assert taken
+        assert taken <= ALL
+        assert not option.applies_to & option.ignored_in
+        assert option.doc.endswith(".")
+    assert READS < ALL
+
+
+def test_options_page_is_as_the_table_is() -> None:
+    """Docs that lag behind the code send users into errors."""
+    page = PAGE.read_text()
+    assert page == with_tables(page), "python -m txnlog.settings.docs docs/options.md"
+    missing = [option.name for option in OPTIONS if f"| `{option.name}` |" not in page]
+    assert not missing
+    stale = page.replace("| `subscribe` |", "| `subscrib` |")
+    assert stale != page
+    assert with_tables(stale) == page
+
+
+def test_clients_page_is_as_the_table_of_settings_is() -> None:
+    """The same for producers and consumers."""
+    page = PAGE.with_name("clients.md").read_text()
+    assert page == with_tables(page), "python -m txnlog.settings.docs docs/clients.md"
+    for name in ("linger.ms", "session.timeout.ms"):
+        assert f"| `{name}`" in page
