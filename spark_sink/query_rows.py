@@ -25,7 +25,7 @@ from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.errors import ConcurrentTransactionsError
-from txnlog.process.clock import backoff_ms
+from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.micro_batches import (
     is_of_query,
@@ -34,8 +34,6 @@ from txnlog.protocol.micro_batches import (
     prepare_stop_query,
 )
 from txnlog.protocol.transitions import Done, Transition
-
-ATTEMPTS_MAX = 50
 
 Decide = Callable[[TransactionMetadata | None], Transition | Done]
 

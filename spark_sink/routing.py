@@ -24,10 +24,9 @@ from txnlog.errors import (
 )
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
-from txnlog.settings.topic_configs import is_compacted
+from txnlog.settings.topic_configs import config_value, is_compacted
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
-MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
 # Rows without key and partition go to one partition for so many bytes, then to the next one.
 STICKY_RUN_BYTES = 1 << 20
 
@@ -159,9 +158,7 @@ class Router:
                 Destination(
                     log=log,
                     partitions=log.partitions,
-                    message_bytes_max=int(
-                        log.config.get(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_DEFAULT)
-                    ),
+                    message_bytes_max=int(config_value(log.config, MAX_MESSAGE_BYTES)),
                     needs_key=is_compacted(log.config),
                     first_lane=self._lanes,
                     sticky_seed=self._random.randrange(1 << 30),

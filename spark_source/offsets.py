@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from txnlog.errors import CheckpointError, ConfigError
+from txnlog.protocol.group_metadata import Positions as Positions
 from txnlog.protocol.topics import check_topic_name
-
-Positions = Mapping[str, Mapping[int, int]]
 
 EARLIEST, EARLIEST_OFFSET = "earliest", -2
 LATEST, LATEST_OFFSET = "latest", -1

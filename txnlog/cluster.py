@@ -23,22 +23,20 @@ from txnlog.errors import (
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.settings import arguments
-from txnlog.settings.client_settings import SHARDS_MAX
+from txnlog.settings.names import NUM_PARTITIONS_DEFAULT, SHARDS_DEFAULT, SHARDS_MAX
 from txnlog.settings.options import checked_root
 from txnlog.settings.values import positive_int
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.store.clock_watch import note_clock
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
-from txnlog.storage.tables.cluster_log import SHARDS_DEFAULT, ClusterLog
+from txnlog.storage.tables.cluster_log import ClusterLog
 from txnlog.storage.tables.forced_deletion import delete_unreadable
 from txnlog.storage.tables.topic_log import TopicLog
 
 R = TypeVar("R")
 
 logger = logging.getLogger("txnlog")
-
-NUM_PARTITIONS_DEFAULT = 4
 
 
 class Cluster(Root):

@@ -18,7 +18,7 @@ from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import backoff_ms
+from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.group_changes import (
     is_gone,
     prepare_delete_group,
@@ -29,8 +29,6 @@ from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import Entangled, OffsetsCommit, unstable
 from txnlog.protocol.membership import is_rebalancing
 from txnlog.storage.tables.row_log import RowView
-
-ATTEMPTS_MAX = 50
 
 
 def list_groups(

@@ -15,7 +15,7 @@ from txnlog.admin.descriptions import (
     ResourceType,
     TopicDescription,
 )
-from txnlog.cluster import NUM_PARTITIONS_DEFAULT, Cluster
+from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import positions_for_times, watermarks
 from txnlog.errors import (
     ConfigError,
@@ -27,6 +27,7 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topic_changes import prepare_delete_records
 from txnlog.protocol.topics import check_topic_name
+from txnlog.settings.names import NUM_PARTITIONS_DEFAULT
 from txnlog.settings.topic_configs import (
     TOPIC_CONFIGS,
     changed,

@@ -23,7 +23,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
 )
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import backoff_ms
+from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.appends import prepare_marker
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.metadata import TransactionMetadata
@@ -33,7 +33,6 @@ from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition
 from txnlog.storage.tables.topic_log import TopicLog
 
-ATTEMPTS_MAX = 50
 TIMESTAMPS_US = 2**62
 """Beyond these a header's times are not known; see decode_stats."""
 

@@ -6,10 +6,9 @@ from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import ConcurrentTransactionsError
+from txnlog.process.clock import ATTEMPTS_MAX
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.transitions import prepare_fence, prepare_time_out
-
-ATTEMPTS_MAX = 50
 
 
 def fence(

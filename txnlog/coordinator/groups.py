@@ -8,7 +8,7 @@ from txnlog.coordinator.fencing import fence as fence_producer
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
-from txnlog.process.clock import backoff_ms
+from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.groups import (
     Entangled,
     Group,
@@ -26,8 +26,6 @@ from txnlog.protocol.groups import (
 )
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
-
-ATTEMPTS_MAX = 50
 
 
 class GroupCoordinator:

@@ -14,6 +14,7 @@ from txnlog.errors import (
     DuplicateTransactionError,
     InvalidTxnStateError,
 )
+from txnlog.process.clock import ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
 from txnlog.protocol.app_transactions import is_written, known_version, transactional_id_of
 from txnlog.protocol.metadata import (
@@ -25,8 +26,6 @@ from txnlog.protocol.metadata import (
 )
 from txnlog.protocol.transitions import Done, Transition, prepare_one_off_commit
 from txnlog.storage.delta.readings import Reading
-
-ATTEMPTS_MAX = 50
 
 
 def commit_one_off(

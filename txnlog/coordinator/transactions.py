@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from txnlog.coordinator.appending import append_idempotent, append_in_transaction
-from txnlog.coordinator.fencing import ATTEMPTS_MAX, fence, time_out
+from txnlog.coordinator.fencing import fence, time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
@@ -29,7 +29,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     TxnLogError,
 )
-from txnlog.process.clock import backoff_ms
+from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.process.failpoint import reach
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
@@ -42,6 +42,7 @@ from txnlog.protocol.metadata import (
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.transitions import (
+    TIMEOUT_MS_DEFAULT,
     Done,
     Transition,
     prepare_add_partitions,
@@ -50,8 +51,6 @@ from txnlog.protocol.transitions import (
 )
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import TransactionLog
-
-TRANSACTION_TIMEOUT_MS_DEFAULT = 60_000
 
 
 class TransactionCoordinator:
@@ -73,7 +72,7 @@ class TransactionCoordinator:
         transactional_id: str,
         owner: Owner,
         *,
-        timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT,
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
         keep_prepared: bool = False,
         take_over: bool = True,
     ) -> TransactionMetadata:

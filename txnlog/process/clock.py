@@ -82,6 +82,10 @@ class VirtualClock:
         self._now_ms += delta_ms
 
 
+ATTEMPTS_MAX = 50
+"""Tries of a decision that other processes keep overtaking, with `backoff_ms` between them."""
+
+
 def backoff_ms(attempt: int) -> float:
     """Wait before retry number `attempt` (0, 1, ...): exponential with jitter, 200 ms at most."""
     if attempt < 3:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from txnlog.storage.batches.record_lists import Headers
+from txnlog.messages import Headers
 
 OnDelivery = Callable[[Any, Any], None]
 

@@ -10,10 +10,10 @@ from threading import Condition
 import pyarrow as pa
 
 from txnlog.errors import TxnLogError
-from txnlog.messages import Message
+from txnlog.messages import Headers, Message
 from txnlog.producing.accumulator import OnDelivery
 from txnlog.producing.batching import Batch
-from txnlog.storage.batches.record_lists import Headers, RecordLists, from_arrow
+from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 
 
 @dataclass(frozen=True, slots=True)

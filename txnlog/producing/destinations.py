@@ -16,11 +16,10 @@ from txnlog.errors import (
 from txnlog.producing.accumulator import Destination
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.config import Config
-from txnlog.settings.topic_configs import is_compacted
+from txnlog.settings.topic_configs import config_value, is_compacted
 from txnlog.storage.tables.topic_log import TopicLog
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
-MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
 CHUNK_BYTES = 1 << 20
 """Records of a deferred transaction that gather before they become Arrow columns."""
 
@@ -66,7 +65,7 @@ class Destinations:
             # No record was taken, and other topics can be written.
             raise error.replace(fatal=False) from error
         batches = CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions
-        message_bytes_max = int(log.config.get(MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES_DEFAULT))
+        message_bytes_max = int(config_value(log.config, MAX_MESSAGE_BYTES))
         before = self._found.get(topic)
         found = Destination(
             topic=topic,

@@ -37,6 +37,7 @@ from txnlog.protocol.metadata import (
 from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
 
+TIMEOUT_MS_DEFAULT = 60_000
 TIMEOUT_MS_MAX = 900_000
 
 

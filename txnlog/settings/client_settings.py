@@ -12,7 +12,9 @@ from typing import Any, Final, Literal
 from txnlog.errors import ConfigError
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.expiry import DELIVERY_TIMEOUT_MS_DEFAULT
+from txnlog.protocol.transitions import TIMEOUT_MS_DEFAULT
 from txnlog.settings.arguments import shown
+from txnlog.settings.names import NUM_PARTITIONS_DEFAULT, SHARDS_DEFAULT, SHARDS_MAX
 from txnlog.settings.options import (
     warn_once,
 )
@@ -28,9 +30,6 @@ from txnlog.settings.values import (
     positive_int,
     whole,
 )
-
-SHARDS_MAX = 1_000
-"""Shards of the transaction log: each is a table, made with the cluster. Kafka's default is 50."""
 
 Client = Literal["consumer", "producer", "admin"]
 Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | None
@@ -232,7 +231,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         name="transaction.timeout.ms",
         parse=positive_int,
-        default=60_000,
+        default=TIMEOUT_MS_DEFAULT,
         clients=PRODUCER,
         doc="An eager transaction that is open for longer is aborted by whoever sees it; "
         "at most 15 min. A deferred or a prepared one never times out.",
@@ -328,14 +327,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(
         name="num.partitions",
         parse=whole(1, PARTITIONS_MAX),
-        default=4,
+        default=NUM_PARTITIONS_DEFAULT,
         clients=PRODUCER,
         doc="Partitions of a topic that is created so.",
     ),
     Setting(
         name="transaction.state.log.num.partitions",
         parse=whole(1, SHARDS_MAX),
-        default=8,
+        default=SHARDS_DEFAULT,
         clients=PRODUCER | frozenset({"admin"}),
         doc="Shards of the transaction log of a cluster that this client creates; it never "
         "changes afterwards.",

@@ -7,7 +7,6 @@ warning; an unknown name is an error that names the nearest one.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,6 +22,7 @@ from txnlog.settings.client_settings import (
     Value,
     callback,
 )
+from txnlog.settings.names import nearest
 from txnlog.settings.options import (
     ROOT_NAMES,
     STORAGE_PREFIX,
@@ -109,8 +109,8 @@ def _find(name: str, client: Client) -> Setting | None:
         warn_once(f"Setting {name} has no effect here: {why}.")
         return None
     known = [s.name for s in SETTINGS if client in s.clients]
-    near = difflib.get_close_matches(lowered, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(sorted(known))}."
+    near = nearest(lowered, known)
+    hint = f" Did you mean {near}?" if near else f" There are: {', '.join(sorted(known))}."
     raise ConfigError(f"There is no {client} setting {shown(name)}.{hint}", option=name)
 
 

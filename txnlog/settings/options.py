@@ -8,7 +8,6 @@ unknown options never appear in a message or a repr (R67).
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Final
 
 from txnlog.errors import ConfigError
 from txnlog.settings.arguments import shown
+from txnlog.settings.names import nearest
 from txnlog.settings.spark_options import (
     BY_NAME,
     NOT_SUPPORTED,
@@ -239,9 +239,10 @@ def _find_kafka(key: str, name: str, operation: Operation) -> Option | None:
             option=key,
         )
     ours = {row.name for row in OPTIONS if row.kafka}
-    near = difflib.get_close_matches(name, ours, n=1, cutoff=0.85)
+    # Another name after the prefix is taken: it may be a setting of Kafka's that has no effect.
+    near = nearest(name, ours, likeness=0.85)
     if option is not None or near:
-        meant = option.name if option is not None else f"{KAFKA_PREFIX}{near[0]}"
+        meant = option.name if option is not None else f"{KAFKA_PREFIX}{near}"
         raise ConfigError(f"Unknown option {key}. Did you mean {meant}?", option=key)
     return None
 
@@ -253,9 +254,9 @@ def _unknown(key: str, operation: Operation) -> ConfigError:
         if operation in row.applies_to | row.ignored_in
     }
     here.update({name: name for name in ROOT_NAMES})
-    near = difflib.get_close_matches(key.lower(), here, n=1, cutoff=0.6)
+    near = nearest(key.lower(), here)
     advice = (
-        f"Did you mean {here[near[0]]}?"
+        f"Did you mean {here[near]}?"
         if near
         else f"{operation} takes {', '.join(sorted(here.values()))}, and {STORAGE_PREFIX}<key>."
     )

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from txnlog.protocol.transitions import TIMEOUT_MS_DEFAULT
+from txnlog.settings.names import NUM_PARTITIONS_DEFAULT
 from txnlog.settings.values import (
     CODECS,
     COMPRESSION_DOC,
@@ -243,7 +245,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="transaction.timeout.ms",
         parse=positive_int,
         applies_to=WRITES,
-        default=60_000,
+        default=TIMEOUT_MS_DEFAULT,
         kafka=True,
         doc="Time-out of an open transaction.",
     ),
@@ -265,7 +267,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="num.partitions",
         parse=positive,
         applies_to=WRITES,
-        default=4,
+        default=NUM_PARTITIONS_DEFAULT,
         doc="Partitions of a topic the sink creates.",
     ),
     Option(

@@ -5,13 +5,13 @@ A topic's own values are table properties `txnlog.<name>`; what is not set has t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from txnlog.errors import ConfigError, InvalidPartitionsError
 from txnlog.settings.arguments import shown
+from txnlog.settings.names import nearest
 from txnlog.settings.options import warn_once
 from txnlog.settings.values import not_negative, positive, positive_int, setting_text
 
@@ -165,8 +165,8 @@ def find_config(name: str) -> TopicConfig | None:
             "create_partitions (`txnlog topics alter --partitions`).",
             option=name,
         )
-    near = difflib.get_close_matches(lowered, TOPIC_CONFIGS, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(TOPIC_CONFIGS)}."
+    near = nearest(lowered, TOPIC_CONFIGS)
+    hint = f"Did you mean {near}?" if near else f"There are: {', '.join(TOPIC_CONFIGS)}."
     raise ConfigError(f"There is no topic configuration {shown(name)}. {hint}", option=name)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnlog.messages import Headers
 from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA
 
-Headers = Sequence[tuple[str, bytes | None]]
 Offsets = npt.NDArray[np.int64]
 
 

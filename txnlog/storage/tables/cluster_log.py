@@ -14,6 +14,7 @@ from txnlog.errors import (
     UnsupportedProtocolError,
 )
 from txnlog.protocol.leases import Lease, decode_lease, encode_lease
+from txnlog.settings.names import SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.delta.transact import transact
@@ -24,7 +25,6 @@ R = TypeVar("R")
 
 PATH = "__cluster"
 FORMAT = 1
-SHARDS_DEFAULT = 8
 PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS = "txnlog/producer-ids"
 

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import ForeignTableError, StorageError, TxnLogError
+from txnlog.process.clock import ATTEMPTS_MAX
 from txnlog.protocol.batches import HEADER_COLUMNS
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import END_PREFIX, end_app_id
@@ -57,7 +58,6 @@ UNKNOWN_RECORDS = 10**12
 
 _END_MAX = 1 << 62
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError)
-_ATTEMPTS_MAX = 50
 _OPERATION = "DELETE TOPIC"
 _DATA_FILE = re.compile(r"part-(\d{1,6})-[0-9a-f-]{32,36}\.parquet\Z")
 
@@ -111,7 +111,7 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     cannot. Raises ForeignTableError when what can be read is another tool's, StorageError (call it
     again).
     """
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         files = list_whole_log(store, topic)
         actions = _actions(store, topic, _salvage(store, topic, files))
         version = max([*files.commits, *files.checkpoints], default=-1) + 1
