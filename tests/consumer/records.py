@@ -14,7 +14,8 @@ from txnlog.messages import Message, TopicPartition
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.batches.reader import RECORD_SCHEMA, write_batch_file
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
 

@@ -31,7 +31,8 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.batches.reader import RECORD_SCHEMA, write_batch_file
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.readings import Reading
 
 GROUP = "readers"

@@ -26,8 +26,8 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.topics import TopicCommit, marker_app_id
-from txnlog.storage.batches.reader import write_batch_file
 from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.store.objects import ObjectStore

@@ -13,7 +13,8 @@ import pytest
 from txnlog.cluster import Cluster
 from txnlog.protocol.batches import NONE, BatchHeader, encode_stats
 from txnlog.protocol.topics import START_PREFIX, TopicCommit, TopicState, end_app_id
-from txnlog.storage.batches.reader import RECORD_SCHEMA, write_batch_file
+from txnlog.storage.batches.records import RECORD_SCHEMA
+from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.tables.topic_log import TopicLog
 
 START_US = 1_700_000_000_000_000

@@ -19,7 +19,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from txnlog.storage.batches.reader import BatchFileWriter, read_batch_file, write_batch_file
+from txnlog.storage.batches.reader import read_batch_file
 from txnlog.storage.batches.records import (
     DATA_SCHEMA,
     HEADER_OVERHEAD_BYTES,
@@ -28,6 +28,7 @@ from txnlog.storage.batches.records import (
     RECORD_SCHEMA,
     record_sizes,
 )
+from txnlog.storage.batches.writer import BatchFileWriter, write_batch_file
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.store.seals import TAIL_BYTES
 

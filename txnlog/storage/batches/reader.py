@@ -19,27 +19,12 @@ import pyarrow.parquet as pq
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
 from txnlog.storage.batches import small_batch_reader
 from txnlog.storage.batches.record_lists import RecordLists
-from txnlog.storage.batches.records import DATA_SCHEMA, RECORD_SCHEMA, to_headers
+from txnlog.storage.batches.records import DATA_SCHEMA, to_headers
 from txnlog.storage.batches.remote_file import RemoteFile
-from txnlog.storage.batches.writer import (
-    BatchFile,
-    BatchFileWriter,
-    write_batch_file,
-)
 from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 from txnlog.storage.store.seals import Seal, SealBrokenError, check_span, read_seal, split_footer
-
-__all__ = [
-    "DATA_SCHEMA",
-    "RECORD_SCHEMA",
-    "BatchFile",
-    "BatchFileWriter",
-    "read_batch_file",
-    "read_records",
-    "write_batch_file",
-]
 
 READ_WHOLE_BELOW_BYTES = 4 << 20
 SMALL_BYTES_MAX = 256 << 10

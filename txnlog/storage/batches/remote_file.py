@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import BinaryIO
 
-from txnlog.storage.batches.writer import store_errors
+from txnlog.storage.store.errors import store_errors
 
 
 class RemoteFile(io.RawIOBase):

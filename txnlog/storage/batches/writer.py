@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 from zlib import crc32
@@ -28,12 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from txnlog.errors import InvalidRecordError, StorageError, TxnLogError
+from txnlog.errors import InvalidRecordError, StorageError
 from txnlog.storage.batches import small_batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.batches.small_batch import EncodedBatch
-from txnlog.storage.store.errors import failed, is_out_of_memory, out_of_memory
+from txnlog.storage.store.errors import store_errors
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.store.seals import Span, make_seal, split_footer
 
@@ -338,19 +337,6 @@ class _Sink(io.RawIOBase):
             with store_errors(self._path, "upload"):
                 self.target.write(data)
         self.position += len(data)
-
-
-@contextmanager
-def store_errors(path: str, verb: str) -> Iterator[None]:
-    """The store's streams raise errors of their own making; callers know ours only."""
-    try:
-        yield
-    except TxnLogError:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise out_of_memory(path, path) from error
-        raise failed(path, verb, error, path=path) from error
 
 
 def _codec_for(records: pa.Table | pa.RecordBatch) -> str:

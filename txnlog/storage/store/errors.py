@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from obstore import exceptions as obstore_exceptions
@@ -164,3 +166,16 @@ def _unlike_ours(error: Exception, where: str, path: str) -> CorruptLogError:
         "the file from a backup if there was one.",
         file=path,
     )
+
+
+@contextmanager
+def store_errors(path: str, verb: str) -> Iterator[None]:
+    """The store's streams raise errors of their own making; callers know ours only."""
+    try:
+        yield
+    except TxnLogError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(path, path) from error
+        raise failed(path, verb, error, path=path) from error
