@@ -1,4 +1,4 @@
-"""What a consumer has at present, and what it does about it between two polls.
+"""A consumer's assignment, positions and per-poll duties.
 
 Per poll: callbacks of finished commits, the group's wishes, positions of new partitions, the
 automatic commit, sweeping. What is handed out in between comes from `stream`.

@@ -132,7 +132,7 @@ class Membership:
             leave(self._cluster, self.settings.group_id, member_id)
 
     def standing(self, seen: Group | None) -> Standing:
-        """How things are by a row that the heart has seen. Raises FencedInstanceIdError."""
+        """Membership status from the heartbeat thread's last row. Raises FencedInstanceIdError."""
         self._check_instance(seen)
         return standing(seen, member_id=self.member_id, generation=self.generation)
 

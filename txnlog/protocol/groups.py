@@ -78,7 +78,7 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Entangled:
-    """Entries of other transactions stand on the partitions and must be settled first."""
+    """Other transactions have pending offsets on these partitions."""
 
     entries: tuple[PendingOffsets, ...]
 

@@ -14,7 +14,7 @@ EXPIRING_TRANSACTIONS = "txnlog/expiring/transactions"
 VACUUM_AGE = "txnlog/vacuum/age"
 
 VACUUM_AGE_MS_DEFAULT = 7 * 86_400_000
-"""Files that nobody names go after so long; one that waited for half of it is not committed."""
+"""Unreferenced files older than this are deleted; staged ones older than half are rejected."""
 
 NEVER_EXPIRES_MS = 2**63 - 1
 """Time of an action without one: it was not written by us, and stays."""

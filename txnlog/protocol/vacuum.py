@@ -1,4 +1,4 @@
-"""Which files of a table nobody can want any more (D11).
+"""Which files of a table are unreferenced and old enough to delete (D11).
 
 The order of the looks is what makes it safe: list the files; commit to the table, and to every
 shard where its files stand in manifests, so that commits under way conflict and look at the age of

@@ -144,7 +144,7 @@ def warn_once(message: str) -> None:
 
 
 def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> None:
-    """Say once what the options and the way Spark started this worker leave to wish."""
+    """Warn once about ignored options, and about Spark running without Unix domain sockets."""
     if options.ignored:
         warn_once(
             f"Options without effect in {options.operation} of format txnlog, which has no "

@@ -133,7 +133,7 @@ def _schema_of(columns: frozenset[str]) -> pa.Schema:
 
 
 class _DamageError(ValueError):
-    """What is wrong with a file, without its name."""
+    """A damaged file; `_damage_named` adds the path."""
 
 
 _KNOWN_DAMAGE = (_DamageError, SealBrokenError, ClaimError)

@@ -31,7 +31,7 @@ _ACTIONS_PER_COMMIT_OF_INTERVAL = 25
 _BYTES_PER_ACTION = 80
 _BYTES_WITHOUT_ACTIONS = 20_000
 _INTERVAL_MAX = 4_000
-"""Whoever opens a log reads as many commits: seconds, in an object store."""
+"""Upper bound of commits to replay when opening a log: seconds, in an object store."""
 
 
 class Covered(NamedTuple):

@@ -232,7 +232,7 @@ class ObjectStore:
         return True
 
     def sync(self, path: str) -> None:
-        """Before an object that another put may be writing just now is believed to stay."""
+        """fsync an object that another process may have written, before relying on it."""
         disk = self._disk
         if disk is not None and disk.fsync:
             self._call("sync", path, lambda: disk.sync(path))
