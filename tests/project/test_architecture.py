@@ -18,6 +18,17 @@ FILE_LINES_MAX = 460
 LONG_FILES = {
     "txnlog/storage/delta/delta_log.py": "one state machine: where a log is, and each move of it",
 }
+FUNCTION_LINES_MAX = 60
+# Longer functions, each with the reason.
+LONG_FUNCTIONS = {
+    "txnlog/cli/consume.py:consume": "its options, with their help",
+    "txnlog/cli/housekeeping.py:housekeeping": "its options, with their help",
+    "txnlog/producing/record_producer.py:__init__": "each setting goes to the part that it is for",
+    "txnlog/producing/record_producer.py:produce": "what confluent-kafka's arguments mean",
+    "txnlog/protocol/groups.py:prepare_pending": "one decision: all that can refuse an offset",
+    "txnlog/protocol/transitions.py:prepare_end": "one decision: each state a commit can meet",
+    "txnlog/protocol/transitions.py:prepare_init": "one decision: each state an init can meet",
+}
 FACADE_LINES_MAX = 60
 TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
@@ -129,6 +140,18 @@ def test_files_fit_in_a_head() -> None:
         if len(path.read_text().splitlines()) > FILE_LINES_MAX
     }
     assert long == set(LONG_FILES)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """Those that do not are named above, and may become shorter."""
+    long = {
+        f"{path.relative_to(ROOT)}:{node.name}"
+        for _, path in python_modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno >= FUNCTION_LINES_MAX
+    }
+    assert long == set(LONG_FUNCTIONS)
 
 
 def test_no_module_is_a_drawer() -> None:
