@@ -43,7 +43,7 @@ bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka
 	@$(PY) -m benchmarks.peers $(ARGS)
 
-soak: soak-spark soak-histories ## the long proofs, an hour: both of the next two
+soak: soak-spark soak-histories ## the long proofs, an hour or two: both of the next
 
 soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks

@@ -92,7 +92,7 @@ def _rows(cluster: Cluster, query_id: str) -> list[TransactionMetadata]:
 def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
     """Persist a decision on the newest row, having finished what is decided there."""
     coordinator = cluster.coordinator
-    shard = cluster.shard(cluster.shard_of(transactional_id))
+    shard = cluster.shard_for(transactional_id)
     for attempt in range(ATTEMPTS_MAX):
         row = coordinator.describe(transactional_id)
         if row is not None and row.state.is_prepared:

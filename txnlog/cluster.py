@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
@@ -33,8 +32,6 @@ from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import ClusterLog
 from txnlog.storage.tables.forced_deletion import delete_unreadable
 from txnlog.storage.tables.topic_log import TopicLog
-
-R = TypeVar("R")
 
 logger = logging.getLogger("txnlog")
 

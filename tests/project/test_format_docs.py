@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from txnlog.protocol.batches import HEADER_COLUMNS, STATUSES
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.group_metadata import GROUP_COLUMNS, Member, PendingOffsets
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.metadata import (
@@ -103,6 +104,10 @@ def test_fields_of_commit_info_are_there() -> None:
 )
 def test_name_on_disk_is_there(name: str) -> None:
     assert f"`{name}`" in PAGE
+
+
+def test_range_of_partitions_is_that_of_the_code() -> None:
+    assert f"| `partition` | integer | 0 to {PARTITIONS_MAX - 1} |" in PAGE
 
 
 def test_version_and_producer_ids_are_there() -> None:

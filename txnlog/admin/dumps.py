@@ -88,7 +88,7 @@ def _txn_entry(action: Txn) -> Entry | None:
 
 def dump_transaction(cluster: Cluster, transactional_id: str) -> Iterator[Entry]:
     """Every state of a transactional.id, as it was written. Raises CorruptLogError."""
-    table = cluster.shard(cluster.shard_of(transactional_id)).path
+    table = cluster.shard_for(transactional_id).path
     path = ""
     for commit in commits(cluster, table, 0):
         for action in commit.actions:

@@ -285,7 +285,7 @@ def _carry_out(
 ) -> TransactionMetadata:
     """Write the decision, finish what it decides, and free the groups it held."""
     coordinator = cluster.coordinator
-    shard = cluster.shard(cluster.shard_of(row.transactional_id))
+    shard = cluster.shard_for(row.transactional_id)
     for attempt in range(ATTEMPTS_MAX):
         try:
             moved = shard.transition(row.transactional_id, decide)

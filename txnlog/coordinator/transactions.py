@@ -50,7 +50,6 @@ from txnlog.protocol.transitions import (
     prepare_init,
 )
 from txnlog.storage.delta.readings import Reading
-from txnlog.storage.tables.row_log import TransactionLog
 
 
 class TransactionCoordinator:
@@ -104,7 +103,7 @@ class TransactionCoordinator:
             if row is None and not new_producer_id:
                 new_producer_id.append(self._root.next_producer_id())
             try:
-                row = self._log(transactional_id).transition(transactional_id, decide)
+                row = self._root.shard_for(transactional_id).transition(transactional_id, decide)
             except ConcurrentTransactionsError:
                 self._store.clock.sleep_ms(backoff_ms(attempt))
                 continue
@@ -325,16 +324,13 @@ class TransactionCoordinator:
         row: TransactionMetadata,
         decide: Callable[[TransactionMetadata | None], Transition | Done],
     ) -> TransactionMetadata:
-        moved = self._log(row.transactional_id).transition(row.transactional_id, decide)
+        moved = self._root.shard_for(row.transactional_id).transition(row.transactional_id, decide)
         if moved is None:
             raise InvalidTxnStateError(
                 f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",
                 transactional_id=row.transactional_id,
             )
         return moved
-
-    def _log(self, transactional_id: str) -> TransactionLog:
-        return self._root.shard_for(transactional_id)
 
     def _now_ms(self) -> int:
         return self._store.clock.now_ms()

@@ -296,7 +296,7 @@ class Housekeeper:
         return expired
 
     def _expire_row(self, row: TransactionMetadata) -> bool:
-        shard = self._cluster.shard(self._cluster.shard_of(row.transactional_id))
+        shard = self._cluster.shard_for(row.transactional_id)
         left = shard.transition(
             row.transactional_id,
             lambda now: prepare_expire_unchanged(now, row, now_ms=self._clock.now_ms()),
