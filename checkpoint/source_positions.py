@@ -22,26 +22,26 @@ __all__ = ["group_positions", "groups_of", "source_positions"]
 
 MARK = "@"
 
-Positions = dict[str, dict[PartitionNumber, Natural]]
+LoggedPositions = dict[str, dict[PartitionNumber, Natural]]
 
 
 class _Mark(msgspec.Struct, frozen=True):
     topics: dict[str, str]
     group: str
     generation: Int64
-    start: Positions = {}
+    start: LoggedPositions = {}
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _MARK = msgspec.json.Decoder(_Mark)
-_POSITIONS = msgspec.json.Decoder(Positions)
+_POSITIONS = msgspec.json.Decoder(LoggedPositions)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
     mark: _Mark
-    positions: Positions
+    positions: LoggedPositions
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ class _Merged:
     """All lines of one group in one file."""
 
     generation: int
-    positions: Positions = field(default_factory=dict)
-    start: Positions = field(default_factory=dict)
+    positions: LoggedPositions = field(default_factory=dict)
+    start: LoggedPositions = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=dict)
 
 
@@ -193,7 +193,9 @@ def _merge(lines: Iterable[_Line], file: str) -> dict[str, _Merged]:
     return groups
 
 
-def _add(into: Positions, positions: Positions, group: str, noun: str, file: str) -> None:
+def _add(
+    into: LoggedPositions, positions: LoggedPositions, group: str, noun: str, file: str
+) -> None:
     for topic, partitions in positions.items():
         known = into.setdefault(topic, {})
         for partition, offset in partitions.items():
@@ -212,7 +214,7 @@ def _disagreement(file: str, group: str, place: str, one: object, other: object)
     )
 
 
-def _start(group: str, merged: _Merged, before: _Merged | None, file: str) -> Positions:
+def _start(group: str, merged: _Merged, before: _Merged | None, file: str) -> LoggedPositions:
     """Say where the batch's input began, for the partitions in its end."""
     if before is None and not merged.start:
         raise CheckpointError(
@@ -223,7 +225,7 @@ def _start(group: str, merged: _Merged, before: _Merged | None, file: str) -> Po
             group_id=group,
         )
     known = before.positions if before is not None else {}
-    start: Positions = {}
+    start: LoggedPositions = {}
     for topic, partitions in merged.positions.items():
         candidates = merged.start.get(topic, {}) | known.get(topic, {})
         found = {p: candidates[p] for p in partitions if p in candidates}

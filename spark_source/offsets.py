@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from txnlog.errors import CheckpointError, ConfigError
-from txnlog.protocol.group_metadata import Positions as Positions
+from txnlog.protocol.group_metadata import Positions
 from txnlog.protocol.topics import check_topic_name
 
 EARLIEST, EARLIEST_OFFSET = "earliest", -2

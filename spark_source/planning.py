@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
-from spark_source.offsets import Positions
 from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.group_metadata import Positions
 
 # Read and handed to the JVM by one core, 2 MiB of files or 50,000 records take about 30 ms.
 # Starting a task takes 5 ms with unix domain sockets, 50 ms without. 64 small files take 6 ms on a

@@ -11,7 +11,6 @@ from spark_source.offsets import (
     EARLIEST_OFFSET,
     LATEST,
     LATEST_OFFSET,
-    Positions,
     SourceOffset,
 )
 from spark_source.settings import COMMITTED, Subscription
@@ -21,6 +20,7 @@ from txnlog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.protocol.group_metadata import Positions
 
 Wanted = Mapping[str, Sequence[int]]
 MutablePositions = dict[str, dict[int, int]]

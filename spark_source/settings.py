@@ -11,13 +11,13 @@ from spark_source.offsets import (
     EARLIEST_OFFSET,
     LATEST,
     LATEST_OFFSET,
-    Positions,
     parse_assign,
     parse_positions,
     parse_subscribe,
     parse_timestamps,
 )
 from txnlog.errors import ConfigError
+from txnlog.protocol.group_metadata import Positions
 from txnlog.settings.options import Options, parse_options
 from txnlog.settings.spark_options import Operation
 

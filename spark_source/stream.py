@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_source.offsets import Positions, SourceOffset, positions_json
+from spark_source.offsets import SourceOffset, positions_json
 from spark_source.positions import (
     MutablePositions,
     Snapshots,
@@ -34,6 +34,7 @@ from spark_source.topics import SourceTopics
 from txnlog.connector.causes import items_telling_causes, tells_causes
 from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import CheckpointError, TxnLogError
+from txnlog.protocol.group_metadata import Positions
 from txnlog.settings.options import warn_about
 from txnlog.storage.tables.topic_log import TopicLog
 

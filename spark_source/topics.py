@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from spark_source.offsets import LATEST_OFFSET, Positions
+from spark_source.offsets import LATEST_OFFSET
 from spark_source.planning import SourcePartition, plan_ranges, plan_tasks
 from spark_source.positions import (
     MutablePositions,
@@ -18,6 +18,7 @@ from spark_source.positions import (
 from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
+from txnlog.protocol.group_metadata import Positions
 from txnlog.settings.options import redacted_url, warn_once
 from txnlog.storage.tables.offset_lookup import offsets_for_times
 from txnlog.storage.tables.topic_log import TopicLog
