@@ -1,7 +1,7 @@
-"""Which topic and partition each row of a task goes to, and whether its topic takes it.
+"""Which topic and partition each row of a task goes to, and whether the topic accepts it.
 
-A lane is one topic-partition of the task, known by a small integer, so that rows are routed and
-sorted as integers.
+A lane is the small integer that stands for one topic-partition within a task, so that rows are
+routed and sorted by integers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from txnlog.errors import (
 )
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
-from txnlog.settings.topic_configs import config_value, is_compacted
+from txnlog.settings.topic_configs import is_compacted, message_bytes_max
 
-MAX_MESSAGE_BYTES = "max.message.bytes"
-# Rows without key and partition go to one partition for so many bytes, then to the next one.
+# Rows without key and partition go to one partition for this many bytes, then to the next one.
 STICKY_RUN_BYTES = 1 << 20
 
 Int32s = npt.NDArray[np.int32]
@@ -35,7 +34,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Topic(Protocol):
-    """What the sink asks of a txnlog.storage.tables.topic_log.TopicLog."""
+    """The part of txnlog.storage.tables.topic_log.TopicLog that the sink uses."""
 
     @property
     def name(self) -> str: ...
@@ -50,17 +49,16 @@ class Topic(Protocol):
 
 
 class Topics(Protocol):
-    """What the sink asks of a txnlog.cluster.Cluster to find topics."""
+    """The part of txnlog.cluster.Cluster that finds topics."""
 
-    def topic(self, name: str) -> Topic: ...
-    def create_topic(
-        self, name: str, *, partitions: int | None = None, exist_ok: bool = False
+    def find_or_create_topic(
+        self, name: str, *, auto_create: bool, partitions: int | None = None
     ) -> Topic: ...
 
 
 @dataclass(slots=True)
-class Destination:
-    """One topic this task writes to; `sticky_bytes` counts what went there without a key."""
+class RoutedTopic:
+    """A topic this task writes to; `sticky_bytes` counts the bytes of its rows without a key."""
 
     log: Topic
     partitions: int
@@ -72,10 +70,11 @@ class Destination:
 
 
 class Router:
-    """Gives every row its lane: `destination.first_lane + partition`.
+    """Assigns each row its lane: `topic.first_lane + partition`.
 
-    The topic comes from the option, else the column; the partition from the column, else
-    Kafka's hash of the key, else sticky. Missing topics are created when `auto_create` is on.
+    The topic comes from the option, else the column; the partition from the column, else from
+    Kafka's hash of the key, else from the sticky partitioner. With `auto_create` missing topics
+    are created.
     """
 
     def __init__(
@@ -87,184 +86,181 @@ class Router:
         partitions: int | None = None,
         seed: int | None = None,
     ) -> None:
-        self._topics = topics
+        self._cluster_topics = topics
         self._option = topic
         self._auto_create = auto_create
         self._partitions_of_new = partitions
         self._random = random.Random(seed)
-        self._by_name: dict[str, int] = {}
-        self._destinations: list[Destination] = []
+        self._index_by_name: dict[str, int] = {}
+        self._topics: list[RoutedTopic] = []
         self._lanes = 0
 
     def lanes(self, rows: Rows, sizes: Int64s) -> Int32s:
-        """The lane of each row. `sizes`: bytes of each record, by txnlog.storage.batches.records.
+        """The lane of each row; `sizes` holds the bytes of each record.
 
         Raises RecordTooLargeError, InvalidRecordError naming the row, InvalidTopicError,
         UnknownTopicOrPartitionError.
         """
         count = rows.records.num_rows
-        places = self._places(rows)
-        used = np.unique(places) if isinstance(places, np.ndarray) else np.array([places])
+        indexes = self._topic_indexes(rows)
+        used = np.unique(indexes) if isinstance(indexes, np.ndarray) else np.array([indexes])
         partitions = np.full(count, -1, dtype=np.int32)
         if rows.partitions is not None:
             partitions[:] = rows.partitions
         first_lanes = np.empty(count, dtype=np.int32)
-        for place in used:
-            destination = self._destinations[place]
-            of = slice(None) if len(used) == 1 else np.flatnonzero(places == place)
-            self._check(rows, sizes[of], partitions[of], destination, of)
-            first_lanes[of] = destination.first_lane
+        for index in used:
+            topic = self._topics[index]
+            of = slice(None) if len(used) == 1 else np.flatnonzero(indexes == index)
+            self._check(rows, sizes[of], partitions[of], topic, of)
+            first_lanes[of] = topic.first_lane
         if partitions.size and partitions.min() < 0:
-            self._hash_keys(rows, places, used, partitions)
-            self._stick(sizes, places, used, partitions)
+            self._hash_keys(rows, indexes, used, partitions)
+            self._stick(sizes, indexes, used, partitions)
         first_lanes += partitions
         return first_lanes
 
-    def place(self, lane: int) -> tuple[Topic, int]:
+    def topic_partition(self, lane: int) -> tuple[Topic, int]:
         """The topic and partition of a lane."""
-        for destination in reversed(self._destinations):
-            if lane >= destination.first_lane:
-                return destination.log, lane - destination.first_lane
+        for topic in reversed(self._topics):
+            if lane >= topic.first_lane:
+                return topic.log, lane - topic.first_lane
         raise IndexError(lane)
 
-    def _places(self, rows: Rows) -> npt.NDArray[np.int32] | int:
-        """Index of each row's destination, or the one that all of them share."""
+    def _topic_indexes(self, rows: Rows) -> npt.NDArray[np.int32] | int:
+        """The index of each row's topic in `_topics`, or one index for all rows."""
         if rows.topics is None:
             assert self._option is not None
-            return self._destination(check_topic_name(self._option))
+            return self._index_of(check_topic_name(self._option))
         encoded = pc.dictionary_encode(rows.topics)
         names = encoded.dictionary.to_pylist()
         try:
-            # All names, before a topic is created for one of them.
+            # Check all names before a topic is created for one of them.
             for name in names:
                 check_topic_name(name)
-            known = [self._destination(name) for name in names]
+            index_of_name = [self._index_of(name) for name in names]
         except (InvalidTopicError, UnknownTopicOrPartitionError) as error:
-            place = names.index(error.topic)
-            row = rows.first_row + int(pc.index(encoded.indices, place).as_py())
+            code = names.index(error.topic)
+            row = rows.first_row + int(pc.index(encoded.indices, code).as_py())
             message = f"Row {row} of this task, column topic: {error.message}"
             raise type(error)(message, **error.context, row=row) from error
-        if len(known) == 1:
-            return known[0]
-        places: npt.NDArray[np.int32] = np.array(known, dtype=np.int32)[encoded.indices.to_numpy()]
-        return places
+        if len(index_of_name) == 1:
+            return index_of_name[0]
+        by_code = np.array(index_of_name, dtype=np.int32)
+        indexes: npt.NDArray[np.int32] = by_code[encoded.indices.to_numpy()]
+        return indexes
 
-    def _destination(self, name: str) -> int:
-        found = self._by_name.get(name)
-        if found is None:
-            log = self._find(name)
-            found = self._by_name[name] = len(self._destinations)
-            self._destinations.append(
-                Destination(
+    def _index_of(self, name: str) -> int:
+        index = self._index_by_name.get(name)
+        if index is None:
+            log = self._cluster_topics.find_or_create_topic(
+                name, auto_create=self._auto_create, partitions=self._partitions_of_new
+            )
+            index = self._index_by_name[name] = len(self._topics)
+            self._topics.append(
+                RoutedTopic(
                     log=log,
                     partitions=log.partitions,
-                    message_bytes_max=int(config_value(log.config, MAX_MESSAGE_BYTES)),
+                    message_bytes_max=message_bytes_max(log.config),
                     needs_key=is_compacted(log.config),
                     first_lane=self._lanes,
                     sticky_seed=self._random.randrange(1 << 30),
                 )
             )
             self._lanes += log.partitions
-        return found
-
-    def _find(self, name: str) -> Topic:
-        try:
-            return self._topics.topic(name)
-        except UnknownTopicOrPartitionError:
-            if not self._auto_create:
-                raise
-        return self._topics.create_topic(name, partitions=self._partitions_of_new, exist_ok=True)
+        return index
 
     def _check(
         self,
         rows: Rows,
         sizes: Int64s,
         partitions: Int32s,
-        to: Destination,
+        topic: RoutedTopic,
         of: slice | npt.NDArray[np.int64],
     ) -> None:
-        """Refuse records above max.message.bytes (R65), of no key, of no partition."""
+        """Raise for records above max.message.bytes (R65), without key, of a wrong partition."""
 
         def row_of(bad: npt.NDArray[np.bool_]) -> tuple[int, int]:
             at = int(np.argmax(bad))
             return at, rows.first_row + (at if isinstance(of, slice) else int(of[at]))
 
-        if sizes.size and sizes.max() > to.message_bytes_max:
-            at, row = row_of(sizes > to.message_bytes_max)
+        if sizes.size and sizes.max() > topic.message_bytes_max:
+            at, row = row_of(sizes > topic.message_bytes_max)
             raise RecordTooLargeError(
                 f"Row {row} of this task: a record of {sizes[at]} bytes is larger than "
-                f"{MAX_MESSAGE_BYTES} = {to.message_bytes_max} of topic {to.log.name}. Nothing of "
-                "this batch is published. Split the record, or raise the topic's setting.",
+                f"max.message.bytes = {topic.message_bytes_max} of topic {topic.log.name}. "
+                "Nothing of this batch is published. Split the record, or raise the topic's "
+                "setting.",
                 row=row,
-                topic=to.log.name,
+                topic=topic.log.name,
                 size_bytes=int(sizes[at]),
-                size_bytes_max=to.message_bytes_max,
+                size_bytes_max=topic.message_bytes_max,
             )
         keys = rows.records.column("key")
-        if to.needs_key and keys.null_count:
+        if topic.needs_key and keys.null_count:
             keyless = keys.is_null().to_numpy(zero_copy_only=False)[of]
             if keyless.any():
                 _, row = row_of(keyless)
                 raise InvalidRecordError(
-                    f"Row {row} of this task has no key, and topic {to.log.name} keeps the newest "
-                    "record of each key (cleanup.policy=compact). Nothing of this batch is "
+                    f"Row {row} of this task has no key, and topic {topic.log.name} keeps the "
+                    "newest record of each key (cleanup.policy=compact). Nothing of this batch is "
                     "published. Give the row a key, or leave it out.",
                     row=row,
-                    topic=to.log.name,
+                    topic=topic.log.name,
                 )
-        if partitions.size and partitions.max() >= to.partitions:
-            at, row = row_of(partitions >= to.partitions)
+        if partitions.size and partitions.max() >= topic.partitions:
+            at, row = row_of(partitions >= topic.partitions)
             raise InvalidRecordError(
                 f"Row {row} of this task: partition {partitions[at]} does not exist, topic "
-                f"{to.log.name} has {to.partitions} partitions, 0 to {to.partitions - 1}. Correct "
-                "the column partition, or leave it null for the key to decide.",
+                f"{topic.log.name} has {topic.partitions} partitions, 0 to "
+                f"{topic.partitions - 1}. Correct the column partition, or leave it null to "
+                "partition by key.",
                 row=row,
-                topic=to.log.name,
+                topic=topic.log.name,
                 partition=int(partitions[at]),
-                partitions=to.partitions,
+                partitions=topic.partitions,
             )
 
     def _hash_keys(
         self,
         rows: Rows,
-        places: npt.NDArray[np.int32] | int,
+        indexes: npt.NDArray[np.int32] | int,
         used: npt.NDArray[np.int32],
         partitions: Int32s,
     ) -> None:
-        """Fill in partitions by key; -1 stays where the key is null."""
+        """Fill in partitions by key; -1 remains where the key is null."""
         keys = rows.records.column("key")
         if keys.null_count == len(keys):
             return
-        counts = np.array([destination.partitions for destination in self._destinations])
+        counts = np.array([topic.partitions for topic in self._topics])
         for count in np.unique(counts[used]):
             hashed = partition_for_keys(keys, int(count))
-            undecided = partitions < 0
-            if isinstance(places, np.ndarray):
-                undecided &= counts[places] == count
-            np.copyto(partitions, hashed, where=undecided)
+            unassigned = partitions < 0
+            if isinstance(indexes, np.ndarray):
+                unassigned &= counts[indexes] == count
+            np.copyto(partitions, hashed, where=unassigned)
 
     def _stick(
         self,
         sizes: Int64s,
-        places: npt.NDArray[np.int32] | int,
+        indexes: npt.NDArray[np.int32] | int,
         used: npt.NDArray[np.int32],
         partitions: Int32s,
     ) -> None:
-        """Spread rows without key and partition in runs of STICKY_RUN_BYTES."""
-        undecided = np.flatnonzero(partitions < 0)
-        if undecided.size == 0:
+        """Assign rows without key and partition in runs of STICKY_RUN_BYTES per partition."""
+        unassigned = np.flatnonzero(partitions < 0)
+        if unassigned.size == 0:
             return
-        for place in used:
-            to = self._destinations[place]
-            mine = undecided
-            if isinstance(places, np.ndarray):
-                mine = undecided[places[undecided] == place]
-            if mine.size == 0:
+        for index in used:
+            topic = self._topics[index]
+            of_topic = unassigned
+            if isinstance(indexes, np.ndarray):
+                of_topic = unassigned[indexes[unassigned] == index]
+            if of_topic.size == 0:
                 continue
-            partitions[mine], to.sticky_bytes = sticky_partitions(
-                sizes[mine],
-                seed=to.sticky_seed,
-                partitions=to.partitions,
-                sent_bytes=to.sticky_bytes,
+            partitions[of_topic], topic.sticky_bytes = sticky_partitions(
+                sizes[of_topic],
+                seed=topic.sticky_seed,
+                partitions=topic.partitions,
+                sent_bytes=topic.sticky_bytes,
                 run_bytes=STICKY_RUN_BYTES,
             )

@@ -1,18 +1,18 @@
-"""Staging: the rows of one Spark task become Parquet files that nobody sees until a commit.
+"""Staging: writes the rows of one Spark task to Parquet files, invisible until a commit.
 
-Each incoming batch is routed, sorted by lane (topic-partition) and cut into the lanes' slices: one
-`take` while the batch is in the processor's cache, no Python per record. Slices gather until a
-round of `round_bytes` is full; then large lanes are encoded, and the rest is copied so that a few
-rows do not keep whole batches in memory. Memory is bounded by the limits below whatever the amount
-of data and the number of lanes:
+Each incoming batch is routed, sorted by lane (topic-partition) and cut into one slice per lane:
+one `take` while the batch is in the processor's cache, no Python per record. Slices collect until
+a round of `round_bytes` is full. Then large buffers are encoded, and the others are copied so that
+a few rows do not keep whole batches in memory. These limits bound memory for any amount of data
+and any number of lanes:
 
     round_bytes    slices of the batches of this round
-    carried_bytes  rows of lanes too small to be encoded, copied from earlier rounds
+    carried_bytes  rows of partitions too small to encode, copied from earlier rounds
     held_bytes     encoded bytes of files that are not streamed
     files_max      files with encoded bytes in memory, each with its encoder
     streams_max    files streamed through the store's writer, each with its upload buffer
 
-Nothing is ever deleted here: after an error, files stay for vacuum.
+Staging deletes no file: after an error, vacuum removes what was written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from spark_sink.routing import Int32s, Router, Topic, Topics
 from spark_sink.rows import check_columns, rows_of_batch, sliced
+from txnlog.connector.record_batches import combined
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.storage.batches.records import record_sizes
 from txnlog.storage.batches.writer import (
@@ -40,16 +41,16 @@ from txnlog.storage.store.objects import ObjectStore
 
 __all__ = ["Limits", "Stager"]
 
-# Incoming batches are joined while a lane would get fewer rows of them than this: slices of a few
-# rows cost more than the rows.
+# Incoming batches are combined until the average lane gets this many rows: slices of a few rows
+# cost more than the rows.
 ROWS_PER_SLICE_MIN = 256
 ROWS_PER_CHUNK_MIN = 8192
-JOINED_BYTES_MAX = 16 << 20
+COMBINED_BYTES_MAX = 16 << 20
 PUTS_AT_ONCE = 8
 
 
 class StagingCluster(Topics, Protocol):
-    """What the sink's tasks ask of a txnlog.cluster.Cluster."""
+    """The part of txnlog.cluster.Cluster that the sink's tasks use."""
 
     @property
     def store(self) -> ObjectStore: ...
@@ -57,7 +58,7 @@ class StagingCluster(Topics, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Memory bounds of one task, see the module's text. Tests make them small."""
+    """Memory bounds of one task, see the module's docstring. Tests make them small."""
 
     round_bytes: int = 64 << 20
     carried_bytes: int = 32 << 20
@@ -69,8 +70,8 @@ class Limits:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One topic-partition of the task: its waiting rows, its open file, its finished files."""
+class _PartitionBuffer:
+    """One topic-partition of the task: its buffered rows, its open file, its finished files."""
 
     log: Topic
     partition: int
@@ -91,18 +92,18 @@ class _Lane:
     def take_waiting(self) -> pa.Table:
         waiting = self.waiting
         self.waiting, self.waiting_bytes = [], 0
-        # The encoder works chunk by chunk: below this size, joining them first is faster.
+        # The encoder works chunk by chunk: below this size, combining them first is faster.
         if sum(batch.num_rows for batch in waiting) < ROWS_PER_CHUNK_MIN * len(waiting):
-            waiting = [_as_one(waiting)]
+            waiting = [combined(waiting)]
         return pa.Table.from_batches(waiting)
 
 
 class Stager:
-    """Writes the rows of one task; made anew for each task attempt, and used once.
+    """Writes the rows of one task; one instance per task attempt, used once.
 
-    `topic` is the option, `target_size_bytes` the encoded size at which a file is closed and the
-    next begun, `task_ms` the time of rows without a timestamp (default: the store's clock at the
-    first row), `compression` the codec of files (default: what suits them), `seed` makes the
+    `topic` is the option, `target_size_bytes` the encoded size at which a file is rolled,
+    `task_ms` the timestamp of rows without one (default: the store's clock at the first row),
+    `compression` the codec of files (default: chosen by their content), `seed` makes the
     partitions of rows without a key repeatable.
     """
 
@@ -130,47 +131,49 @@ class Stager:
         self._router = Router(
             cluster, topic=topic, auto_create=auto_create, partitions=partitions, seed=seed
         )
-        self._lanes: dict[int, _Lane] = {}
+        self._buffers: dict[int, _PartitionBuffer] = {}
         self._round_bytes = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[StagedBatch]:
         """Stage all rows and return the files, by topic and partition, in the order of the rows.
 
-        Whoever gives out offsets must keep that order. No rows: no files. On any error nothing
-        may be committed; what was written stays, unseen.
+        Offsets must be assigned in that order. Without rows there are no files. After an error
+        nothing may be committed; files already written remain, unreferenced.
         Raises ConfigError, InvalidRecordError, InvalidTopicError, RecordTooLargeError,
         UnknownTopicOrPartitionError, StorageError.
         """
         first_row = 0
-        for batch in self._joined(batches):
+        for batch in self._resized(batches):
             self._add(batch, first_row)
             first_row += batch.num_rows
             if self._round_bytes >= self._limits.round_bytes:
-                self._settle()
+                self._end_round()
         self._finish_all()
-        lanes = sorted(self._lanes.values(), key=lambda lane: (lane.log.name, lane.partition))
-        return [staged for lane in lanes for staged in lane.staged]
+        buffers = sorted(
+            self._buffers.values(), key=lambda buffer: (buffer.log.name, buffer.partition)
+        )
+        return [staged for buffer in buffers for staged in buffer.staged]
 
-    def _joined(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Incoming batches, made larger or smaller so that slices have a sensible size."""
-        joined: list[pa.RecordBatch] = []
-        rows = joined_bytes = 0
+    def _resized(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Incoming batches, split or combined so that slices are neither tiny nor huge."""
+        pending: list[pa.RecordBatch] = []
+        rows = pending_bytes = 0
         for incoming in batches:
             for batch in sliced(incoming):
                 if batch.num_rows == 0:
                     continue
-                joined.append(batch)
+                pending.append(batch)
                 rows += batch.num_rows
-                joined_bytes += batch.nbytes
-                wanted = ROWS_PER_SLICE_MIN * len(self._lanes)
-                if rows >= wanted or joined_bytes >= JOINED_BYTES_MAX:
-                    yield _as_one(joined)
-                    joined, rows, joined_bytes = [], 0, 0
-        if joined:
-            yield _as_one(joined)
+                pending_bytes += batch.nbytes
+                rows_min = ROWS_PER_SLICE_MIN * len(self._buffers)
+                if rows >= rows_min or pending_bytes >= COMBINED_BYTES_MAX:
+                    yield combined(pending)
+                    pending, rows, pending_bytes = [], 0, 0
+        if pending:
+            yield combined(pending)
 
     def _add(self, batch: pa.RecordBatch, first_row: int) -> None:
-        """Cut a batch into its lanes' slices."""
+        """Cut a batch into one slice per lane, and append each to its buffer."""
         columns = check_columns(
             batch.schema, topic=self._topic, include_headers=self._include_headers
         )
@@ -189,77 +192,79 @@ class Stager:
         starts = np.concatenate(([0], np.flatnonzero(np.diff(lanes)) + 1))
         ends = np.append(starts[1:], len(lanes))
         slice_bytes = np.add.reduceat(sizes, starts)
-        found = zip(
+        slices = zip(
             lanes[starts].tolist(),
             starts.tolist(),
             (ends - starts).tolist(),
             slice_bytes.tolist(),
             strict=True,
         )
-        for lane_id, start, count, size_bytes in found:
-            lane = self._lane(lane_id)
-            lane.waiting.append(records.slice(start, count))
-            lane.waiting_bytes += size_bytes
+        for lane, start, count, size_bytes in slices:
+            buffer = self._buffer_of(lane)
+            buffer.waiting.append(records.slice(start, count))
+            buffer.waiting_bytes += size_bytes
 
-    def _lane(self, lane_id: int) -> _Lane:
-        lane = self._lanes.get(lane_id)
-        if lane is None:
-            lane = self._lanes[lane_id] = _Lane(*self._router.place(lane_id))
-        return lane
+    def _buffer_of(self, lane: int) -> _PartitionBuffer:
+        buffer = self._buffers.get(lane)
+        if buffer is None:
+            buffer = self._buffers[lane] = _PartitionBuffer(*self._router.topic_partition(lane))
+        return buffer
 
     # -- the end of a round ----------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        """Encode the largest lanes, copy what the others keep, then bound the encoded bytes."""
-        by_size = sorted(self._lanes.values(), key=lambda lane: -lane.waiting_bytes)
-        carried_bytes = sum(lane.waiting_bytes for lane in by_size)
-        for lane in by_size:
-            large = lane.waiting_bytes >= self._limits.row_group_bytes // 2
+    def _end_round(self) -> None:
+        """Encode the largest buffers, copy the rows of the others, bound the encoded bytes."""
+        by_size = sorted(self._buffers.values(), key=lambda buffer: -buffer.waiting_bytes)
+        carried_bytes = sum(buffer.waiting_bytes for buffer in by_size)
+        for buffer in by_size:
+            large = buffer.waiting_bytes >= self._limits.row_group_bytes // 2
             if not large and carried_bytes <= self._limits.carried_bytes:
                 break
-            carried_bytes -= lane.waiting_bytes
-            self._encode(lane)
-        for lane in by_size:
-            if lane.waiting:
-                lane.waiting = [_copied(lane.waiting)]
+            carried_bytes -= buffer.waiting_bytes
+            self._encode(buffer)
+        for buffer in by_size:
+            if buffer.waiting:
+                buffer.waiting = [_copied(buffer.waiting)]
         self._round_bytes = 0
         self._bound_held_bytes()
 
-    def _encode(self, lane: _Lane) -> None:
-        """Append a lane's waiting rows to its file, rolling to a new one at the target size."""
-        if not lane.waiting:
+    def _encode(self, buffer: _PartitionBuffer) -> None:
+        """Append the buffered rows to the partition's file; roll it at the target size."""
+        if not buffer.waiting:
             return
-        size_bytes = lane.waiting_bytes
-        table = lane.take_waiting()
+        size_bytes = buffer.waiting_bytes
+        table = buffer.take_waiting()
         group_bytes = min(self._limits.row_group_bytes, self._target_size_bytes)
         rows = max(1, group_bytes * table.num_rows // max(size_bytes, 1))
         for start in range(0, table.num_rows, rows):
-            if lane.file is None:
+            if buffer.file is None:
                 headers = "headers" in table.column_names
-                lane.file = BatchFileWriter(
-                    self._store, _new_path(lane), compression=self._compression, headers=headers
+                buffer.file = BatchFileWriter(
+                    self._store, _new_path(buffer), compression=self._compression, headers=headers
                 )
-                lane.file_staged_ms = self._store.now_ms()
-            lane.file.write(table.slice(start, rows))
-            if lane.file.size_bytes >= self._target_size_bytes:
-                self._close(lane)
+                buffer.file_staged_ms = self._store.now_ms()
+            buffer.file.write(table.slice(start, rows))
+            if buffer.file.size_bytes >= self._target_size_bytes:
+                self._close(buffer)
 
     def _bound_held_bytes(self) -> None:
-        """Stream large files while there are streams left; close the largest that are too much."""
-        streams = sum(lane.is_streaming for lane in self._lanes.values())
-        holding = [lane for lane in self._lanes.values() if lane.file and not lane.is_streaming]
-        holding.sort(key=lambda lane: -lane.held_bytes)
-        held_bytes, files = sum(lane.held_bytes for lane in holding), len(holding)
-        for lane in holding:
-            too_much = held_bytes > self._limits.held_bytes or files > self._limits.files_max
-            if lane.held_bytes < self._limits.stream_from_bytes and not too_much:
+        """Stream large files while streams are free; close the largest above the limits."""
+        streams = sum(buffer.is_streaming for buffer in self._buffers.values())
+        holding = [
+            buffer for buffer in self._buffers.values() if buffer.file and not buffer.is_streaming
+        ]
+        holding.sort(key=lambda buffer: -buffer.held_bytes)
+        held_bytes, files = sum(buffer.held_bytes for buffer in holding), len(holding)
+        for buffer in holding:
+            is_over_limit = held_bytes > self._limits.held_bytes or files > self._limits.files_max
+            if buffer.held_bytes < self._limits.stream_from_bytes and not is_over_limit:
                 return
-            size_bytes = lane.held_bytes
-            if lane.file is not None and streams < self._limits.streams_max:
-                lane.file.stream()
+            size_bytes = buffer.held_bytes
+            if buffer.file is not None and streams < self._limits.streams_max:
+                buffer.file.stream()
                 streams += 1
-            elif too_much:
-                self._close(lane)
+            elif is_over_limit:
+                self._close(buffer)
             else:
                 continue
             held_bytes -= size_bytes
@@ -268,36 +273,36 @@ class Stager:
     # -- files -----------------------------------------------------------------------------------
 
     def _finish_all(self) -> None:
-        """Write out everything. Where a put is a request over the network, several at once."""
-        lanes = [lane for lane in self._lanes.values() if lane.waiting or lane.file]
-        if len(lanes) < 2 or self._store.local_path("") is not None:
-            for lane in lanes:
-                self._finish(lane)
+        """Write out all buffers; several at once where a put is a request over the network."""
+        buffers = [buffer for buffer in self._buffers.values() if buffer.waiting or buffer.file]
+        if len(buffers) < 2 or self._store.local_path("") is not None:
+            for buffer in buffers:
+                self._finish(buffer)
             return
         with ThreadPoolExecutor(PUTS_AT_ONCE) as pool:
-            for _ in pool.map(self._finish, lanes):
+            for _ in pool.map(self._finish, buffers):
                 pass
 
-    def _finish(self, lane: _Lane) -> None:
-        if lane.file is None and lane.waiting_bytes <= self._target_size_bytes:
+    def _finish(self, buffer: _PartitionBuffer) -> None:
+        if buffer.file is None and buffer.waiting_bytes <= self._target_size_bytes:
             staged_ms = self._store.now_ms()
             written = write_batch_file(
-                self._store, _new_path(lane), lane.take_waiting(), compression=self._compression
+                self._store, _new_path(buffer), buffer.take_waiting(), compression=self._compression
             )
-            lane.staged.append(_staged(lane, written, staged_ms))
+            buffer.staged.append(_staged(buffer, written, staged_ms))
             return
-        self._encode(lane)
-        if lane.file is not None:
-            self._close(lane)
+        self._encode(buffer)
+        if buffer.file is not None:
+            self._close(buffer)
 
-    def _close(self, lane: _Lane) -> None:
-        if lane.file is not None:
-            lane.staged.append(_staged(lane, lane.file.close(), lane.file_staged_ms))
-            lane.file = None
+    def _close(self, buffer: _PartitionBuffer) -> None:
+        if buffer.file is not None:
+            buffer.staged.append(_staged(buffer, buffer.file.close(), buffer.file_staged_ms))
+            buffer.file = None
 
 
 def _order_by_lane(lanes: Int32s) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
-    """The stable order that brings each lane's rows together; None if they are together."""
+    """The stable order that groups rows by lane; None if all rows have the same lane."""
     if lanes[0] == lanes[-1] and np.all(lanes == lanes[0]):
         return None
     # numpy sorts integers of 8 and 16 bits by radix, four to eight times faster than wider ones.
@@ -306,31 +311,23 @@ def _order_by_lane(lanes: Int32s) -> np.ndarray[tuple[int], np.dtype[np.int64]] 
     return np.argsort(lanes.astype(narrow), kind="stable")
 
 
-def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of several; itself, if there is only one."""
-    if len(batches) == 1:
-        return batches[0]
-    # pa.concat_batches does the same from pyarrow 19 on.
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
 def _copied(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch with memory of its own, so that the slices' parents are freed."""
+    """One batch with its own memory, so that the batches its slices refer to are freed."""
     if len(batches) > 1:
-        return _as_one(batches)
+        return combined(batches)
     return batches[0].take(pa.array(np.arange(batches[0].num_rows)))
 
 
-def _new_path(lane: _Lane) -> str:
-    return f"{lane.log.path}/{new_batch_name(lane.partition)}"
+def _new_path(buffer: _PartitionBuffer) -> str:
+    return f"{buffer.log.path}/{new_batch_name(buffer.partition)}"
 
 
-def _staged(lane: _Lane, written: BatchFile, staged_ms: int) -> StagedBatch:
-    """`staged_ms` is taken before the upload begins: S3 dates a multipart upload by its start."""
+def _staged(buffer: _PartitionBuffer, written: BatchFile, staged_ms: int) -> StagedBatch:
+    """`staged_ms` is the time before the upload: S3 dates a multipart upload by its start."""
     return StagedBatch(
-        topic=lane.log.name,
-        topic_id=lane.log.topic_id,
-        partition=lane.partition,
+        topic=buffer.log.name,
+        topic_id=buffer.log.topic_id,
+        partition=buffer.partition,
         path=written.path.rsplit("/", 1)[-1],
         size_bytes=written.size_bytes,
         num_records=written.num_records,

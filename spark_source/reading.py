@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
 from txnlog.connector.executors import executor_cluster
+from txnlog.connector.record_batches import combined
 from txnlog.connector.worker_memory import collect_garbage
 from txnlog.storage.batches.reader import read_records
 from txnlog.storage.batches.record_lists import RecordLists, gather
@@ -47,13 +48,13 @@ def read_ranges(
         if small and (
             rows + batch.num_rows > BATCH_ROWS or size_bytes + batch.nbytes > BATCH_BYTES
         ):
-            yield _joined(small)
+            yield combined(small)
             small, rows, size_bytes = [], 0, 0
         small.append(batch)
         rows += batch.num_rows
         size_bytes += batch.nbytes
     if small:
-        yield _joined(small)
+        yield combined(small)
     collect_garbage()
 
 
@@ -97,9 +98,3 @@ def _batch_rows(file: FileSlice) -> int:
     """Rows per batch, so that a batch of big records stays near BATCH_BYTES."""
     record_bytes = max(1, file.size_bytes // file.records_max)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // record_bytes))
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -195,6 +195,20 @@ class Cluster(Root):
             return None
         return log if log.exists else None
 
+    def find_or_create_topic(
+        self, name: str, *, auto_create: bool, partitions: int | None = None
+    ) -> TopicLog:
+        """The topic's log, tailed to its head; a missing topic is created if `auto_create`.
+
+        Raises what `topic` and `create_topic` raise.
+        """
+        try:
+            return self.topic(name)
+        except UnknownTopicOrPartitionError:
+            if not auto_create:
+                raise
+        return self.create_topic(name, partitions=partitions, exist_ok=True)
+
     def create_topic(
         self,
         name: str,

@@ -6,7 +6,6 @@ import random
 
 from txnlog.cluster import Cluster
 from txnlog.errors import (
-    BufferExhaustedError,
     ForkedProcessError,
     InvalidRecordError,
     RecordTooLargeError,
@@ -16,10 +15,8 @@ from txnlog.errors import (
 from txnlog.producing.accumulator import Destination
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.config import Config
-from txnlog.settings.topic_configs import config_value, is_compacted
-from txnlog.storage.tables.topic_log import TopicLog
+from txnlog.settings.topic_configs import is_compacted, message_bytes_max
 
-MAX_MESSAGE_BYTES = "max.message.bytes"
 CHUNK_BYTES = 1 << 20
 """Records of a deferred transaction that gather before they become Arrow columns."""
 
@@ -56,7 +53,9 @@ class Destinations:
         """
         check_topic_name(topic)
         try:
-            log = self._find(topic)
+            log = self._cluster.find_or_create_topic(
+                topic, auto_create=self._auto_create, partitions=self._partitions_of_new
+            )
         except ForkedProcessError:
             raise
         except TxnLogError as error:
@@ -65,13 +64,12 @@ class Destinations:
             # No record was taken, and other topics can be written.
             raise error.replace(fatal=False) from error
         batches = CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions
-        message_bytes_max = int(config_value(log.config, MAX_MESSAGE_BYTES))
         before = self._found.get(topic)
         found = Destination(
             topic=topic,
             topic_id=log.topic_id,
             partitions=log.partitions,
-            record_bytes_max=min(message_bytes_max, self._request_bytes_max),
+            record_bytes_max=min(message_bytes_max(log.config), self._request_bytes_max),
             needs_key=is_compacted(log.config),
             wake_bytes=batches,
             looked_up_ms=self._clock.boot_ms(),
@@ -88,25 +86,6 @@ class Destinations:
     def forget_all(self) -> None:
         """Look every topic up again."""
         self._found = {}
-
-    def _find(self, topic: str) -> TopicLog:
-        try:
-            return self._cluster.topic(topic)
-        except UnknownTopicOrPartitionError:
-            if not self._auto_create:
-                raise
-        log = self._cluster.create_topic(topic, partitions=self._partitions_of_new, exist_ok=True)
-        log.refresh()
-        return log
-
-
-def exhausted(memory_bytes: int, block_ms: int, error: TxnLogError | None) -> BufferExhaustedError:
-    """What `produce` raises when there was no room; `error` is why nothing could be sent."""
-    return BufferExhaustedError(
-        f"buffer.memory={memory_bytes} bytes stayed full for max.block.ms={block_ms}; the record "
-        "was not taken. Call poll() or flush(), and produce it again."
-        f"{f' The last error: {error.message}' if error is not None else ''}"
-    )
 
 
 def check_record(

@@ -181,6 +181,11 @@ def is_compacted(config: Mapping[str, str]) -> bool:
     return "compact" in str(config_value(config, "cleanup.policy")).split(",")
 
 
+def message_bytes_max(config: Mapping[str, str]) -> int:
+    """The topic's max.message.bytes."""
+    return int(config_value(config, "max.message.bytes"))
+
+
 def changed(
     config: Mapping[str, str], sets: Mapping[str, str], deletes: frozenset[str]
 ) -> dict[str, str]:
