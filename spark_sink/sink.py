@@ -23,7 +23,7 @@ from spark_sink.messages import StagedTask, batch_message, stream_message, task_
 from spark_sink.rows import check_columns
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
-from txnlog.connector.causes import tells_causes
+from txnlog.connector.causes import reports_causes
 from txnlog.connector.executors import executor_cluster
 from txnlog.connector.worker_memory import collect_garbage
 from txnlog.errors import ConfigError, TxnLogError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 TARGET_SIZE_BYTES = 64 << 20
 
 
-@tells_causes
+@reports_causes
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> TxnLogStreamWriter:
@@ -57,7 +57,7 @@ def stream_writer(
     return writer
 
 
-@tells_causes
+@reports_causes
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> TxnLogWriter:
     """The sink of `df.write`. Raises ConfigError, InvalidRecordError."""
     parsed = parse_options(options, "write")
@@ -101,12 +101,12 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._cluster_id = cluster_id
 
-    @tells_causes
+    @reports_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
         return stream_message(*_stage(self._options, self._cluster_id, iterator))
 
-    @tells_causes
+    @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch, or skip it if it is committed already."""
         _refuse_continuous(messages)
@@ -129,12 +129,12 @@ class TxnLogWriter(DataSourceArrowWriter):
         self._options = options
         self._cluster_id = cluster_id
 
-    @tells_causes
+    @reports_causes
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; nothing is visible before the commit."""
         return batch_message(*_stage(self._options, self._cluster_id, iterator))
 
-    @tells_causes
+    @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows as one transaction."""
         commit_batch_write(self._options, _complete(messages))

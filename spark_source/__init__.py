@@ -1,1 +1,1 @@
-"""Spark's source for format `txnlog`: streams and batches of records from topics."""
+"""The Spark source of format `txnlog`: reads topics as streams and batches."""

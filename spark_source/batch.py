@@ -21,7 +21,7 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, Times, source_settings
 from spark_source.topics import SourceTopics
-from txnlog.connector.causes import items_telling_causes, tells_causes
+from txnlog.connector.causes import items_reporting_causes, reports_causes
 from txnlog.errors import ConfigError
 from txnlog.settings.options import warn_about
 from txnlog.storage.tables.topic_log import TopicLog
@@ -39,12 +39,12 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> TxnLogBatchR
 
 
 class TxnLogBatchReader(DataSourceReader):
-    """Plans in a worker of the driver; a copy of it reads in each task."""
+    """Plans in a Python worker of the driver; each task reads with a copy."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
 
-    @tells_causes
+    @reports_causes
     def partitions(self) -> Sequence[InputPartition]:
         """Tasks for the records from startingOffsets to endingOffsets.
 
@@ -54,7 +54,7 @@ class TxnLogBatchReader(DataSourceReader):
         warn_about(settings.options)
         topics = SourceTopics(settings)
         logs = topics.logs()
-        topics.check_there(logs)
+        topics.check_exist(logs)
         if settings.fail_on_data_loss:
             topics.check_readable()
         topics.warn_if_empty(logs)
@@ -74,7 +74,7 @@ class TxnLogBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
-        return items_telling_causes(read_partition(self._settings, partition))
+        return items_reporting_causes(read_partition(self._settings, partition))
 
     def _starts(
         self,
@@ -85,7 +85,7 @@ class TxnLogBatchReader(DataSourceReader):
     ) -> MutablePositions:
         settings = self._settings
         if settings.starting == COMMITTED and settings.group_id:
-            # Only a look: a batch commits no offsets, so it does not start in the group.
+            # Reads only: a batch commits no offsets, so it does not start a generation.
             committed = topics.cluster.groups.fetch(settings.group_id, None)
             return resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         return topics.resolve("startingOffsets", settings.starting, wanted, snapshots, logs)
@@ -100,8 +100,8 @@ def _check_order(
             start = starts[topic][partition]
             if end < start:
                 raise ConfigError(
-                    f"Partition {partition} of topic {topic} starts at offset {start}, beyond the "
-                    f"offset {end} that option {ending} gives. Start earlier or end later.",
+                    f"Partition {partition} of topic {topic} starts at offset {start}, after the "
+                    f"offset {end} of option {ending}. Start earlier or end later.",
                     option=ending,
                     topic=topic,
                     partition=partition,

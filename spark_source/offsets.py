@@ -1,4 +1,4 @@
-"""Offsets as JSON: what users write in options, and what the source logs in Spark's checkpoint."""
+"""Offsets as JSON: those of users in options, and those of the source in Spark's checkpoint."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RESERVED_KEY = "@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOffset:
-    """One offset of the source: next offset to read per partition, and whose offsets these are.
+    """One offset of the source: the next offset to read per partition, and which cluster's.
 
-    `start` holds the positions the batch that ends here starts from wherever the offset before it
-    does not say: all of batch 0 and of the first batch under another group, added partitions, and
-    those that went on after data loss. So a replay reads the same range. `group` and `generation`
-    are those the query commits under.
+    `start` holds the start positions of the batch that ends here, for partitions where the
+    previous batch's end does not give them: all in batch 0 and in the first batch under another
+    group, added partitions, and partitions reset after data loss. So a replay reads the same
+    range. The query commits under `group` and `generation`.
     """
 
     positions: Positions
@@ -34,7 +34,7 @@ class SourceOffset:
     start: Positions = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Topics and partitions in order, then the reserved key: equal offsets, equal text."""
+        """Topics and partitions in order, then the reserved key: equal offsets give equal text."""
         stamp: dict[str, Any] = {
             "cluster": self.cluster,
             "topics": {topic: self.topic_ids[topic] for topic in sorted(self.topic_ids)},
@@ -48,7 +48,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, logged: Mapping[str, Any]) -> SourceOffset:
-        """Read a logged offset back. Raises CheckpointError when it is not one of ours."""
+        """Parse a logged offset. Raises CheckpointError if this source did not write it."""
         try:
             stamp = logged[RESERVED_KEY]
             return cls(
@@ -61,14 +61,14 @@ class SourceOffset:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"The checkpoint holds an offset that format txnlog did not write: "
+                f"The checkpoint contains an offset that format txnlog did not write: "
                 f"{json.dumps(logged)[:500]}. A query cannot change its source; start it with a "
                 "new checkpointLocation."
             ) from error
 
 
 def positions_json(positions: Positions) -> dict[str, dict[str, int]]:
-    """{"topic":{"0":42}} in order of topic and partition number."""
+    """{"topic":{"0":42}}, ordered by topic and partition number."""
     return {
         topic: {str(partition): positions[topic][partition] for partition in sorted(partitions)}
         for topic, partitions in sorted(positions.items())
@@ -76,7 +76,7 @@ def positions_json(positions: Positions) -> dict[str, dict[str, int]]:
 
 
 def parse_subscribe(value: str) -> tuple[str, ...]:
-    """Topics of option subscribe, once each. Raises ConfigError, InvalidTopicError."""
+    """Topics of option subscribe, without repeats. Raises ConfigError, InvalidTopicError."""
     topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not topics:
         raise ConfigError("Option subscribe names no topic.", option="subscribe")
@@ -109,10 +109,10 @@ def parse_assign(value: str) -> dict[str, tuple[int, ...]]:
 
 
 def parse_positions(option: str, value: str) -> dict[str, dict[int, int]]:
-    """Offsets of startingOffsets or endingOffsets; -2 earliest, -1 latest.
+    """Offsets of startingOffsets or endingOffsets; -2 is earliest, -1 latest.
 
-    The reserved key of a logged offset may be there and is passed over, so that one can be copied
-    from a checkpoint or a progress report. Raises: ConfigError that names option and topic (R60).
+    The reserved key of a logged offset is ignored, so that an offset can be copied from a
+    checkpoint or a progress report. Raises: ConfigError that names option and topic (R60).
     """
     return _parse_numbers(
         option,
@@ -124,7 +124,7 @@ def parse_positions(option: str, value: str) -> dict[str, dict[int, int]]:
 
 
 def parse_timestamps(option: str, value: str) -> dict[str, dict[int, int]]:
-    """Milliseconds since 1970 of startingOffsetsByTimestamp or its ending twin.
+    """Milliseconds since 1970 of startingOffsetsByTimestamp or endingOffsetsByTimestamp.
 
     Raises: ConfigError that names option and topic (R60).
     """
@@ -138,7 +138,7 @@ def parse_timestamps(option: str, value: str) -> dict[str, dict[int, int]]:
 
 
 def _parse_numbers(
-    option: str, value: str, example: str, least: int, meaning: str
+    option: str, value: str, example: str, minimum: int, meaning: str
 ) -> dict[str, dict[int, int]]:
     numbers: dict[str, dict[int, int]] = {}
     for topic, partitions in _json_object(option, value, example).items():
@@ -152,8 +152,8 @@ def _parse_numbers(
             )
         numbers[topic] = {}
         for partition, number in partitions.items():
-            known = partition.isdecimal() and type(number) is int and number >= least
-            if not known:
+            is_valid = partition.isdecimal() and type(number) is int and number >= minimum
+            if not is_valid:
                 raise ConfigError(
                     f"Option {option}: topic {topic} has {json.dumps({partition: number})}; "
                     f"partitions are numbers, {meaning}.",
@@ -169,11 +169,11 @@ def _json_object(option: str, value: str, example: str) -> dict[str, Any]:
         parsed = json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"Option {option} is not JSON ({error}): {value[:200]!r}. It takes {example}.",
+            f"Option {option} is not JSON ({error}): {value[:200]!r}. Expected: {example}.",
             option=option,
         ) from error
     if not isinstance(parsed, dict):
-        raise ConfigError(f"Option {option} takes {example}.", option=option)
+        raise ConfigError(f"Option {option} must be {example}.", option=option)
     return parsed
 
 

@@ -1,9 +1,9 @@
-"""From offsets to tasks: which files hold a range, and which ranges one Spark task reads.
+"""From offsets to tasks: which files contain a range, and which ranges one Spark task reads.
 
-Only headers are looked at. By default a range is never cut into two tasks, so the order of a
-partition holds, and small ranges share a task, since a task costs Spark more than reading them.
-minPartitions and maxRecordsPerPartition cut ranges, as in Spark's Kafka connector
-(KafkaOffsetRangeCalculator), and then every piece is a task of its own.
+Planning reads only batch headers. By default a range is never split between tasks, so that the
+order of a partition is kept, and small ranges share a task, since a task costs more than reading
+them. minPartitions and maxRecordsPerPartition split ranges, as in Spark's Kafka connector
+(KafkaOffsetRangeCalculator); each piece is then one task.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pyspark.sql.datasource import InputPartition
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.group_metadata import Positions
 
-# Read and handed to the JVM by one core, 2 MiB of files or 50,000 records take about 30 ms.
-# Starting a task takes 5 ms with unix domain sockets, 50 ms without. 64 small files take 6 ms on a
-# local disk; on an object store each is a request, and a task makes one after the other.
+# One core reads 2 MiB of files or 50,000 records and sends them to the JVM in about 30 ms.
+# Starting a task takes 5 ms with Unix domain sockets, 50 ms without. 64 small files take 6 ms on a
+# local disk; on an object store each is a request, and a task sends its requests one by one.
 TASK_BYTES = 2 << 20
 RECORD_BYTES = 40
 FILE_BYTES = 32 << 10
 
-# A cut moves by up to this part of a piece to fall between two files: inside a file, both tasks
-# decode the row group it falls into.
+# A split point moves by up to 1/SNAP_SHARE of a piece to fall between two files: inside a file,
+# both tasks decode the row group that contains it.
 SNAP_SHARE = 8
 
 
 class TopicBatches(Protocol):
-    """What is asked of a topic's view."""
+    """The part of a topic's view that planning uses."""
 
     def batches(
         self, partition: int, start: int, end: int, read_committed: bool
@@ -41,7 +41,7 @@ class TopicBatches(Protocol):
 
 
 class FileSlice(NamedTuple):
-    """A data file, by its path in the store, and what its header says."""
+    """A data file: its path in the store, and fields of its header."""
 
     path: str
     base_offset: int
@@ -51,13 +51,13 @@ class FileSlice(NamedTuple):
 
     @property
     def records_max(self) -> int:
-        """Records that it may hold."""
+        """Upper bound of the records in the file."""
         return self.num_records or self.last_offset - self.base_offset + 1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """Records of one partition with start <= offset < end, and the files that hold them."""
+    """Records of one partition with start <= offset < end, and the files that contain them."""
 
     topic: str
     partition: int
@@ -67,16 +67,16 @@ class PartitionRange:
 
     @property
     def records(self) -> int:
-        """Offsets of the range that its files hold; some may have been erased since."""
+        """Offsets of the range in its files; some of the records may have been erased."""
         return sum(self.records_of(file) for file in self.files)
 
     def records_of(self, file: FileSlice) -> int:
-        """Offsets of the range that one of its files holds."""
+        """Offsets of the range in one of its files."""
         return min(self.end, file.last_offset + 1) - max(self.start, file.base_offset)
 
     @property
     def weight(self) -> int:
-        """Cost of reading it, in bytes of files; small records and files weigh more than theirs."""
+        """Cost of reading it, in bytes; each record and each file adds a minimum cost."""
         return sum(
             max(file.size_bytes, file.records_max * RECORD_BYTES) + FILE_BYTES
             for file in self.files
@@ -84,7 +84,7 @@ class PartitionRange:
 
 
 class SourcePartition(InputPartition):
-    """What one Spark task reads, in this order, and the cluster it must find."""
+    """The ranges one Spark task reads, in order, and the id of the cluster to expect."""
 
     def __init__(self, ranges: Sequence[PartitionRange], cluster_id: str = "") -> None:
         super().__init__(None)
@@ -100,13 +100,13 @@ def plan_ranges(
     *,
     read_committed: bool,
 ) -> Iterator[PartitionRange]:
-    """Ranges that hold files, by topic and partition; `paths` gives each topic's folder."""
+    """Ranges with files, by topic and partition; `paths` gives each topic's folder."""
     for topic in sorted(ends):
         for partition in sorted(ends[topic]):
             start, end = starts[topic][partition], ends[topic][partition]
             if end <= start:
                 continue
-            found = views[topic].batches(partition, start, end, read_committed)
+            batches = views[topic].batches(partition, start, end, read_committed)
             files = tuple(
                 FileSlice(
                     f"{paths[topic]}/{batch.path}",
@@ -115,7 +115,7 @@ def plan_ranges(
                     batch.size_bytes,
                     batch.num_records,
                 )
-                for batch in found
+                for batch in batches
             )
             if files:
                 yield PartitionRange(topic, partition, start, end, files)
@@ -127,9 +127,9 @@ def plan_tasks(
     min_tasks: int | None = None,
     records_max: int | None = None,
 ) -> list[SourcePartition]:
-    """Tasks for ranges: grouped when no limit is given, else cut to hold both limits.
+    """Tasks for ranges: grouped without a limit, else split to satisfy both limits.
 
-    There are at least `min_tasks` tasks if there are as many records, none with more than
+    There are at least `min_tasks` tasks if there are that many records, and none has more than
     `records_max` records.
     """
     if min_tasks is None and records_max is None:
@@ -138,19 +138,19 @@ def plan_tasks(
     counts = _pieces(whole, min_tasks or 1, records_max)
     return [
         SourcePartition([piece])
-        for found, count in zip(whole, counts, strict=True)
-        for piece in cut(found, count, records_max)
+        for range_, count in zip(whole, counts, strict=True)
+        for piece in cut(range_, count, records_max)
     ]
 
 
-def cut(found: PartitionRange, count: int, records_max: int | None = None) -> list[PartitionRange]:
-    """Cut a range into `count` pieces of about as many records, none of more than `records_max`.
+def cut(range_: PartitionRange, count: int, records_max: int | None = None) -> list[PartitionRange]:
+    """Split a range into `count` pieces of similar size, none with more than `records_max` records.
 
-    Pieces begin between two files where that is near. `count` must be 1 or more, at most the
-    range's records, and enough for `records_max`.
+    Pieces start at file boundaries where one is near. `count` must be between 1 and the range's
+    records, and large enough for `records_max`.
     """
-    # Positions count the records before a file, so that what is not in a file counts for nothing.
-    before = [0, *accumulate(found.records_of(file) for file in found.files)]
+    # `before` counts the records before each file, so that offsets without a file are not counted.
+    before = [0, *accumulate(range_.records_of(file) for file in range_.files)]
     total = before[-1]
     most = total if records_max is None else records_max
     slack = total // count // SNAP_SHARE
@@ -166,19 +166,19 @@ def cut(found: PartitionRange, count: int, records_max: int | None = None) -> li
         last = bisect_left(before, end)
         pieces.append(
             PartitionRange(
-                found.topic,
-                found.partition,
-                _offset_at(found, first, start - before[first]),
-                _offset_at(found, last - 1, end - before[last - 1]),
-                found.files[first:last],
+                range_.topic,
+                range_.partition,
+                _offset_at(range_, first, start - before[first]),
+                _offset_at(range_, last - 1, end - before[last - 1]),
+                range_.files[first:last],
             )
         )
     return pieces
 
 
 def _pieces(ranges: Sequence[PartitionRange], min_tasks: int, records_max: int | None) -> list[int]:
-    """Into how many pieces to cut each range; the one with the biggest pieces gets the next one."""
-    sizes = [found.records for found in ranges]
+    """The number of pieces of each range; the range with the largest pieces gets the next one."""
+    sizes = [range_.records for range_ in ranges]
     counts = [1 if records_max is None else -(-size // records_max) for size in sizes]
     missing = min(min_tasks, sum(sizes)) - sum(counts)
     if missing <= 0:
@@ -193,31 +193,31 @@ def _pieces(ranges: Sequence[PartitionRange], min_tasks: int, records_max: int |
 
 
 def _nearest(before: Sequence[int], ideal: int, low: int, high: int) -> int:
-    """The start of a file near `ideal` if there is one in [low, high], else the number nearest."""
+    """The start of a file in [low, high] near `ideal`; without one, the nearest allowed number."""
     at = bisect_left(before, ideal)
-    near = [found for found in before[max(0, at - 1) : at + 1] if low <= found <= high]
-    return min(near, key=lambda found: abs(found - ideal), default=min(max(ideal, low), high))
+    near = [start for start in before[max(0, at - 1) : at + 1] if low <= start <= high]
+    return min(near, key=lambda start: abs(start - ideal), default=min(max(ideal, low), high))
 
 
-def _offset_at(found: PartitionRange, file: int, records: int) -> int:
-    """The offset so many records after the first that the range has in a file."""
-    return max(found.start, found.files[file].base_offset) + records
+def _offset_at(range_: PartitionRange, file: int, records: int) -> int:
+    """The offset `records` after the first offset that the range has in a file."""
+    return max(range_.start, range_.files[file].base_offset) + records
 
 
 def _grouped(ranges: Iterable[PartitionRange]) -> list[SourcePartition]:
-    """Group ranges into tasks of up to TASK_BYTES; a bigger range has a task of its own."""
+    """Group ranges into tasks of up to TASK_BYTES; a larger range is one task."""
     tasks: list[SourcePartition] = []
     group: list[PartitionRange] = []
     group_weight = 0
-    for found in ranges:
-        weight = found.weight
+    for range_ in ranges:
+        weight = range_.weight
         if weight >= TASK_BYTES:
-            tasks.append(SourcePartition([found]))
+            tasks.append(SourcePartition([range_]))
             continue
         if group and group_weight + weight > TASK_BYTES:
             tasks.append(SourcePartition(group))
             group, group_weight = [], 0
-        group.append(found)
+        group.append(range_)
         group_weight += weight
     if group:
         tasks.append(SourcePartition(group))

@@ -1,4 +1,4 @@
-"""Where a query starts, goes on and ends, decided from what the topics' logs say; no I/O."""
+"""Where a query starts, continues and ends, decided from the topics' offsets; no I/O."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MutablePositions = dict[str, dict[int, int]]
 
 
 class TopicOffsets(Protocol):
-    """What is asked of a topic's view."""
+    """The part of a topic's view that gives offsets."""
 
     def log_start_offset(self, partition: int) -> int: ...
 
@@ -67,9 +67,9 @@ Snapshots = Mapping[str, TopicSnapshot]
 
 
 def wanted_partitions(subscription: Subscription, snapshots: Snapshots) -> dict[str, list[int]]:
-    """Partitions to read, per topic that is there.
+    """Partitions to read of each existing topic.
 
-    Raises: UnknownTopicOrPartitionError when assign names a partition its topic does not have.
+    Raises: UnknownTopicOrPartitionError if assign names a partition that its topic does not have.
     """
     wanted: dict[str, list[int]] = {}
     for topic in sorted(snapshots):
@@ -94,10 +94,10 @@ def resolve(
 ) -> MutablePositions:
     """Positions for earliest, latest or the JSON of startingOffsets or endingOffsets.
 
-    Raises: ConfigError when the JSON does not name exactly the wanted partitions (R60).
+    Raises: ConfigError if the JSON does not name exactly the wanted partitions (R60).
     """
     if not isinstance(value, str):
-        check_named(option, value, wanted, "-1 stands for latest, -2 for earliest")
+        check_named(option, value, wanted, "-1 is latest, -2 is earliest")
     resolved: MutablePositions = {}
     for topic, partition in _each(wanted):
         offset = _offset_of(value, topic, partition)
@@ -112,10 +112,11 @@ def resolve(
 def resolve_committed(
     committed: Positions, reset: str | None, wanted: Wanted, snapshots: Snapshots
 ) -> MutablePositions:
-    """Positions for startingOffsets=committed, with `auto.offset.reset` for the rest.
+    """Positions for startingOffsets=committed; `auto.offset.reset` where no offset is committed.
 
-    Without that option a partition starts at latest, but at earliest in a topic the group reads
-    already: it was added since, and none of it was read. Raises: ConfigError for reset `none`.
+    Without that option a partition starts at latest, but at earliest if the group has committed
+    offsets of its topic: the partition was added later, and none of it was read. Raises:
+    ConfigError for reset `none`.
     """
     resolved: MutablePositions = {}
     for topic, partition in _each(wanted):
@@ -139,7 +140,7 @@ def resolve_committed(
 
 
 def check_in_log(positions: Positions, snapshots: Snapshots) -> tuple[MutablePositions, list[str]]:
-    """Positions brought into the log, and what is lost by that, one sentence each."""
+    """Positions moved into the log's range, and a description of each loss."""
     checked: MutablePositions = {}
     losses: list[str] = []
     for topic, partitions in positions.items():
@@ -157,9 +158,9 @@ def check_in_log(positions: Positions, snapshots: Snapshots) -> tuple[MutablePos
 def continue_from(
     logged: SourceOffset, subscription: Subscription, wanted: Wanted, snapshots: Snapshots
 ) -> tuple[MutablePositions, MutablePositions, list[str]]:
-    """Positions a query goes on from, those that differ from the logged ones, and the losses.
+    """Positions a query continues from, those that differ from the logged ones, and the losses.
 
-    A partition that is new starts at its log start. A topic deleted and created again is another
+    A new partition starts at its log start. A topic that was deleted and created again is a new
     topic: none of its offsets were read (R71).
     """
     losses = [
@@ -180,7 +181,7 @@ def continue_from(
             offset = snapshot.log_start[partition]
             losses.append(
                 f"topic {topic} was deleted and created again since partition {partition} was read "
-                f"up to offset {known}; the new topic begins at offset {offset}"
+                f"up to offset {known}; the new topic starts at offset {offset}"
             )
         else:
             checked, lost = check_in_log({topic: {partition: known}}, snapshots)
@@ -195,10 +196,10 @@ def continue_from(
 def check_ranges(
     starts: Positions, ends: Positions, topic_ids: Mapping[str, str], snapshots: Snapshots
 ) -> tuple[MutablePositions, MutablePositions, list[str]]:
-    """Planned ranges brought into the log as it is now, and what is lost by that.
+    """Planned ranges moved into the log's present range, and a description of each loss.
 
-    Raises: OffsetOutOfRangeError for a range with transactions that are still open, planned under
-    another isolation.level; to leave them out would lose them.
+    Raises: OffsetOutOfRangeError for a range with open transactions, planned under another
+    isolation.level; skipping their records would lose them.
     """
     checked_starts: MutablePositions = {}
     checked_ends: MutablePositions = {}
@@ -219,8 +220,8 @@ def check_ranges(
         if stable < end <= high:
             raise OffsetOutOfRangeError(
                 f"Offsets {stable} to {end - 1} of partition {partition} of topic {topic} belong "
-                "to transactions that are not decided, and isolation.level is read_committed. Try "
-                "again when they are, or read with isolation.level=read_uncommitted.",
+                "to open transactions, and isolation.level is read_committed. Try again when they "
+                "have ended, or read with isolation.level=read_uncommitted.",
                 topic=topic,
                 partition=partition,
             )
@@ -236,7 +237,7 @@ def check_ranges(
 def ends_of(
     positions: Positions, snapshots: Snapshots, available_now: Snapshots | None = None
 ) -> MutablePositions:
-    """Where reading can go from these positions; never back, nor past `available_now` if given."""
+    """The end offsets to read up to; not below the positions, nor above `available_now`."""
     return {
         topic: {
             partition: max(offset, _end_of(topic, partition, snapshots, available_now))
@@ -247,7 +248,7 @@ def ends_of(
 
 
 def records_between(starts: Positions, ends: Positions) -> int:
-    """Offsets from the starts to the ends, all partitions together."""
+    """The number of offsets from the starts to the ends, over all partitions."""
     return sum(
         end - starts[topic][partition]
         for topic, partitions in ends.items()
@@ -256,11 +257,11 @@ def records_between(starts: Positions, ends: Positions) -> int:
 
 
 def limit_ends(starts: Positions, ends: Positions, limit: int) -> MutablePositions:
-    """Ends at most `limit` records after the starts, shared in proportion to what waits.
+    """Ends with at most `limit` records in total, split among partitions by backlog.
 
     As in Spark's Kafka connector (KafkaMicroBatchStream.rateLimit): shares are rounded down, but a
-    partition gets one record at least. Where that would exceed the limit the biggest shares give
-    way; with more partitions than the limit, they take turns.
+    partition gets at least one record. If that exceeds the limit the largest shares are reduced;
+    with more partitions than the limit, they take turns.
     """
     sizes = {
         (topic, partition): end - starts[topic][partition]
@@ -274,11 +275,11 @@ def limit_ends(starts: Positions, ends: Positions, limit: int) -> MutablePositio
     shares = {key: max(1, limit * size // total) for key, size in sizes.items()}
     excess = sum(shares.values()) - limit
     for key in sorted(shares, key=lambda key: (-shares[key], key)):
-        given_up = min(max(excess, 0), shares[key] - 1)
-        shares[key] -= given_up
-        excess -= given_up
+        reduction = min(max(excess, 0), shares[key] - 1)
+        shares[key] -= reduction
+        excess -= reduction
     if excess > 0:
-        # Every share is 1. The sum of the starts moves on with each batch, and the turn with it.
+        # Every share is 1. The sum of the starts grows with each batch, and the turn with it.
         turn = sum(starts[topic][partition] for topic, partition in sizes) % len(sizes)
         order = sorted(shares)
         for key in (order[turn:] + order[:turn])[limit:]:
@@ -290,22 +291,22 @@ def limit_ends(starts: Positions, ends: Positions, limit: int) -> MutablePositio
 
 
 def data_loss(losses: Collection[str], option: str | None = None) -> DataLossError:
-    """The error for records a query wants that are gone, or that `option` names in vain."""
+    """The error for unread records that were removed, or that `option` names but do not exist."""
     if option is not None:
         return DataLossError(
             f"Option {option} names offsets that are not in the log: {'; '.join(losses)}. Correct "
-            "it, or set option failOnDataLoss=false to take the nearest offsets there are.",
+            "it, or set option failOnDataLoss=false to use the nearest existing offsets.",
             option=option,
         )
     return DataLossError(
-        f"Records are gone that this query has not read: {'; '.join(losses)}. They were removed by "
-        "retention, or the topic was. To go on without them set option failOnDataLoss=false: "
-        "reading goes on from the log start."
+        f"Records were removed before this query read them: {'; '.join(losses)}. Retention removed "
+        "them, or the topic was deleted. To continue without them set option "
+        "failOnDataLoss=false: the query continues from the log start."
     )
 
 
 def check_named(option: str, named: Positions, wanted: Wanted, hint: str) -> None:
-    """Raise ConfigError unless JSON names exactly the wanted partitions (R60)."""
+    """Raise ConfigError unless the JSON names exactly the wanted partitions (R60)."""
     for topic, partitions in named.items():
         if topic not in wanted:
             raise ConfigError(
@@ -365,8 +366,8 @@ def _below(topic: str, partition: int, offset: int, low: int) -> str:
 
 def _beyond(topic: str, partition: int, offset: int, high: int) -> str:
     return (
-        f"offset {offset} of partition {partition} of topic {topic} is beyond its end {high}, as "
-        "if the topic was restored from an old copy"
+        f"offset {offset} of partition {partition} of topic {topic} is after its end {high}, as "
+        "if the topic had been restored from an old copy"
     )
 
 
@@ -379,5 +380,5 @@ def _gone(
         )
     return (
         f"partition {partition} of topic {topic} was read up to offset {offset}, and option "
-        f"{subscription.option} does not name it any more"
+        f"{subscription.option} no longer names it"
     )

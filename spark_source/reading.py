@@ -1,4 +1,4 @@
-"""Inside a Spark task: from the files of ranges to Arrow batches of the source's schema."""
+"""Reads in a Spark task: from the files of ranges to Arrow batches of the source's schema."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ BATCH_BYTES = 4 << 20
 
 
 def read_partition(settings: SourceSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of one task; none for InputPartition(None), which Spark makes of no tasks.
+    """The records of one task; none for InputPartition(None), which Spark uses for an empty plan.
 
-    Raises ConfigError that names the host where the driver's cluster is not there.
+    Raises ConfigError that names the host if the driver's cluster is not found on it.
     """
     if not isinstance(partition, SourcePartition):
         return iter(())
@@ -38,9 +38,9 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges, in order, as MESSAGE_SCHEMA or BARE_MESSAGE_SCHEMA.
 
-    Both are what Spark makes of the source's schema; its reader takes batches of exactly that.
-    Small batches are put together, up to BATCH_ROWS or BATCH_BYTES. Raises: CorruptLogError,
-    ObjectNotFoundError, StorageError that name the file.
+    Spark's reader accepts batches of exactly these Arrow schemas. Small batches are combined, up
+    to BATCH_ROWS or BATCH_BYTES. Raises: CorruptLogError, ObjectNotFoundError, StorageError that
+    name the file.
     """
     small: list[pa.RecordBatch] = []
     rows = size_bytes = 0
@@ -64,19 +64,19 @@ def _read_all(
     columns = ["timestamp", "key", "value"]
     if include_headers:
         columns.append("headers")
-    for found in ranges:
-        read = (part for file in found.files for part in _read_file(store, found, file, columns))
+    for range_ in ranges:
+        read = (part for file in range_.files for part in _read_file(store, range_, file, columns))
         for offsets, records in gather(read, rows_max=BATCH_ROWS, bytes_max=BATCH_BYTES):
             wanted = records.select(columns)
-            yield to_messages(wanted, found.topic, found.partition, pa.array(offsets))
+            yield to_messages(wanted, range_.topic, range_.partition, pa.array(offsets))
 
 
 def _read_file(
-    store: ObjectStore, found: PartitionRange, file: FileSlice, columns: list[str]
+    store: ObjectStore, range_: PartitionRange, file: FileSlice, columns: list[str]
 ) -> Iterator[tuple[int, int, pa.RecordBatch | RecordLists]]:
-    """What of a file is in the range, as `gather` takes it."""
-    first_delta = max(0, found.start - file.base_offset)
-    end_delta = min(found.end, file.last_offset + 1) - file.base_offset
+    """The records of a file that are in the range, in the form that `gather` expects."""
+    first_delta = max(0, range_.start - file.base_offset)
+    end_delta = min(range_.end, file.last_offset + 1) - file.base_offset
     for records in read_records(
         store,
         file.path,
@@ -91,10 +91,10 @@ def _read_file(
         if isinstance(records, RecordLists):
             return
         if records.column("offset_delta")[-1].as_py() == end_delta - 1:
-            return  # The rest of a big file need not be decoded.
+            return  # The rest of a large file need not be decoded.
 
 
 def _batch_rows(file: FileSlice) -> int:
-    """Rows per batch, so that a batch of big records stays near BATCH_BYTES."""
+    """Rows per batch, so that a batch of large records has about BATCH_BYTES."""
     record_bytes = max(1, file.size_bytes // file.records_max)
     return max(1, min(BATCH_ROWS, BATCH_BYTES // record_bytes))

@@ -1,4 +1,4 @@
-"""The source's schema: that of Spark's Kafka connector. In Arrow it is MESSAGE_SCHEMA."""
+"""The source's schema, that of Spark's Kafka connector. Its Arrow form is MESSAGE_SCHEMA."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ SPARK_COLUMNS_WITH_HEADERS = StructType(
 
 
 def source_schema(options: Mapping[str, str]) -> StructType:
-    """The schema for options of a batch or a stream (Spark does not say which here).
+    """The schema for the options of a batch or a stream (Spark does not say which here).
 
-    Raises: ConfigError when the options suit neither.
+    Raises: ConfigError if the options are valid for neither.
     """
     only_batch = any(name.lower().startswith("ending") for name in options)
     first: tuple[Operation, Operation] = ("read", "readStream")
@@ -61,16 +61,16 @@ def spark_schema(*, include_headers: bool) -> StructType:
 
 
 def check_schema(given: StructType, *, include_headers: bool) -> None:
-    """Refuse a schema the user set with .schema(...) that is not the source's own.
+    """Raise ConfigError if the schema set with .schema(...) is not the source's.
 
-    Raises: ConfigError that shows both.
+    The error shows both.
     """
     ours = spark_schema(include_headers=include_headers)
     if _shape(given) == _shape(ours):
         return
     raise ConfigError(
         f"The schema of format txnlog is fixed: {ours.simpleString()}. Given was "
-        f"{given.simpleString()}. Remove .schema(...), and select or cast columns afterwards"
+        f"{given.simpleString()}. Remove .schema(...), and select or cast columns after load()"
         f"{'' if include_headers else '; option includeHeaders=true adds headers'}."
     )
 

@@ -1,4 +1,4 @@
-"""The source's options, checked against each other; no I/O."""
+"""The source's options, checked for consistency; no I/O."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ ERROR = "error"
 class Subscription:
     """What to read: `option` is subscribe, subscribePattern or assign.
 
-    `partitions` holds None for all of a topic, and nothing for a pattern, whose topics are those
-    that there are.
+    `partitions` maps a topic to None for all of its partitions. It is empty for a pattern, which
+    selects among the existing topics.
     """
 
     option: str
@@ -38,7 +38,7 @@ class Subscription:
     pattern: str | None = None
 
     def matches(self, topic: str) -> bool:
-        """Whether the option names the topic, there or not."""
+        """Whether the option selects the topic, which need not exist."""
         if self.pattern is None:
             return topic in self.partitions
         return re.fullmatch(self.pattern, topic) is not None
@@ -48,7 +48,7 @@ class Subscription:
 class Times:
     """Where to start or end by time: ms since 1970, one for all or one for each partition.
 
-    `on_no_match` is error or latest: what to do where no record is so late.
+    `on_no_match` is error or latest: what to do in a partition without a record at or after it.
     """
 
     option: str
@@ -58,7 +58,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
-    """What a reader needs to know. `starting` and `ending` are a word, positions or times."""
+    """The settings of a reader. `starting` and `ending` are a word, positions or times."""
 
     options: Options
     subscription: Subscription
@@ -89,12 +89,12 @@ def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSetti
         _check_batch("startingOffsets", starting, LATEST, LATEST_OFFSET)
         _check_batch("endingOffsets", ending, EARLIEST, EARLIEST_OFFSET)
     if ending == COMMITTED:
-        raise ConfigError("Option endingOffsets takes latest or JSON.", option="endingOffsets")
+        raise ConfigError("Option endingOffsets must be latest or JSON.", option="endingOffsets")
     group_id = options.text("group.id")
     if starting == COMMITTED and group_id is None:
         raise ConfigError(
-            "startingOffsets=committed needs option group.id: the group whose committed offsets "
-            "the query starts from.",
+            "startingOffsets=committed requires option group.id: the group whose committed "
+            "offsets the query starts from.",
             option="group.id",
         )
     return SourceSettings(
@@ -119,11 +119,11 @@ def _subscription(options: Options) -> Subscription:
     names = ("subscribe", "subscribePattern", "assign")
     given = [name for name in names if options.is_set(name)]
     if len(given) != 1:
-        found = f" Given are {' and '.join(given)}." if given else ""
+        named = f" Given are {' and '.join(given)}." if given else ""
         raise ConfigError(
-            "Say what to read with exactly one of the options subscribe (topics, separated by "
-            'commas), subscribePattern (a regular expression) and assign ({"topic":[0,1]}).'
-            f"{found}",
+            "Set exactly one of the options subscribe (topics, separated by commas), "
+            'subscribePattern (a regular expression) and assign ({"topic":[0,1]}).'
+            f"{named}",
             option="subscribe",
         )
     value = options.text(given[0]) or ""
@@ -135,7 +135,10 @@ def _subscription(options: Options) -> Subscription:
 
 
 def _limit(options: Options, which: str, default: str) -> str | Positions | Times:
-    """What the three options of `starting` or `ending` say; as in Kafka, the first wins unread."""
+    """The value of the three `starting` or `ending` options.
+
+    As in Spark's Kafka connector, the first that is set overrides the others, which are not parsed.
+    """
     by_time = f"{which}OffsetsByTimestamp"
     on_no_match = LATEST
     if which == "starting":
@@ -162,8 +165,8 @@ def _min_offsets(options: Options) -> int | None:
     least, most = options.number("minOffsetsPerTrigger"), options.number("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
         raise ConfigError(
-            f"Option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the least "
-            "cannot be more than the most.",
+            f"Option minOffsetsPerTrigger is {least} and maxOffsetsPerTrigger is {most}: the "
+            "minimum must not exceed the maximum.",
             option="minOffsetsPerTrigger",
         )
     return least

@@ -1,8 +1,8 @@
-"""Topics and the coordinator's state for SQL: batch reads by Spark's own Delta reader, as views.
+"""Topics and the coordinator's state for SQL: batch reads by Spark's Delta reader, as views.
 
-A frame is one snapshot. The Delta version is pinned, and what is committed at that version, and
-where each partition starts, comes from our own log at the same version: later appends, aborts,
-compaction and retention change nothing of it, and only vacuum can take its files away.
+A frame is one snapshot. The Delta version is pinned; the committed data and the log starts are
+taken from our own log at the same version. Later appends, aborts, compaction and retention do not
+change a frame; only vacuum can delete its files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reads:
-    """What reads of one root have in common; `storage` never shows its values."""
+    """The common arguments of reads of one root; the repr of `storage` hides its values."""
 
     spark: SparkSession
     root: str
@@ -66,14 +66,14 @@ def read_committed(
     storage_options: Mapping[str, str] | None = None,
     spark_root: str | None = None,
 ) -> DataFrame:
-    """The committed records of a topic, or several, below the last stable offset, as of now.
+    """The committed records of one or more topics, below the last stable offset, as of now.
 
-    Columns are those of `spark.read.format("txnlog")`. Each topic is one snapshot, which stays
-    what it is however often and late the frame is used. `storage_options` are the options
-    `storage.<key>` without the prefix, for txnlog; Spark has credentials of its own.
-    `spark_root` is the root as Spark names it, where that differs (s3a:// for s3://).
-    Raises ConfigError, UnknownTopicOrPartitionError naming the topics there are,
-    UnsupportedProtocolError, StorageError when Spark cannot read what txnlog can.
+    Columns are those of `spark.read.format("txnlog")`. Each topic is one snapshot, which does not
+    change however often and late the frame is used. `storage_options` are the options
+    `storage.<key>` without the prefix, for txnlog; Spark uses its own credentials. `spark_root` is
+    the root in Spark's notation, where that differs (s3a:// for s3://).
+    Raises ConfigError, UnknownTopicOrPartitionError naming the existing topics,
+    UnsupportedProtocolError, StorageError if Spark cannot read what txnlog can.
     """
     reads = _reads(spark, root, storage_options, spark_root, include_headers)
     return _union(reads, topic)
@@ -88,7 +88,7 @@ def read_uncommitted(
     storage_options: Mapping[str, str] | None = None,
     spark_root: str | None = None,
 ) -> DataFrame:
-    """All records up to the high watermark, undecided and aborted ones too; see read_committed."""
+    """All records up to the high watermark, also open and aborted ones; see read_committed."""
     reads = _reads(spark, root, storage_options, spark_root, include_headers, committed=False)
     return _union(reads, topic)
 
@@ -106,31 +106,31 @@ class Views:
         return f"Views({', '.join(map(_quoted, self.names))})"
 
     def refresh(self) -> None:
-        """Make all views anew, as of now; those of topics that are gone go, new topics get one.
+        """Replace all views, as of now; views of deleted topics are dropped, new topics get one.
 
-        Nothing changes when a view cannot be made. Raises what create_views raises.
+        If a view cannot be created, nothing changes. Raises what create_views raises.
         """
         frames = dict(self._frames())
         _check_distinct(frames)
         for name, frame in frames.items():
             frame.createOrReplaceTempView(_quoted(name))
-        # For SQL a name has no case: the view of a topic that is gone may be a new one's by now.
-        made = {name.lower() for name in frames}
-        gone = [name for name in self.names if name.lower() not in made]
+        # SQL names are case-insensitive: a new topic may have taken a deleted topic's view name.
+        created = {name.lower() for name in frames}
+        stale = [name for name in self.names if name.lower() not in created]
         self.names = tuple(frames)
-        self._drop(gone)
+        self._drop(stale)
 
     def drop(self) -> None:
         """Remove all views."""
-        gone, self.names = self.names, ()
-        self._drop(gone)
+        names, self.names = self.names, ()
+        self._drop(names)
 
     def _drop(self, names: Iterable[str]) -> None:
         for name in names:
             self._reads.spark.catalog.dropTempView(name)
 
     def _frames(self) -> Iterator[tuple[str, DataFrame]]:
-        """In this order, what the state shows as committed is in the topics: they come later."""
+        """State first, topics last: what the state shows as committed is then in the topics."""
         spark, cluster = self._reads.spark, self._reads.cluster
         now_ms = time.time_ns() // 1_000_000
         tables: dict[str, pa.Table] = {
@@ -140,10 +140,10 @@ class Views:
         for name, table in tables.items():
             yield self._prefix + name, spark.createDataFrame(table)
         logs = (
-            # Listing has tailed them.
+            # list_topics has refreshed them.
             [cluster.topic_log(topic) for topic in cluster.list_topics()]
             if self._topics is None
-            else _tailed(cluster, self._topics)
+            else _refreshed(cluster, self._topics)
         )
         for log in logs:
             yield self._prefix + log.name, _read(self._reads, log)
@@ -161,10 +161,10 @@ def create_views(
 ) -> Views:
     """Temporary views over every topic (or `topics`), the transaction state and group offsets.
 
-    A view has the name of its topic, `prefix` before it. All are as of now, until `refresh` of the
-    result or another create_views. `__transaction_state` has a row for each transactional.id,
+    A view is named `prefix` plus its topic. All are as of now, until `refresh` of the result or
+    another create_views. `__transaction_state` has a row for each transactional.id,
     `__consumer_offsets` one for each group, topic and partition.
-    Raises ConfigError, also for topics that SQL could not tell apart, and what read_committed does.
+    Raises ConfigError, also for topics that differ only by case, and what read_committed raises.
     """
     reads = _reads(spark, root, storage_options, spark_root, include_headers)
     views = Views(reads, topics, prefix)
@@ -194,27 +194,27 @@ def _reads(
 
 
 def _union(reads: _Reads, topic: str | Sequence[str]) -> DataFrame:
-    logs = _tailed(reads.cluster, [topic] if isinstance(topic, str) else topic)
+    logs = _refreshed(reads.cluster, [topic] if isinstance(topic, str) else topic)
     if not logs:
-        raise ConfigError("Name one topic at least.", option="topic")
+        raise ConfigError("Name at least one topic.", option="topic")
     return reduce(DataFrame.unionAll, [_read(reads, log) for log in logs])
 
 
-def _tailed(cluster: Cluster, topics: Iterable[str]) -> list[TopicLog]:
-    """All of them before one is read: what Spark does for a read takes longer."""
+def _refreshed(cluster: Cluster, topics: Iterable[str]) -> list[TopicLog]:
+    """All logs, refreshed before the first is read: Spark takes longer to set up a read."""
     return [cluster.topic(name) for name in dict.fromkeys(topics)]
 
 
 def _read(reads: _Reads, log: TopicLog) -> DataFrame:
-    """The topic at the version its log was tailed to."""
+    """The topic at the version its log was refreshed to."""
     frame = _delta(reads, log)
     for condition in conditions(log.view, read_committed=reads.read_committed):
         frame = frame.where(condition)
     columns = [
         "key",
         "value",
-        # nullif: a literal alone would not be nullable, as the source's columns are. It costs
-        # nothing, as Spark takes it for the constant it is.
+        # nullif makes the literal nullable, like the source's columns. It costs nothing: Spark
+        # folds it into a constant.
         f"nullif('{log.name}', '') AS topic",
         "partition",
         "base_offset + offset_delta AS offset",
@@ -227,10 +227,10 @@ def _read(reads: _Reads, log: TopicLog) -> DataFrame:
 
 
 def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
-    """What a record must fulfil to be visible, in SQL over the columns of the topic's table.
+    """The conditions of a visible record, in SQL over the columns of the topic's table.
 
-    All but the last are on the header alone, so files are left out when the read is planned. The
-    last is there only while delete_records has set a start inside a file that is live (R14, R15).
+    All but the last use only the header, so planning skips files. The last one is needed only
+    while delete_records has set a log start inside a live file (R14, R15).
     """
     if read_committed:
         yield f"txn_status IN ('{NONE}', '{COMMITTED}')"
@@ -239,8 +239,8 @@ def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
                 state.last_stable_offset if state.ongoing else _NO_BOUND
                 for state in view.partitions
             )
-            # Not base_offset: where delete_records has set the log start beyond an open batch, that
-            # is the last stable offset, too, and it may lie inside a later one.
+            # Not base_offset: if delete_records has moved the log start above an open batch, the
+            # log start is the last stable offset, too, and may be inside a later batch.
             yield f"last_offset < {_of_partition(ends)}"
     starts = [state.log_start_offset for state in view.partitions]
     before = [
@@ -255,32 +255,32 @@ def conditions(view: TopicState, *, read_committed: bool) -> Iterator[str]:
 
 
 def _of_partition(offsets: Iterable[int]) -> str:
-    """SQL for the offset that a row's partition has."""
+    """SQL that selects the offset of the row's partition."""
     return f"get(array({', '.join(f'{offset}L' for offset in offsets)}), partition)"
 
 
 def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
-    """The Delta table at the version its log was tailed to."""
+    """The Delta table at the version its log was refreshed to."""
     table = _table_path(reads, log.path)
     reader = reads.spark.read.format("delta").option("versionAsOf", log.log.version)
     try:
         frame = reader.load(table)
-        # Over Spark Connect nothing is looked at before somebody asks.
+        # Spark Connect resolves nothing before the schema is requested.
         _ = frame.schema
     except Exception as error:
-        # Spark's errors, those of Java below it, and those of Spark Connect have no base in common.
-        told = line_of_cause(error)
+        # The errors of Spark, Java and Spark Connect have no common base class.
+        cause = line_of_cause(error)
         if any(condition in str(error) for condition in _NO_DELTA):
             raise ConfigError(
-                f"This Spark session has no Delta, which reads topic {log.name} here. Start Spark "
-                f"with the Delta lines of conf/spark-defaults.conf: {_DELTA_LINES}; or read with "
-                f'spark.read.format("txnlog"), which needs none of it. Spark says: {told}'
+                f"This Spark session has no Delta, which is needed to read topic {log.name}. Start "
+                f"Spark with the Delta lines of conf/spark-defaults.conf: {_DELTA_LINES}; or read "
+                f'with spark.read.format("txnlog"), which does not need Delta. Spark says: {cause}'
             ) from error
         raise StorageError(
-            f"Spark cannot read {redacted_url(table)} at version {log.log.version}, which txnlog "
-            f"can: {told}. Spark reads it with credentials of its own (spark.hadoop.fs.*), not "
-            "with storage_options. Where it names the folder differently, as s3a:// for s3://, "
-            "give spark_root.",
+            f"Spark cannot read {redacted_url(table)} at version {log.log.version}, but txnlog "
+            f"can: {cause}. Spark uses its own credentials (spark.hadoop.fs.*), not "
+            "storage_options. If Spark's URL of the folder differs, as s3a:// for s3://, pass "
+            "spark_root.",
             topic=log.name,
             retriable=False,
         ) from error
@@ -291,12 +291,12 @@ def _table_path(reads: _Reads, path: str) -> str:
     if reads.spark_root is not None:
         return f"{reads.spark_root.rstrip('/')}/{path}"
     local = reads.cluster.store.local_path(path)
-    # Without a scheme Spark would take it for a path of its default file system.
+    # Without a scheme Spark would resolve the path on its default file system.
     return f"{reads.root.rstrip('/')}/{path}" if local is None else f"file://{local}"
 
 
 def _quoted(name: str) -> str:
-    """As SQL writes a name of any characters."""
+    """The name as a quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -306,7 +306,7 @@ def _check_distinct(names: Iterable[str]) -> None:
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise ConfigError(
-                f"Views {other} and {name} would be one for SQL, which knows no case. Choose with "
-                "topics=[...], and give the others a prefix.",
+                f"Views {other} and {name} have the same name in SQL, which ignores case. Select "
+                "topics with topics=[...], and use a prefix for the others.",
                 option="topics",
             )

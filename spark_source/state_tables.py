@@ -1,6 +1,6 @@
-"""The transaction state and the group offsets as Arrow tables, in the words of Kafka's tools.
+"""The transaction state and the group offsets as Arrow tables, with the columns of Kafka's tools.
 
-They are made from our own logs, not by Spark: a row is a file there, and Spark would open each.
+They are built from the logs, not read by Spark: each row is a file, and Spark would open each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OFFSETS = pa.schema(
 def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
     """A row for each transactional.id, as `txnlog transactions describe` shows it; by id.
 
-    One that cannot be read has the state Unreadable, and nothing else but its shard.
+    An unreadable row has the state Unreadable and its shard; its other columns are null.
     """
     found: list[dict[str, object]] = []
     for shard, row in rows(cluster):
@@ -78,9 +78,8 @@ def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
 def consumer_offsets(cluster: Cluster) -> pa.Table:
     """A row for each group, topic and partition with a committed offset, in that order.
 
-    End and lag are null where the topic is gone. Ends are read after the offsets: no lag is < 0
-    but for a group whose offset lies beyond the end, and that one is 0. Groups that cannot be read
-    are left out, and logged.
+    End and lag are null if the topic does not exist. Ends are read after the offsets, so lag is
+    not negative; for an offset after the end it is 0. Unreadable groups are omitted and logged.
     """
     log = cluster.offsets_log()
     log.refresh()
@@ -93,25 +92,25 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
     found = []
     for group in groups:
         for topic, partitions in sorted(group.offsets.items()):
-            for partition, known in sorted(partitions.items()):
+            for partition, committed in sorted(partitions.items()):
                 end = ends.get((topic, partition))
                 found.append(
                     {
                         "GroupId": group.group_id,
                         "Topic": topic,
                         "Partition": partition,
-                        "CurrentOffset": known.offset,
+                        "CurrentOffset": committed.offset,
                         "LogEndOffset": end,
-                        "Lag": None if end is None else max(0, end - known.offset),
-                        "Generation": known.generation,
-                        "Metadata": known.metadata,
+                        "Lag": None if end is None else max(0, end - committed.offset),
+                        "Generation": committed.generation,
+                        "Metadata": committed.metadata,
                     }
                 )
     return pa.Table.from_pylist(found, schema=OFFSETS)
 
 
 def _ends(cluster: Cluster, topic: str) -> dict[tuple[str, int], int]:
-    """The high watermark of each partition; none of a topic that is not there."""
+    """The high watermark of each partition; empty for a missing topic."""
     with suppress(InvalidTopicError):
         log = cluster.topic_log(topic)
         log.refresh()

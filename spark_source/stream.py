@@ -1,4 +1,4 @@
-"""The streaming source (Spark's KafkaMicroBatchStream, for topics without brokers)."""
+"""The streaming source, the counterpart of Spark's KafkaMicroBatchStream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, source_settings
 from spark_source.topics import SourceTopics
-from txnlog.connector.causes import items_telling_causes, tells_causes
+from txnlog.connector.causes import items_reporting_causes, reports_causes
 from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def stream_reader(
     options: Mapping[str, str], schema: StructType
 ) -> TxnLogStreamReader | RefusedStreamReader:
-    """The reader for `spark.readStream`; no I/O. Options it cannot read raise at its first use."""
+    """The reader for `spark.readStream`; no I/O. Invalid options raise at its first use."""
     try:
         return open_reader(options, schema)
     except TxnLogError as error:
@@ -61,10 +61,10 @@ def open_reader(options: Mapping[str, str], schema: StructType) -> TxnLogStreamR
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Stands in for a reader whose options are wrong.
+    """Takes the place of a reader with invalid options, and raises their error.
 
-    What is raised while Spark makes a reader ends, in Spark's message, with an error of Spark's own
-    (its clean-up names a reader that is not there); what a reader raises ends with our sentence.
+    If creating a reader raises, Spark's message ends with an error of Spark's own (its clean-up
+    refers to a reader that does not exist); if a reader's method raises, it ends with our error.
     """
 
     def __init__(self, error: TxnLogError) -> None:
@@ -90,28 +90,28 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives in one worker of the driver for a query's run; a copy of it reads in each task."""
+    """Lives in one Python worker of the driver for a query's run; each task reads with a copy."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._topics = SourceTopics(settings)
         self._available_now: Snapshots | None = None
         self._latest: Positions | None = None
-        self._just_refreshed: dict[str, TopicLog] | None = None
+        self._refreshed_logs: dict[str, TopicLog] | None = None
         self._generation: int | None = None
-        self._gave_batch_at_ms: int | None = None
+        self._last_batch_ms: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Nothing: Spark asks again when it replays batch 0, and by then `latest` has moved on.
+        """Empty: Spark calls this again when it replays batch 0, when `latest` has changed.
 
-        The resolved start travels in batch 0's end, which Spark logs before it runs the batch.
+        Batch 0's end carries the resolved start; Spark logs it before it runs the batch.
         """
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands back at every trigger, unless the trigger wants all there is.
+        """The limit that Spark passes to latestOffset, unless the trigger reads all available.
 
-        Python's API takes one limit; beside an upper one the lower one is in the settings.
+        Python's API takes one limit; beside a maximum, the minimum is read from the settings.
         """
         settings = self._settings
         if settings.max_offsets_per_trigger is not None:
@@ -120,14 +120,14 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(settings.min_offsets_per_trigger)
         return ReadAllAvailable()
 
-    @tells_causes
+    @reports_causes
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the run: what is in the topics now (R61)."""
+        """Fix the end of the run at the present end of the topics (R61)."""
         self._available_now = self._topics.snapshots(self._topics.logs())
 
-    @tells_causes
+    @reports_causes
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch: `start` itself when there is nothing new.
+        """The end of the next batch; `start` if there is nothing new.
 
         Raises: DataLossError, UnknownTopicOrPartitionError, ConfigError, CheckpointError,
         IllegalGenerationError, UnstableOffsetCommitError.
@@ -136,16 +136,16 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         sweep_if_due(self._topics.cluster)
         logged = self._logged(start) if start else None
         if logged is None:
-            positions, snapshots = self._begin()
+            positions, snapshots = self._initial_positions()
             moved = positions
         else:
-            snapshots = self._look()
+            snapshots = self._refresh()
             self._topics.check_readable(logged.positions)
-            positions, moved = self._continue(logged, snapshots)
-        generation = self._join(logged)
+            positions, moved = self._next_positions(logged, snapshots)
+        generation = self._generation_of(logged)
         self._latest = ends_of(positions, snapshots)
         ends = ends_of(positions, snapshots, self._available_now)
-        if self._is_too_little(records_between(positions, ends), limit) and logged is not None:
+        if self._must_wait(records_between(positions, ends), limit) and logged is not None:
             return start
         if isinstance(limit, ReadMaxRows):
             ends = limit_ends(positions, ends, limit.max_rows)
@@ -161,10 +161,10 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Ends of the partitions read, as of the last look: {"topic":{"0":42}}."""
+        """Ends of the partitions at the last latestOffset call: {"topic":{"0":42}}."""
         return None if self._latest is None else positions_json(self._latest)
 
-    @tells_causes
+    @reports_causes
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Tasks for the records from start to end.
 
@@ -175,8 +175,8 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finish = self._logged(end)
         before = self._logged(start).positions if start else {}
         starts = _starts(before, finish)
-        logs = self._just_refreshed
-        self._just_refreshed = None
+        logs = self._refreshed_logs
+        self._refreshed_logs = None
         if logs is None or set(finish.positions) - set(logs):
             logs = self._topics.logs()
             self._topics.check_readable(finish.positions)
@@ -184,29 +184,31 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts, ends, losses = check_ranges(starts, finish.positions, finish.topic_ids, snapshots)
         self._topics.report(losses)
         tasks = self._topics.plan(starts, ends, logs)
-        # A batch planned before group.id was given, or when it was another one: the sink takes it
-        # as it is only when the group was started.
-        self._join(finish)
+        # Starts the group for a batch that was planned without group.id or under another one: the
+        # sink accepts such a batch only if the group has been started.
+        self._generation_of(finish)
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
-        return items_telling_causes(read_partition(self._settings, partition))
+        return items_reporting_causes(read_partition(self._settings, partition))
 
-    def _is_too_little(self, records: int, limit: ReadLimit) -> bool:
-        """Whether minOffsetsPerTrigger holds the batch back; else its maxTriggerDelay starts anew.
+    def _must_wait(self, records: int, limit: ReadLimit) -> bool:
+        """Whether minOffsetsPerTrigger delays the batch; if not, maxTriggerDelay starts again.
 
-        As in Spark's Kafka connector, the first batch of a run is never held back.
+        As in Spark's Kafka connector, the first batch of a run is never delayed.
         """
-        least = self._settings.min_offsets_per_trigger
-        if least is None or self._available_now is not None or isinstance(limit, ReadAllAvailable):
+        records_min = self._settings.min_offsets_per_trigger
+        if records_min is None or self._available_now is not None:
+            return False
+        if isinstance(limit, ReadAllAvailable):
             return False
         now_ms = self._topics.cluster.store.clock.boot_ms()
-        before_ms = self._gave_batch_at_ms
+        before_ms = self._last_batch_ms
         is_due = before_ms is None or now_ms - before_ms >= self._settings.max_trigger_delay_ms
-        if records < least and not is_due:
+        if records < records_min and not is_due:
             return True
-        self._gave_batch_at_ms = now_ms
+        self._last_batch_ms = now_ms
         return False
 
     def _logged(self, offset: dict[str, Any]) -> SourceOffset:
@@ -214,14 +216,14 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = self._topics.cluster
         if logged.cluster != cluster.cluster_id:
             raise CheckpointError(
-                f"The checkpoint belongs to cluster {logged.cluster}, and the root holds cluster "
-                f"{cluster.cluster_id}: offsets of one mean nothing in the other. Use the root the "
-                "query had, or start it with a new checkpointLocation."
+                f"The checkpoint belongs to cluster {logged.cluster}, and the root is cluster "
+                f"{cluster.cluster_id}: offsets of one are meaningless in the other. Use the "
+                "query's former root, or start it with a new checkpointLocation."
             )
         return logged
 
-    def _join(self, logged: SourceOffset | None) -> int | None:
-        """The generation the query commits under; a query new to its group starts a new one."""
+    def _generation_of(self, logged: SourceOffset | None) -> int | None:
+        """The generation the query commits under; a query new to its group starts one."""
         group_id = self._settings.group_id
         if group_id is None:
             return None
@@ -231,54 +233,55 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._generation = self._topics.cluster.groups.start(group_id)
         return self._generation
 
-    def _look(self) -> Snapshots:
-        """The topics at the head of their logs; the look is kept for planning this batch."""
-        self._just_refreshed = self._topics.logs()
-        return self._topics.snapshots(self._just_refreshed)
+    def _refresh(self) -> Snapshots:
+        """The topics at the head of their logs; planning of this batch reuses the logs."""
+        self._refreshed_logs = self._topics.logs()
+        return self._topics.snapshots(self._refreshed_logs)
 
-    def _begin(self) -> tuple[MutablePositions, Snapshots]:
-        """Positions of a query without checkpoint.
+    def _initial_positions(self) -> tuple[MutablePositions, Snapshots]:
+        """Positions of a query without a checkpoint.
 
-        A query with wrong options fails before it joins its group: it must not stop a sound one.
+        A query with invalid options fails before it starts in its group: it must not fence a valid
+        one.
         """
         settings = self._settings
-        snapshots = self._look()
-        self._topics.check_there(snapshots)
+        snapshots = self._refresh()
+        self._topics.check_exist(snapshots)
         self._topics.warn_if_empty(snapshots)
         wanted = wanted_partitions(settings.subscription, snapshots)
         if settings.starting == COMMITTED and settings.group_id is not None:
-            generation = self._join(None)
+            generation = self._generation_of(None)
             committed = self._topics.cluster.groups.fetch(settings.group_id, generation)
-            # They may stand where the first look had no records yet.
-            snapshots = self._look()
-            self._topics.check_there(snapshots)
+            # The committed offsets may be above the ends of the first refresh.
+            snapshots = self._refresh()
+            self._topics.check_exist(snapshots)
             self._topics.check_readable(committed)
             positions = resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         else:
             positions = self._topics.resolve(
-                "startingOffsets", settings.starting, wanted, snapshots, self._just_refreshed or {}
+                "startingOffsets", settings.starting, wanted, snapshots, self._refreshed_logs or {}
             )
         positions, losses = check_in_log(positions, snapshots)
         self._topics.report(losses, settings.starting, "startingOffsets")
         return positions, snapshots
 
-    def _continue(
+    def _next_positions(
         self, logged: SourceOffset, snapshots: Snapshots
     ) -> tuple[MutablePositions, MutablePositions]:
-        """Positions of a query that goes on, and those its last offset does not say."""
+        """Positions of a query that continues, and those that differ from its last offset."""
         settings = self._settings
         wanted = wanted_partitions(settings.subscription, snapshots)
         positions, moved, losses = continue_from(logged, settings.subscription, wanted, snapshots)
         self._topics.report(losses)
         if settings.fail_on_data_loss:
-            self._topics.check_there(snapshots)
+            self._topics.check_exist(snapshots)
         if logged.group != settings.group_id:
-            moved = positions  # The group has none of this query's offsets yet.
+            moved = positions  # The group has no offsets of this query yet.
         return positions, moved
 
 
 def _starts(before: Positions, finish: SourceOffset) -> MutablePositions:
-    """Where the batch that ends at `finish` begins: what its end says, else the offset before."""
+    """Where the batch that ends at `finish` starts: by its `start`, else the previous end."""
     starts: MutablePositions = {}
     for topic, partitions in finish.positions.items():
         for partition in partitions:
@@ -287,9 +290,9 @@ def _starts(before: Positions, finish: SourceOffset) -> MutablePositions:
                 known = before.get(topic, {}).get(partition)
             if known is None:
                 raise CheckpointError(
-                    f"The checkpoint does not say where partition {partition} of topic {topic} "
-                    "starts: an offsets file of it is missing or was changed. Restore it, or start "
-                    "with a new checkpointLocation."
+                    f"The checkpoint has no start position for partition {partition} of topic "
+                    f"{topic}: one of its offsets files is missing or was changed. Restore it, or "
+                    "start with a new checkpointLocation."
                 )
             starts.setdefault(topic, {})[partition] = known
     return starts

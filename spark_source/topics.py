@@ -1,4 +1,4 @@
-"""The topics a query reads, at the head of their logs; the source's only door to the cluster."""
+"""The topics a query reads, refreshed to the head of their logs; the source's cluster access."""
 
 from __future__ import annotations
 
@@ -38,59 +38,59 @@ class SourceTopics:
         return Cluster.cached(options.root, options.storage)
 
     def logs(self) -> dict[str, TopicLog]:
-        """The subscribed topics that are there, each refreshed to its head."""
+        """The subscribed topics that exist, each refreshed to the head of its log."""
         cluster = self.cluster
         subscription = self._settings.subscription
         if subscription.pattern is not None:
             return self._matching(subscription.matches)
-        found: dict[str, TopicLog] = {}
+        logs: dict[str, TopicLog] = {}
         for topic in subscription.partitions:
             log = cluster.topic_log(topic)
             log.refresh()
             if log.exists:
-                found[topic] = log
-        return found
+                logs[topic] = log
+        return logs
 
     def _matching(self, matches: Callable[[str], bool]) -> dict[str, TopicLog]:
-        """Topics of the pattern. One that cannot be read keeps no other from being read."""
-        found: dict[str, TopicLog] = {}
+        """Topics that match the pattern; an unreadable one does not affect the others."""
+        logs: dict[str, TopicLog] = {}
         self._unreadable = {}
         for topic, log in self.cluster.survey_topics(matches).items():
             if isinstance(log, TopicLog):
-                found[topic] = log
+                logs[topic] = log
             elif log.retriable:
                 raise log
             else:
                 self._unreadable[topic] = log
                 warn_once(
-                    f"Topic {topic} matches subscribePattern, cannot be read, and is left out: "
+                    f"Topic {topic} matches subscribePattern, but cannot be read and is skipped: "
                     f"{log.message}"
                 )
-        return found
+        return logs
 
     def check_readable(self, wanted: Collection[str] | None = None) -> None:
-        """Raise the error of a topic that the last `logs` left out; None: of any.
+        """Raise the error of a wanted topic (None: any topic) that the last `logs` skipped.
 
-        What a query has read of must not pass for deleted, nor a table be short of a topic.
+        A topic a query has read must not be taken for deleted, nor a batch lack a topic.
         """
         for topic, error in self._unreadable.items():
             if wanted is None or topic in wanted:
                 raise error
 
-    def check_there(self, found: Collection[str]) -> None:
-        """Raises UnknownTopicOrPartitionError, naming the topics there are, if one is missing."""
+    def check_exist(self, existing: Collection[str]) -> None:
+        """Raise UnknownTopicOrPartitionError, naming the existing topics, if one is missing."""
         for topic in self._settings.subscription.partitions:
-            if topic not in found:
+            if topic not in existing:
                 self.cluster.topic(topic)
                 raise UnknownTopicOrPartitionError(
-                    f"Topic {topic} was not there when the query started. Start it again.",
+                    f"Topic {topic} did not exist when the query started. Restart the query.",
                     topic=topic,
                 )
 
-    def warn_if_empty(self, found: Collection[str]) -> None:
-        """Say once that a pattern matches nothing yet: it may be misspelt."""
+    def warn_if_empty(self, existing: Collection[str]) -> None:
+        """Warn once if a pattern matches no topic yet: it may be misspelt."""
         subscription = self._settings.subscription
-        if subscription.pattern is not None and not found:
+        if subscription.pattern is not None and not existing:
             others = [n for n in self.cluster.topic_names() if not subscription.matches(n)]
             warn_once(
                 f"Option subscribePattern={subscription.pattern} matches no topic at "
@@ -98,7 +98,7 @@ class SourceTopics:
             )
 
     def snapshots(self, logs: Mapping[str, TopicLog]) -> dict[str, TopicSnapshot]:
-        """What the logs say now of each partition's offsets."""
+        """Each partition's offsets, at the version its log was refreshed to."""
         return {
             topic: TopicSnapshot.of(
                 log.view,
@@ -117,16 +117,16 @@ class SourceTopics:
         snapshots: Snapshots,
         logs: Mapping[str, TopicLog],
     ) -> MutablePositions:
-        """Positions for what the options say; times are looked up in the files they lead to.
+        """Positions for the value of an option; times are looked up in the data files.
 
-        Raises: ConfigError when JSON does not name exactly the wanted partitions, or when no record
-        is so late and that is to be an error (R60).
+        Raises: ConfigError if JSON does not name exactly the wanted partitions, or if no record is
+        at or after a time and the strategy is error (R60).
         """
         if isinstance(value, Times):
-            value = self._look_up(value, wanted, logs)
+            value = self._offsets_for_times(value, wanted, logs)
         return resolve(option, value, wanted, snapshots)
 
-    def _look_up(
+    def _offsets_for_times(
         self, times: Times, wanted: Wanted, logs: Mapping[str, TopicLog]
     ) -> MutablePositions:
         named = times.timestamps_ms
@@ -135,10 +135,10 @@ class SourceTopics:
         positions: MutablePositions = {}
         for topic, partitions in wanted.items():
             at_ms = {p: named if isinstance(named, int) else named[topic][p] for p in partitions}
-            found = offsets_for_times(
+            offsets = offsets_for_times(
                 logs[topic], at_ms, read_committed=self._settings.read_committed
             )
-            for partition, offset in found.items():
+            for partition, offset in offsets.items():
                 if offset is None and times.on_no_match == ERROR:
                     raise _no_match(times.option, topic, partition, at_ms[partition])
                 offset = LATEST_OFFSET if offset is None else offset
@@ -169,16 +169,16 @@ class SourceTopics:
     def report(
         self, losses: list[str], limit: str | Positions | Times = "", name: str = ""
     ) -> None:
-        """Fail for lost records, or with failOnDataLoss=false say so once. Raises DataLossError.
+        """Raise DataLossError for lost records, or with failOnDataLoss=false warn once.
 
-        The blame is on option `name` when its value, `limit`, is offsets that the user wrote.
+        The error names option `name` if its value, `limit`, is offsets that the user wrote.
         """
         if not losses:
             return
         if self._settings.fail_on_data_loss:
             raise data_loss(losses, None if isinstance(limit, str | Times) else name)
         warn_once(
-            f"Records are gone that this query has not read; it goes on without them: "
+            f"Records were removed before this query read them; it continues without them: "
             f"{'; '.join(losses)}."
         )
 
@@ -186,7 +186,7 @@ class SourceTopics:
 def _no_match(option: str, topic: str, partition: int, timestamp_ms: int) -> ConfigError:
     return ConfigError(
         f"Option {option}: partition {partition} of topic {topic} has no record with timestamp "
-        f"{timestamp_ms} or later. Give an earlier one, or set "
+        f"{timestamp_ms} or later. Give an earlier timestamp, or set "
         "startingOffsetsByTimestampStrategy=latest to start at the end of such a partition.",
         option=option,
         topic=topic,

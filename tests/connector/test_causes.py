@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from txnlog.connector.causes import line_of_cause, tells_causes, with_causes
+from txnlog.connector.causes import line_of_cause, reports_causes, with_causes
 from txnlog.errors import RecordTooLargeError, StorageError, TopicAuthorizationError
 
 
@@ -30,7 +30,7 @@ def refused() -> None:
 
 def test_chain_is_told_from_the_last_error_to_the_first() -> None:
     """ "No permission" without the reason sends people looking in the wrong place."""
-    told = caught(tells_causes(refused))
+    told = caught(reports_causes(refused))
     assert isinstance(told, TopicAuthorizationError)
     assert str(told).splitlines() == [
         "No permission to write topic 'orders'",
@@ -43,7 +43,7 @@ def test_chain_is_told_from_the_last_error_to_the_first() -> None:
 
 def test_told_error_stands_alone() -> None:
     """A second traceback in Spark's message hides the first line of the one that matters."""
-    told = caught(tells_causes(refused))
+    told = caught(reports_causes(refused))
     assert told.__cause__ is None
     assert told.__context__ is None
     frames, trace = 0, told.__traceback__
@@ -75,7 +75,7 @@ def test_errors_that_are_not_ours_pass_with_their_traceback() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError) as failure:
-        tells_causes(bug)()
+        reports_causes(bug)()
     assert failure.traceback[-1].name == "bug"
 
 
@@ -86,7 +86,7 @@ def test_whole_traceback_is_in_the_debug_log(caplog: pytest.LogCaptureFixture) -
         raise RecordTooLargeError("too large", row=3)
 
     with caplog.at_level(logging.DEBUG, logger="txnlog"), pytest.raises(RecordTooLargeError) as e:
-        tells_causes(too_large)()
+        reports_causes(too_large)()
     assert e.value.row == 3
     assert "in too_large" in caplog.text
 

@@ -60,11 +60,11 @@ def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:
         ({"startingOffsets": "latest"}, "startingOffsets of a batch read cannot be latest"),
         ({"startingOffsets": '{"t":{"0":-1,"1":0}}'}, "startingOffsets of a batch read cannot be"),
         ({"endingOffsets": "earliest"}, "endingOffsets of a batch read cannot be earliest"),
-        ({"endingOffsets": "committed"}, "endingOffsets takes latest or JSON"),
+        ({"endingOffsets": "committed"}, "endingOffsets must be latest or JSON"),
         ({"endingOffsets": '{"t":{"0":1}}'}, "endingOffsets does not name partition 1 of topic t"),
         (
             {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},
-            "Partition 0 of topic t starts at offset 2, beyond the offset 1 that option endingOffs",
+            "Partition 0 of topic t starts at offset 2, after the offset 1 of option endingOffs",
         ),
     ],
 )
@@ -77,7 +77,7 @@ def test_batch_offsets_that_cannot_be_name_the_option(letters, options, message:
 def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:
     """An end that is not there yet is no shorter read."""
     ending = '{"t":{"0":9,"1":0}}'
-    message = "Option endingOffsets names .*offset 9 of partition 0 of topic t is beyond its end"
+    message = "Option endingOffsets names .*offset 9 of partition 0 of topic t is after its end"
     with pytest.raises(DataLossError, match=message):
         values(reader_of(letters, endingOffsets=ending))
     reader = reader_of(letters, endingOffsets=ending, failOnDataLoss="false")

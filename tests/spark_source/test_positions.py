@@ -102,8 +102,8 @@ def test_positions_outside_the_log_are_losses_that_name_everything() -> None:
     assert checked == {"t": {0: 5, 1: 0}}
     assert losses == [
         "offsets 2 to 4 of partition 0 of topic t are below its log start",
-        "offset 4 of partition 1 of topic t is beyond its end 0, as if the topic was restored from "
-        "an old copy",
+        "offset 4 of partition 1 of topic t is after its end 0, as if the topic had been restored "
+        "from an old copy",
     ]
     assert "failOnDataLoss=false" in str(data_loss(losses))
 
@@ -168,12 +168,11 @@ def test_continue_topic_deleted_or_no_longer_subscribed_is_a_loss() -> None:
     positions, _, losses = go_on(offset, SNAPSHOTS, both)
     assert positions == {"t": {0: 7, 1: 0}}
     assert losses == ["topic gone was deleted; its partition 0 was read up to offset 3"]
-    assert "option subscribe does not name it any more" in go_on(offset, SNAPSHOTS)[2][0]
+    assert "option subscribe no longer names it" in go_on(offset, SNAPSHOTS)[2][0]
     only = Subscription(option="assign", partitions={"t": (1,)})
     losses = go_on(logged({"t": {0: 7, 1: 0}}), SNAPSHOTS, only)[2]
     assert losses == [
-        "partition 0 of topic t was read up to offset 7, and option assign does not name it any "
-        "more"
+        "partition 0 of topic t was read up to offset 7, and option assign no longer names it"
     ]
 
 
@@ -205,7 +204,7 @@ def test_ranges_of_a_deleted_topic_read_nothing(snapshots: dict[str, TopicSnapsh
 def test_ranges_with_open_transactions_are_refused() -> None:
     """Planned under read_uncommitted, replayed under read_committed: they would be lost (R15)."""
     snapshots = {"t": snapshot((0, 4), high_watermark=9)}
-    with pytest.raises(OffsetOutOfRangeError, match="Offsets 4 to 6 .* not decided"):
+    with pytest.raises(OffsetOutOfRangeError, match="Offsets 4 to 6 .* belong to open transactions"):
         check_ranges({"t": {0: 1}}, {"t": {0: 7}}, {"t": "id"}, snapshots)
 
 

@@ -127,7 +127,5 @@ def test_batch_between_times_reads_just_that(days) -> None:
 
 def test_batch_that_ends_before_it_starts_names_the_option(days) -> None:
     """(R60)"""
-    with pytest.raises(
-        ConfigError, match="starts at offset 2, beyond the offset 1 that option end"
-    ):
+    with pytest.raises(ConfigError, match="starts at offset 2, after the offset 1 of option end"):
         read(days, startingTimestamp=at(3), endingTimestamp=at(2), **LATEST)

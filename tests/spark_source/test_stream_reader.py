@@ -160,7 +160,7 @@ def test_starting_offsets_json_is_used_and_checked(topics) -> None:
     assert values(reader, {}, next_end(reader, {})) == [b"b", b"c"]
     with pytest.raises(ConfigError, match="startingOffsets does not name partition 1 of topic t"):
         reader_of(topics, startingOffsets='{"t":{"0":1}}').latestOffset({}, ALL)
-    message = "Option startingOffsets names .*offset 9 of partition 0 of topic t is beyond its end"
+    message = "Option startingOffsets names .*offset 9 of partition 0 of topic t is after its end"
     with pytest.raises(DataLossError, match=message):
         reader_of(topics, startingOffsets='{"t":{"0":9,"1":0}}').latestOffset({}, ALL)
 
@@ -360,7 +360,7 @@ def test_group_query_that_cannot_start_does_not_fence_the_running_one(topics) ->
 
 def test_committed_without_group_names_the_option(topics) -> None:
     """(R60)"""
-    with pytest.raises(ConfigError, match=r"startingOffsets=committed needs option group\.id"):
+    with pytest.raises(ConfigError, match=r"startingOffsets=committed requires option group\.id"):
         reader_of(topics, startingOffsets="committed")
 
 

@@ -25,7 +25,7 @@ _PREAMBLES = ("An error occurred while calling", "An exception was thrown from t
 logger = logging.getLogger("txnlog")
 
 
-def tells_causes(call: Callable[P, R]) -> Callable[P, R]:
+def reports_causes(call: Callable[P, R]) -> Callable[P, R]:
     """A function whose TxnLogErrors tell their causes, in one traceback of one frame.
 
     The whole traceback goes to the log at debug level. Other errors are bugs, or somebody else's:
@@ -44,8 +44,8 @@ def tells_causes(call: Callable[P, R]) -> Callable[P, R]:
     return telling
 
 
-def items_telling_causes(items: Iterator[R]) -> Iterator[R]:
-    """The same items; a TxnLogError on the way tells its causes, as with `tells_causes`."""
+def items_reporting_causes(items: Iterator[R]) -> Iterator[R]:
+    """The same items; a TxnLogError on the way tells its causes, as with `reports_causes`."""
     try:
         yield from items
         return

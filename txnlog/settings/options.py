@@ -1,8 +1,8 @@
-"""Options of the Spark source and sink: one table of names, and the parser for both.
+"""Parses the options of the Spark source and sink.
 
-Names are Kafka's and those of Spark's Kafka connector, without regard to case. An option that only
-makes sense with brokers is taken and ignored with one warning, so that a job moves over unchanged;
-any other unknown option is an error with the nearest name. Values of `storage.*` settings and of
+Names are those of Kafka and of Spark's Kafka connector, case-insensitive. An option that only
+applies to brokers is ignored with one warning, so that a job can move over unchanged; any other
+unknown option is an error that suggests the nearest name. Values of `storage.*` settings and of
 unknown options never appear in a message or a repr (R67).
 """
 
@@ -40,7 +40,7 @@ _warned: set[tuple[int, str]] = set()
 
 
 class StoreSettings(dict[str, str]):
-    """Settings of an object store; the values stay out of every repr, they may be secrets (R67)."""
+    """Settings of an object store; no repr shows the values, which may be secrets (R67)."""
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{key!r}: ..." for key in sorted(self)) + "}"
@@ -52,7 +52,7 @@ class StoreSettings(dict[str, str]):
 class Options:
     """Parsed options of one read or write; safe to print and to pickle.
 
-    `ignored` names, as the user wrote them, the options that were taken without effect.
+    `ignored` names the options without effect, as the user wrote them.
     """
 
     operation: Operation
@@ -63,28 +63,28 @@ class Options:
     ignored: tuple[str, ...] = ()
 
     def text(self, name: str) -> str | None:
-        """A text option's value, its default, or None."""
+        """The value of a text option, its default, or None."""
         value = self._get(name)
         if value is None or isinstance(value, str):
             return value
-        raise TypeError(f"option {name} is not a text")
+        raise TypeError(f"option {name} is not text")
 
     def flag(self, name: str) -> bool:
-        """A true/false option's value or default."""
+        """The value of a boolean option, or its default."""
         value = self._get(name)
         if isinstance(value, bool):
             return value
         raise TypeError(f"option {name} is not a flag")
 
     def number(self, name: str) -> int | None:
-        """A whole number's value, its default, or None."""
+        """The value of an integer option, its default, or None."""
         value = self._get(name)
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
         raise TypeError(f"option {name} is not a number")
 
     def is_set(self, name: str) -> bool:
-        """Whether the user gave the option."""
+        """Whether the user set the option."""
         return BY_NAME[name.lower()].name in self.values
 
     def _get(self, name: str) -> Value:
@@ -99,10 +99,10 @@ class Options:
 
 
 def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
-    """Read the options a user gave to Spark. Does no I/O.
+    """Parse the options a user set in Spark; no I/O.
 
     Raises: ConfigError that names the option: unknown (with the nearest name), for another
-    operation, malformed, given twice with different values.
+    operation, malformed, or set twice with different values.
     """
     root = _root(raw)
     values: dict[str, Value] = {}
@@ -136,7 +136,7 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
 
 
 def warn_once(message: str) -> None:
-    """Log a warning the first time this process says it."""
+    """Log a warning once per process."""
     key = (os.getpid(), message)
     if key not in _warned:
         _warned.add(key)
@@ -153,13 +153,13 @@ def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> Non
     over_tcp = environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() != "true"
     if over_tcp and environ.get("PYTHON_WORKER_FACTORY_SECRET"):
         warn_once(
-            "Spark talks to its Python workers over TCP, where delayed acknowledgements cost 40 ms "
-            "a hop. Start it with --conf spark.python.unix.domain.socket.enabled=true."
+            "Spark connects to its Python workers over TCP, where delayed acknowledgements cost "
+            "40 ms a hop. Start it with --conf spark.python.unix.domain.socket.enabled=true."
         )
 
 
 def root_of(given: Iterable[object]) -> str | None:
-    """The one root of settings that may name it twice; None without any. Raises ConfigError."""
+    """The root, which settings may name twice; None if none does. Raises ConfigError."""
     roots = [checked_root(value) for value in given]
     if len({_normal(root) for root in roots}) > 1:
         raise ConfigError(
@@ -171,31 +171,31 @@ def root_of(given: Iterable[object]) -> str | None:
 
 
 def checked_root(given: object) -> str:
-    """A cluster's root: an absolute path or a URL; a pathlib.Path is taken, too.
+    """Check a cluster's root: an absolute path or a URL, as str or pathlib.Path.
 
     Every client and every Spark function calls this. A relative path would be another folder in
-    each process, and a root that is made of a wrong value would be a new, empty cluster.
+    each process, and a root made from a wrong value would be a new, empty cluster.
     Raises ConfigError.
     """
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(path, str) or not path.strip():
-        # Not shown: a root may hold credentials.
+        # The value is not shown: a root may hold credentials.
         what = "blank" if isinstance(path, str) else f"of type {type(path).__name__}"
         raise ConfigError(
             f"The root is {what}. Give a str: an absolute path or a URL.", option="txnlog.root"
         )
     root = str.__str__(path).strip()
-    told = shown(redacted_url(root))
+    printable = shown(redacted_url(root))
     if _ABSOLUTE.match(root) is None:
         raise ConfigError(
-            f"Root {told} is relative: each process would look in a place of its own. Give an "
+            f"Root {printable} is relative: it would be another folder in each process. Give an "
             "absolute path or a URL; ~ is not expanded.",
             option="txnlog.root",
         )
     if "\0" in root or not _is_utf8(root):
         raise ConfigError(
-            f"Root {told} holds a character that no path can have: NUL, or half of a surrogate "
-            "pair. Give an absolute path or a URL.",
+            f"Root {printable} contains a character that no path can have: NUL, or half of a "
+            "surrogate pair. Give an absolute path or a URL.",
             option="txnlog.root",
         )
     return root
@@ -208,7 +208,7 @@ def redacted_url(url: str) -> str:
 
 
 def _find(key: str, operation: Operation) -> Option | None:
-    """The row for a name; None when it is taken without effect. Raises ConfigError."""
+    """The option of a name; None if it is ignored. Raises ConfigError."""
     lowered = key.lower()
     if lowered.startswith(KAFKA_PREFIX):
         return _find_kafka(key, lowered[len(KAFKA_PREFIX) :], operation)
@@ -239,7 +239,7 @@ def _find_kafka(key: str, name: str, operation: Operation) -> Option | None:
             option=key,
         )
     ours = {row.name for row in OPTIONS if row.kafka}
-    # Another name after the prefix is taken: it may be a setting of Kafka's that has no effect.
+    # Any other name after the prefix is ignored: it may be a Kafka setting that has no effect here.
     near = nearest(name, ours, likeness=0.85)
     if option is not None or near:
         meant = option.name if option is not None else f"{KAFKA_PREFIX}{near}"
@@ -276,12 +276,12 @@ def _check_same(option: Option, value: str, given: dict[str, str]) -> None:
 def _root(raw: Mapping[str, str]) -> str:
     lowered = {key.lower(): value for key, value in raw.items()}
     if "paths" in lowered:
-        raise ConfigError("load() takes one root, not several.", option="path")
+        raise ConfigError("load() accepts one root, not several.", option="path")
     found = root_of([lowered[name] for name in ROOT_NAMES if lowered.get(name, "").strip()])
     if found is None:
         raise ConfigError(
-            "No root: say where the topics lie, with load('/data/root') or start('/data/root'), or "
-            "with option txnlog.root.",
+            "No root: pass the folder of the topics to load('/data/root') or start('/data/root'), "
+            "or set option txnlog.root.",
             option="txnlog.root",
         )
     return found

@@ -37,13 +37,13 @@ ALL: Final = READS | WRITES
 STREAM: Final = frozenset({"readStream"})
 BATCH: Final = frozenset({"read"})
 
-# What Spark's Kafka connector refuses, too: taking these in silence would change what a job reads.
+# Spark's Kafka connector rejects these, too: ignoring them would change what a job reads.
 NOT_SUPPORTED: Final[Mapping[str, str]] = {
-    "key.deserializer": "Keys come as binary; cast or decode the column key.",
-    "value.deserializer": "Values come as binary; cast or decode the column value.",
-    "key.serializer": "Keys are written as they are; encode the column key.",
-    "value.serializer": "Values are written as they are; encode the column value.",
-    "interceptor.classes": "Records are never changed on their way.",
+    "key.deserializer": "Keys are binary; cast or decode the column key.",
+    "value.deserializer": "Values are binary; cast or decode the column value.",
+    "key.serializer": "Keys are written unchanged; encode the column key.",
+    "value.serializer": "Values are written unchanged; encode the column value.",
+    "interceptor.classes": "Records are never intercepted.",
     "enable.auto.commit": "The sink commits the offsets of its batch when both have a group.id.",
 }
 
@@ -52,9 +52,9 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
 class Option:
     """One row of the table.
 
-    `applies_to` holds the operations it has a meaning for, `ignored_in` those that take it without
-    effect. `kafka` says that the name is also taken with the prefix `kafka.`; `default_text` is
-    the default as a user would write it, where that is not how it is held.
+    `applies_to` holds the operations that use it, `ignored_in` those that accept and ignore it.
+    With `kafka` the name is also accepted with the prefix `kafka.`; `default_text` is the default
+    as a user would write it, where that differs from `default`.
     """
 
     name: str
@@ -73,86 +73,87 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=text,
         applies_to=READS,
         doc="Topics, separated by commas. Exactly one of `subscribe`, `subscribePattern` and "
-        "`assign` is needed.",
+        "`assign` is required.",
     ),
     Option(
         name="subscribePattern",
         parse=pattern,
         applies_to=READS,
-        doc="Regular expression (Python's `re`) that a topic's whole name must match. Topics that "
-        "appear later join at their earliest offset; one that goes is data loss.",
+        doc="Regular expression (Python's `re`) that a topic's whole name must match. Topics "
+        "created later are read from their earliest offset; a deleted topic is data loss.",
     ),
     Option(
         name="assign",
         parse=text,
         applies_to=READS,
-        doc='Partitions: `{"topic":[0,1]}`.',
+        doc='Partitions to read: `{"topic":[0,1]}`.',
     ),
     Option(
         name="startingOffsets",
         parse=text,
         applies_to=READS,
         default_text="latest (stream), earliest (batch)",
-        doc="Where a query without checkpoint starts: `earliest`, `latest` (streams only), "
-        '`committed` (the offsets of `group.id`), or `{"topic":{"0":23,"1":-2}}`, which names '
-        "every partition; -2 stands for earliest, -1 for latest.",
+        doc="Where a query without a checkpoint starts: `earliest`, `latest` (streams only), "
+        '`committed` (the committed offsets of `group.id`), or `{"topic":{"0":23,"1":-2}}`, which '
+        "must name every partition; -2 is earliest, -1 is latest.",
     ),
     Option(
         name="startingTimestamp",
         parse=timestamp_ms,
         applies_to=READS,
-        doc="Start at the first record of each partition whose timestamp is this or later, in ms "
-        "since 1970. Wins over `startingOffsetsByTimestamp` and `startingOffsets`.",
+        doc="Start at the first record of each partition with this timestamp or a later one, in "
+        "ms since 1970. Overrides `startingOffsetsByTimestamp` and `startingOffsets`.",
     ),
     Option(
         name="startingOffsetsByTimestamp",
         parse=text,
         applies_to=READS,
-        doc='The same with a timestamp for each partition: `{"topic":{"0":1700000000000}}`. Wins '
-        "over `startingOffsets`.",
+        doc='Starting timestamp of each partition: `{"topic":{"0":1700000000000}}`. Overrides '
+        "`startingOffsets`.",
     ),
     Option(
         name="startingOffsetsByTimestampStrategy",
         parse=choice("error", "latest"),
         applies_to=READS,
         default="error",
-        doc="What to do with a partition that has no record so late: fail, or start at its end.",
+        doc="If a partition has no record with the timestamp or a later one: fail, or start at "
+        "its end.",
     ),
     Option(
         name="endingOffsets",
         parse=text,
         applies_to=BATCH,
         default_text="latest",
-        doc='`latest`, or `{"topic":{"0":50,"1":-1}}`; the end is exclusive.',
+        doc='Where a batch ends: `latest`, or `{"topic":{"0":50,"1":-1}}`; exclusive.',
     ),
     Option(
         name="endingTimestamp",
         parse=timestamp_ms,
         applies_to=BATCH,
-        doc="End before the first record of each partition whose timestamp is this or later; at "
-        "its end where there is none. Wins over `endingOffsetsByTimestamp` and `endingOffsets`.",
+        doc="End before the first record of each partition with this timestamp or a later one; at "
+        "the partition's end if there is none. Overrides `endingOffsetsByTimestamp` and "
+        "`endingOffsets`.",
     ),
     Option(
         name="endingOffsetsByTimestamp",
         parse=text,
         applies_to=BATCH,
-        doc="The same with a timestamp for each partition. Wins over `endingOffsets`.",
+        doc="Ending timestamp of each partition. Overrides `endingOffsets`.",
     ),
     Option(
         name="maxOffsetsPerTrigger",
         parse=positive,
         applies_to=STREAM,
         ignored_in=BATCH,
-        doc="Records of a micro-batch at most, shared among the partitions in proportion to what "
-        "waits in them.",
+        doc="Maximum records per micro-batch, split among partitions by backlog.",
     ),
     Option(
         name="minOffsetsPerTrigger",
         parse=positive,
         applies_to=STREAM,
         ignored_in=BATCH,
-        doc="Wait until so many records are there, but no longer than `maxTriggerDelay`. At most "
-        "`maxOffsetsPerTrigger`. `Trigger.AvailableNow` does not wait.",
+        doc="Minimum records per micro-batch: fewer wait for up to `maxTriggerDelay`. Must not "
+        "exceed `maxOffsetsPerTrigger`. `Trigger.AvailableNow` does not wait.",
     ),
     Option(
         name="maxTriggerDelay",
@@ -161,28 +162,30 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ignored_in=BATCH,
         default=900_000,
         default_text="15m",
-        doc="The longest that `minOffsetsPerTrigger` may hold records back, as in `10s`, `15m` or "
-        "`1h`; a number without unit means ms.",
+        doc="Maximum delay of a micro-batch by `minOffsetsPerTrigger`, such as `10s`, `15m` or "
+        "`1h`; a number without a unit is in ms.",
     ),
     Option(
         name="minPartitions",
         parse=positive,
         applies_to=READS,
-        doc="Spark tasks of a batch at least, as far as there are records: ranges of partitions "
-        "are split, the largest first. See *Tasks* below.",
+        doc="Minimum number of Spark tasks per batch, or one per record if there are fewer: "
+        "the largest offset ranges are split first. See *Tasks* below.",
     ),
     Option(
         name="maxRecordsPerPartition",
         parse=positive,
         applies_to=READS,
-        doc="Records of a Spark task at most: longer ranges are split evenly. See *Tasks* below.",
+        doc="Maximum records per Spark task: larger offset ranges are split evenly. See *Tasks* "
+        "below.",
     ),
     Option(
         name="failOnDataLoss",
         parse=boolean,
         applies_to=READS,
         default=True,
-        doc="`false`: where records are gone, warn and go on from the log start.",
+        doc="`true`: fail if records were deleted before they were read. `false`: log a warning "
+        "and continue from the log start.",
     ),
     Option(
         name="includeHeaders",
@@ -190,8 +193,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=ALL,
         default=False,
         default_text="false (source), true (sink)",
-        doc="Source: give the column `headers`. Sink: `false` leaves that column out; by default "
-        "it is written where it is there.",
+        doc="Source: add the column `headers`. Sink: `false` omits that column; by default it is "
+        "written if present.",
     ),
     Option(
         name="isolation.level",
@@ -199,16 +202,16 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=READS,
         default="read_committed",
         kafka=True,
-        doc="`read_uncommitted` shows open and aborted transactions, too. Kafka's own default is "
-        "`read_uncommitted`.",
+        doc="`read_uncommitted` also returns records of open and aborted transactions. Kafka's "
+        "default is `read_uncommitted`.",
     ),
     Option(
         name="group.id",
         parse=identifier,
         applies_to=frozenset({"read", "readStream", "writeStream"}),
         kafka=True,
-        doc="Consumer group. A stream that reads and writes under one group commits the offsets of "
-        "its batch in the transaction of its output.",
+        doc="Consumer group. A stream with the same group in source and sink commits the offsets "
+        "of each batch in the transaction of its output.",
     ),
     Option(
         name="auto.offset.reset",
@@ -216,21 +219,22 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=READS,
         kafka=True,
         default_text="latest; earliest in a partition added to a topic the group reads",
-        doc="With `startingOffsets=committed`: where to start in a partition the group never read; "
-        "`none` fails.",
+        doc="With `startingOffsets=committed`: where to start in a partition without a committed "
+        "offset; `none` fails.",
     ),
     Option(
         name="groupIdPrefix",
         parse=identifier,
         applies_to=frozenset(),
         ignored_in=READS,
-        doc="Without effect, as in Kafka's connector when `group.id` is set: no group is made up.",
+        doc="No effect, as in Spark's Kafka connector when `group.id` is set: no group id is "
+        "generated.",
     ),
     Option(
         name="topic",
         parse=text,
         applies_to=WRITES,
-        doc="Topic of all rows; wins over the column `topic`.",
+        doc="Topic of all rows; overrides the column `topic`.",
     ),
     Option(
         name="transactional.id",
@@ -238,8 +242,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=WRITES,
         kafka=True,
         default_text="the id of the streaming query",
-        doc="Name of the transactions. Two queries that run at the same time need one each. A "
-        "query may be restarted under another one: its last batch is found, its old run fenced.",
+        doc="Transactional id. Two queries that run at the same time need different ones. A query "
+        "may be restarted under another one: a replay of its last batch is recognised, and its "
+        "old run is fenced.",
     ),
     Option(
         name="transaction.timeout.ms",
@@ -247,14 +252,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
         applies_to=WRITES,
         default=TIMEOUT_MS_DEFAULT,
         kafka=True,
-        doc="Time-out of an open transaction.",
+        doc="Timeout of an open transaction.",
     ),
     Option(
         name="transaction.publish",
         parse=publication,
         applies_to=WRITES,
         default="deferred",
-        doc="The sink takes `deferred` only: data becomes readable with the commit.",
+        doc="The sink supports `deferred` only: data becomes readable with the commit.",
     ),
     Option(
         name="compression.type",
@@ -268,40 +273,40 @@ OPTIONS: Final[tuple[Option, ...]] = (
         parse=positive,
         applies_to=WRITES,
         default=NUM_PARTITIONS_DEFAULT,
-        doc="Partitions of a topic the sink creates.",
+        doc="Number of partitions of a topic that the sink creates.",
     ),
     Option(
         name="auto.create.topics.enable",
         parse=boolean,
         applies_to=WRITES,
         default=True,
-        doc="Create a topic that is missing.",
+        doc="Create missing topics.",
     ),
     Option(
         name="txnAppId",
         parse=identifier,
         applies_to=frozenset({"write"}),
-        doc="With `txnVersion`: a batch write of the same pair happens once in each topic, as in "
-        "each Delta table. It cannot be combined with `transactional.id`.",
+        doc="With `txnVersion`: makes batch writes idempotent, as in a Delta table; each topic "
+        "gets the rows of one pair once. Cannot be combined with `transactional.id`.",
     ),
     Option(
         name="txnVersion",
         parse=not_negative,
         applies_to=frozenset({"write"}),
-        doc="Grows with each batch write of a `txnAppId` to a topic; a version that the topic has, "
-        "or a lower one, is skipped with a warning.",
+        doc="Version of a batch write, increasing per `txnAppId` and topic; a write with the "
+        "topic's version or a lower one is skipped with a warning.",
     ),
     Option(
         name="checkpointLocation",
         parse=text,
         applies_to=frozenset({"writeStream"}),
-        doc="Spark's own; the sink reads the batch's source offsets there.",
+        doc="Spark's option; the sink reads the batch's source offsets from the checkpoint.",
     ),
     Option(
         name="queryName",
         parse=identifier,
         applies_to=frozenset({"writeStream"}),
-        doc="Spark's own.",
+        doc="Spark's option.",
     ),
 )
 
