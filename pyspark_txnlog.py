@@ -1,7 +1,7 @@
-"""Where Spark finds format `txnlog`: it imports every top-level module named `pyspark_*`.
+"""Registers format `txnlog`: Spark imports every top-level module named `pyspark_*`.
 
 A failing import here would hide every Python data source of the session, so the top level imports
-nothing but pyspark.sql.datasource; the rest is imported by the method that needs it.
+only pyspark.sql.datasource; each method imports what it needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """Format `txnlog`: batch and stream, source and sink. No method here does any I/O."""
+    """Format `txnlog`: batch and stream, source and sink. No method does I/O."""
 
     @classmethod
     def name(cls) -> str:

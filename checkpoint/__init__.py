@@ -1,4 +1,4 @@
-"""Reads the checkpoint of a Spark Structured Streaming query; needs no Spark."""
+"""Reads the checkpoint of a Spark Structured Streaming query, without Spark."""
 
 from checkpoint.location import is_readable
 from checkpoint.offset_seq import OffsetSeq, parse_offset_seq

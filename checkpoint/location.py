@@ -1,4 +1,4 @@
-"""Where a checkpoint lies: from Spark's (Hadoop's) way to write a path to that of our stores."""
+"""Converts checkpoint locations from Spark's (Hadoop's) notation to the URLs of our stores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txnlog.errors import CheckpointError
 
 __all__ = ["is_readable", "shown", "store_url"]
 
-# Hadoop's scheme -> ours. Schemes that are not here need a Hadoop client, which we do not have.
+# Hadoop's scheme -> the store's. Other schemes need a Hadoop client, which we do not have.
 STORE_SCHEMES: dict[str, str] = {
     "file": "file",
     "s3": "s3",
@@ -26,7 +26,7 @@ _CREDENTIALS = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 def is_readable(location: str) -> bool:
-    """Say whether our stores can read a checkpoint there, judged by its scheme alone."""
+    """Whether our stores can read a checkpoint there, judged by its scheme alone."""
     try:
         store_url(location)
     except CheckpointError:
@@ -35,10 +35,10 @@ def is_readable(location: str) -> bool:
 
 
 def store_url(location: str) -> str:
-    """Give the address of a checkpoint location as ``ObjectStore.from_url`` takes it.
+    """The URL of a checkpoint location for ``ObjectStore.from_url``.
 
-    A path without a scheme is taken as local. Local paths come out without a scheme, since Hadoop,
-    unlike a URL parser, takes ``%20`` in a path letter for letter.
+    A path without a scheme is local. Local paths are returned without a scheme, since Hadoop,
+    unlike a URL parser, does not decode ``%20`` in a path.
 
     Raises:
         CheckpointError: empty, or on a file system that only Hadoop can read.
@@ -48,10 +48,10 @@ def store_url(location: str) -> str:
             "The checkpoint location is empty: set option checkpointLocation on the query itself; "
             "spark.sql.streaming.checkpointLocation is not visible to the sink."
         )
-    found = _SCHEME.fullmatch(location)
-    if found is None:
+    matched = _SCHEME.fullmatch(location)
+    if matched is None:
         return _local_path(os.path.abspath(location))
-    scheme, rest = found[1].lower(), found["rest"]
+    scheme, rest = matched[1].lower(), matched["rest"]
     if scheme == "file":
         local = _FILE.fullmatch(rest)
         if local is not None:
@@ -61,17 +61,17 @@ def store_url(location: str) -> str:
     raise CheckpointError(
         f"The checkpoint at {shown(location)!r} is on {scheme}:, which txnlog cannot read, and "
         "group.id needs the offsets in it. Put checkpointLocation on a local disk (file:/...), "
-        "s3://, gs://, az:// or abfss://, or leave option group.id out of the sink.",
+        "s3://, gs://, az:// or abfss://, or omit option group.id on the sink.",
         location=shown(location),
         scheme=scheme,
     )
 
 
 def _local_path(path: str) -> str:
-    # normpath() keeps two slashes at the beginning, which POSIX may give a meaning; Hadoop has one.
+    # normpath() keeps two leading slashes, which POSIX allows to be special; Hadoop uses one.
     return "/" + os.path.normpath(path).lstrip("/")
 
 
 def shown(location: str) -> str:
-    """Return the location as messages may show it: without credentials."""
+    """The location without credentials, for messages."""
     return _CREDENTIALS.sub("://***@", location)

@@ -1,9 +1,9 @@
-"""One file of a query's offset log, as Spark's OffsetSeqLog writes it. Pure: bytes in, value out.
+"""Parses one file of a query's offset log, as Spark's OffsetSeqLog writes it; no I/O.
 
 Version 1 has the line ``v1``, a line of metadata JSON, then one line per source in the order of
 the plan, ``-`` for a source without an offset yet. Version 2 has ``<source id>:<offset>`` lines in
-any order and leaves out sources without an offset; ids are numbers, or names under source
-evolution. The last line has no line feed, so a file that ends in one was cut off there.
+any order and omits sources without an offset; ids are numbers, or names under source evolution.
+The last line has no line feed, so a file that ends with one is truncated.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ANY = msgspec.json.Decoder()
 class OffsetSeq(msgspec.Struct, frozen=True, kw_only=True):
     """The end offsets of one micro-batch.
 
-    ``sources`` are the offsets letter for letter, None for a source without one; ``source_ids`` go
-    with them: "0", "1", ... in version 1. ``digest`` is the SHA-256 of the file's bytes, in hex.
+    ``sources`` are the offsets verbatim, None for a source without one; ``source_ids`` are their
+    ids: "0", "1", ... in version 1. ``digest`` is the SHA-256 of the file's bytes, in hex.
     """
 
     version: int
@@ -40,10 +40,10 @@ class OffsetSeq(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_offset_seq(data: bytes, *, file: str) -> OffsetSeq:
-    """Read one file of the offset log; ``file`` is its name in messages.
+    """Parse one file of the offset log; ``file`` is its name in messages.
 
     Raises:
-        CheckpointError: of an unknown version, truncated or garbled; names the file.
+        CheckpointError: unknown version, truncated or corrupt; names the file.
     """
     lines = _lines(data, file)
     version = log_version(lines[0], OFFSET_LOG_VERSION_MAX, file)
@@ -67,26 +67,26 @@ def parse_offset_seq(data: bytes, *, file: str) -> OffsetSeq:
 
 
 def log_version(line: str, version_max: int, file: str) -> int:
-    """Read the version line of one of Spark's metadata logs.
+    """Parse the version line of one of Spark's metadata logs.
 
     Raises:
         CheckpointError: no version line, or a version above ``version_max``.
     """
     number = line[1:]
-    known = number.isascii() and number.isdigit() and len(number) <= _VERSION_DIGITS_MAX
-    if not line.startswith("v") or not known or int(number) < 1:
+    is_number = number.isascii() and number.isdigit() and len(number) <= _VERSION_DIGITS_MAX
+    if not line.startswith("v") or not is_number or int(number) < 1:
         raise damaged(file, f"its first line is {line[:20]!r}, not a version such as 'v1'")
     if int(number) > version_max:
         raise CheckpointError(
-            f"{file} has version {line}, and this txnlog knows up to v{version_max}: a newer Spark "
-            "wrote it. Upgrade txnlog, or run the query with the Spark it was started with.",
+            f"{file} has version {line}, and this txnlog supports up to v{version_max}: a newer "
+            "Spark wrote it. Upgrade txnlog, or run the query with its former Spark version.",
             file=file,
         )
     return int(number)
 
 
 def damaged(file: str, what: str) -> CheckpointError:
-    """Give the error for a file that Spark cannot have written as it is."""
+    """The error for a file that Spark cannot have written in this form."""
     return CheckpointError(
         f"{file} is damaged: {what}. Restore the checkpoint from a copy, or start a new query with "
         "a new checkpointLocation, the same group.id and startingOffsets=committed.",
@@ -98,7 +98,7 @@ def _lines(data: bytes, file: str) -> list[str]:
     if not data:
         raise damaged(file, "it is empty")
     try:
-        # Not splitlines(): a source's JSON may hold other characters that Python takes for ends.
+        # Not splitlines(): JSON may contain other characters that it treats as line ends.
         return data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise damaged(file, f"byte {error.start} is not UTF-8") from error
@@ -125,10 +125,10 @@ def _offset(offset: str, number: int, file: str) -> str | None:
     if offset == VOID_OFFSET:
         return None
     if not offset.strip():
-        raise damaged(file, f"line {number} holds no offset")
+        raise damaged(file, f"line {number} has no offset")
     if offset.startswith("{"):
         try:
             decode(_ANY, offset)
         except ValueError as error:
-            raise damaged(file, f"line {number} is not whole JSON ({error})") from error
+            raise damaged(file, f"line {number} is not complete JSON ({error})") from error
     return offset

@@ -36,14 +36,14 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Checkpoint:
-    """Reads a checkpoint location; building one does no I/O, and one may be pickled.
+    """Reads a checkpoint location; the constructor does no I/O, and instances can be pickled.
 
-    ``storage_options`` are those of the store the checkpoint lies in. Every read goes to the store:
-    nothing is remembered, since another driver may be at work on the same folder.
+    ``storage_options`` are those of the checkpoint's store. Every read goes to the store: nothing
+    is cached, since another driver may write to the same folder.
 
     Raises:
         CheckpointError: the location is on a file system our stores cannot read, or a file is
-            damaged or of an unknown version; names the location or the file, and the way out.
+            damaged or of an unknown version; names the location or the file, and the remedy.
         StorageError: the store failed.
     """
 
@@ -54,21 +54,21 @@ class Checkpoint:
         self._opened: ObjectStore | None = None
 
     def __repr__(self) -> str:
-        # Storage options hold secrets.
+        # Storage options may be secrets.
         return f"Checkpoint({shown(self._location)!r})"
 
     def __reduce__(self) -> tuple[type[Checkpoint], tuple[str, dict[str, str]]]:
-        # A relative location names the same folder wherever it is unpickled.
+        # The absolute URL: a relative location would be another folder where it is unpickled.
         return Checkpoint, (self._url, self._storage_options)
 
     def query_id(self) -> str:
-        """Give the id of the query that owns this checkpoint."""
+        """The id of the query that owns this checkpoint."""
         file = self.file_name("metadata")
         data = self._read("metadata")
         if data is None:
             raise CheckpointError(
                 f"{file} does not exist, so this is not the checkpoint of a query that has "
-                f"started.{self._look_elsewhere()}",
+                f"started.{self._scheme_hint()}",
                 file=file,
             )
         try:
@@ -77,13 +77,13 @@ class Checkpoint:
             raise damaged(file, f'it is not JSON with the query\'s "id" ({error})') from error
 
     def offsets(self, batch_id: int) -> OffsetSeq | None:
-        """Give the end offsets planned for a batch, None when Spark has not written them."""
+        """The end offsets planned for a batch, None if Spark has not written them."""
         path = f"offsets/{batch_id}"
         data = self._read(path)
         return None if data is None else parse_offset_seq(data, file=self.file_name(path))
 
     def planned(self, batch_id: int) -> OffsetSeq:
-        """Give the end offsets of a batch that must have been planned, since it is running.
+        """The end offsets of a batch that must have been planned, since it is running.
 
         Raises:
             CheckpointError: the file is missing; names it.
@@ -92,17 +92,17 @@ class Checkpoint:
         if found is None:
             file = self.file_name(f"offsets/{batch_id}")
             raise CheckpointError(
-                f"{file} does not exist, and the offsets of batch {batch_id} are needed. Were "
-                "files of the checkpoint deleted, restore them or start a new query with a new "
-                "checkpointLocation, the same group.id and startingOffsets=committed."
-                f"{self._look_elsewhere()}",
+                f"{file} does not exist, and the offsets of batch {batch_id} are needed. If "
+                "files of the checkpoint were deleted, restore them or start a new query with a "
+                "new checkpointLocation, the same group.id and startingOffsets=committed."
+                f"{self._scheme_hint()}",
                 file=file,
                 batch_id=batch_id,
             )
         return found
 
     def committed(self, batch_id: int) -> bool:
-        """Say whether Spark has noted that the batch is done, which it does after the sink."""
+        """Whether Spark has logged the batch as committed, which it does after the sink."""
         path = f"commits/{batch_id}"
         data = self._read(path)
         if data is None:
@@ -118,15 +118,15 @@ class Checkpoint:
         return True
 
     def latest_batch_id(self) -> int | None:
-        """Give the highest batch with planned offsets, None before the first; lists the log."""
+        """The highest batch with planned offsets, None before the first; lists the log."""
         return self._latest("offsets")
 
     def latest_committed_batch_id(self) -> int | None:
-        """Give the highest batch that Spark has noted as done, None before the first."""
+        """The highest batch that Spark has logged as committed, None before the first."""
         return self._latest("commits")
 
     def file_name(self, path: str) -> str:
-        """Give the name of one of the checkpoint's files, as messages show it."""
+        """The name of one of the checkpoint's files, for messages."""
         return f"{shown(self._url)}/{path}"
 
     def _latest(self, log: str) -> int | None:
@@ -134,9 +134,9 @@ class Checkpoint:
             listed = self._store().list(log)
         except ObjectNotFoundError:
             return None
-        found = (_BATCH_FILE.fullmatch(meta.path) for meta in listed)
-        # Beside the numbered files lie checksums and temporary files of writers.
-        numbers = (int(m["batch_id"]) for m in found if m and m["log"] == log)
+        matches = (_BATCH_FILE.fullmatch(meta.path) for meta in listed)
+        # The folder also has checksums and temporary files of writers.
+        numbers = (int(m["batch_id"]) for m in matches if m and m["log"] == log)
         return max((number for number in numbers if number <= INT64_MAX), default=None)
 
     def _read(self, path: str) -> bytes | None:
@@ -161,10 +161,10 @@ class Checkpoint:
                 ) from error
         return self._opened
 
-    def _look_elsewhere(self) -> str:
+    def _scheme_hint(self) -> str:
         if self._url.startswith("/") and not self._location.startswith("file:"):
             return (
-                f" {self._location!r} was read on this machine's disk: when Spark's "
-                "fs.defaultFS is another one, write checkpointLocation with its scheme."
+                f" {self._location!r} was read on this host's disk: if Spark's fs.defaultFS is "
+                "another file system, write checkpointLocation with its scheme."
             )
         return ""

@@ -1,8 +1,8 @@
-"""What a micro-batch read from our topics, per consumer group, from its offset log.
+"""The positions that a micro-batch read in our topics, per consumer group, from its offset log.
 
-A txnlog source marks its offset JSON with the key ``@``, which no topic can be named:
+A txnlog source marks its offset JSON with the key ``@``, which is not a valid topic name:
 ``{"<topic>": {"<partition>": next}, "@": {"cluster", "topics", "group", "generation", "start"}}``.
-Lines of other sources, and of other clusters, are none of our business.
+Lines of other sources and of other clusters are ignored.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class _Merged:
 def source_positions(
     checkpoint: Checkpoint, batch_id: int, cluster_id: str, *, current: OffsetSeq | None = None
 ) -> list[GroupOffsets]:
-    """Give the positions that a batch moves its groups from and to, sorted by group.
+    """The start and end positions of a batch for each group, sorted by group.
 
     ``current`` is the batch's offsets if the caller has them: digest and positions then come from
-    one read of the file. Empty when no source of this cluster reads under a group.
+    one read of the file. Empty if no source of this cluster has a group.id.
 
     Raises:
-        CheckpointError: see ``group_positions``; also when a file needed is missing or damaged.
+        CheckpointError: see ``group_positions``; also if a required file is missing or damaged.
     """
     seq = checkpoint.planned(batch_id) if current is None else current
     file = checkpoint.file_name(f"offsets/{batch_id}")
@@ -80,7 +80,7 @@ def source_positions(
 
 
 def groups_of(seq: OffsetSeq, cluster_id: str) -> list[str]:
-    """Give the groups that sources of this cluster read under, sorted.
+    """The group ids of the sources of this cluster, sorted.
 
     Raises:
         CheckpointError: a line is damaged.
@@ -96,15 +96,15 @@ def group_positions(
     file: str,
     previous_file: str,
 ) -> list[GroupOffsets]:
-    """Give each group's positions from the offsets of a batch and of the one before it.
+    """Each group's positions, from the offsets of a batch and of the previous one.
 
-    A partition starts where the batch before ended under the same group, else at ``@.start``: in
-    that order, because a source without new data repeats its last JSON, its ``start`` included. A
-    partition known to neither is left out of ``start``: it is new, and is read from the earliest.
+    A partition starts at the previous batch's end under the same group, else at ``@.start``: in
+    that order, because a source without new data repeats its last JSON, including ``start``. A
+    partition in neither is omitted from ``start``: it is new, and is read from the earliest offset.
 
     Raises:
         CheckpointError: two lines of a group disagree on a position, a generation or a topic id; a
-            line is damaged; nothing says where a group began.
+            line is damaged; a group has no start.
     """
     if previous is not None:
         _check_same_sources(current, previous, file, previous_file)
@@ -127,18 +127,18 @@ def group_positions(
 def _check_same_sources(
     current: OffsetSeq, previous: OffsetSeq, file: str, previous_file: str
 ) -> None:
-    """A file cut off at the end of a line is whole to the eye; only its neighbour gives it away."""
+    """Raise for a file truncated at a line end, which only the previous file's count shows."""
     counts = len(current.sources), len(previous.sources)
     if current.version == previous.version == 1 and counts[0] != counts[1]:
         raise damaged(
             file,
-            f"it has {counts[0]} sources and {previous_file} has {counts[1]}, though a query keeps "
-            "its number of sources",
+            f"it has {counts[0]} sources and {previous_file} has {counts[1]}, though the number of "
+            "a query's sources is fixed",
         )
 
 
 def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
-    """Yield the lines of this cluster's sources that read under a group."""
+    """Yield the lines of this cluster's sources that have a group.id."""
     for source_id, text in zip(seq.source_ids, seq.sources, strict=True):
         if text is None or not text.startswith("{"):
             continue
@@ -160,16 +160,16 @@ def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
             raise damaged(
                 file, f"the offset of source {source_id} is malformed ({error})"
             ) from error
-        nameless = sorted(line.positions.keys() - line.mark.topics.keys())
-        if nameless:
+        without_id = sorted(line.positions.keys() - line.mark.topics.keys())
+        if without_id:
             raise damaged(
-                file, f"the offset of source {source_id} lacks the id of topic {nameless[0]!r}"
+                file, f"the offset of source {source_id} lacks the id of topic {without_id[0]!r}"
             )
         yield line
 
 
 def _merge(lines: Iterable[_Line], file: str) -> dict[str, _Merged]:
-    """Merge the lines per group; lines that repeat each other (a self-union) become one."""
+    """Merge the lines per group; equal lines (of a self-union) become one."""
     groups: dict[str, _Merged] = {}
     for line in lines:
         mark = line.mark
@@ -177,17 +177,17 @@ def _merge(lines: Iterable[_Line], file: str) -> dict[str, _Merged]:
         if merged.generation != mark.generation:
             raise CheckpointError(
                 f"{file} has group {mark.group!r} under generation {merged.generation} and under "
-                f"generation {mark.generation}: two sources of the query joined the group one "
-                "after the other. Read the topics through one source (load() once and reuse the "
+                f"generation {mark.generation}: two sources of the query started in the group one "
+                "after the other. Read the topics with one source (load() once and reuse the "
                 "DataFrame), or give each source its own group.id.",
                 file=file,
                 group_id=mark.group,
             )
         for topic in line.positions:
             topic_id = mark.topics[topic]
-            known_id = merged.topic_ids.setdefault(topic, topic_id)
-            if known_id != topic_id:
-                raise _disagreement(file, mark.group, f"topic {topic!r}", known_id, topic_id)
+            merged_id = merged.topic_ids.setdefault(topic, topic_id)
+            if merged_id != topic_id:
+                raise _disagreement(file, mark.group, f"topic {topic!r}", merged_id, topic_id)
         _add(merged.positions, line.positions, mark.group, "position", file)
         _add(merged.start, mark.start, mark.group, "start", file)
     return groups
@@ -197,17 +197,17 @@ def _add(
     into: LoggedPositions, positions: LoggedPositions, group: str, noun: str, file: str
 ) -> None:
     for topic, partitions in positions.items():
-        known = into.setdefault(topic, {})
+        merged = into.setdefault(topic, {})
         for partition, offset in partitions.items():
-            if known.setdefault(partition, offset) != offset:
+            if merged.setdefault(partition, offset) != offset:
                 place = f"the {noun} of topic {topic!r} partition {partition}"
-                raise _disagreement(file, group, place, known[partition], offset)
+                raise _disagreement(file, group, place, merged[partition], offset)
 
 
 def _disagreement(file: str, group: str, place: str, one: object, other: object) -> CheckpointError:
     return CheckpointError(
         f"{file} has two values for {place} in group {group!r}: {one} and {other}. Two sources of "
-        "the query read it under one group and stand at different places. Read it through one "
+        "the query read it under one group and are at different positions. Read it with one "
         "source (load() once and reuse the DataFrame), or give each source its own group.id.",
         file=file,
         group_id=group,
@@ -215,20 +215,20 @@ def _disagreement(file: str, group: str, place: str, one: object, other: object)
 
 
 def _start(group: str, merged: _Merged, before: _Merged | None, file: str) -> LoggedPositions:
-    """Say where the batch's input began, for the partitions in its end."""
+    """The start positions of the batch, for the partitions in its end."""
     if before is None and not merged.start:
         raise CheckpointError(
-            f"Nothing says where the input of group {group!r} began: {file} has it without a start "
-            "and the batch before does not have it. When group.id was changed on a running "
-            "checkpoint, set it back, or start the query with a new checkpointLocation.",
+            f"Group {group!r} has no start position: {file} has it without a start and the "
+            "previous batch does not have it. If group.id was changed on a running checkpoint, "
+            "set it back, or start the query with a new checkpointLocation.",
             file=file,
             group_id=group,
         )
-    known = before.positions if before is not None else {}
+    ends = before.positions if before is not None else {}
     start: LoggedPositions = {}
     for topic, partitions in merged.positions.items():
-        candidates = merged.start.get(topic, {}) | known.get(topic, {})
-        found = {p: candidates[p] for p in partitions if p in candidates}
-        if found:
-            start[topic] = found
+        candidates = merged.start.get(topic, {}) | ends.get(topic, {})
+        starts = {p: candidates[p] for p in partitions if p in candidates}
+        if starts:
+            start[topic] = starts
     return start

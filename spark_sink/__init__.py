@@ -1,6 +1,6 @@
-"""The Spark sink, and the listener that watches queries.
+"""The Spark sink, and the listener for streaming queries.
 
-The listener is imported when it is asked for: Spark's workers import the sink, and never need it.
+The listener is imported on first use: Spark's workers import the sink and do not need it.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""The driver's half of the sink: who owns the transactional.id, is this batch new, commit it.
+"""The driver's part of the sink: take over the transactional.id, skip replays, commit.
 
-Runs in a worker that may be a fresh process for any micro-batch, so nothing is remembered here:
-the state row and the checkpoint say everything.
+Runs in a Python worker that may be a new process for each micro-batch, so it keeps no state: all
+state is in the state row and the checkpoint.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger("txnlog")
 
 
 def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: int) -> None:
-    """Commit a micro-batch exactly once, or skip it when this query committed it before.
+    """Commit a micro-batch exactly once, or skip it if this query has committed it.
 
-    Raises ProducerFencedError for a run that was taken over, CheckpointError for a checkpoint
-    that is behind the log or another one's, IllegalGenerationError and OffsetConflictError when
-    the group has moved on.
+    Raises ProducerFencedError for a fenced run, CheckpointError for a checkpoint that is behind
+    the log or belongs to another query, IllegalGenerationError and OffsetConflictError if the
+    group has a newer generation or other offsets.
     """
     if not tasks:
         return
@@ -58,30 +58,30 @@ def commit_once(
     batch_id: int,
     phases: Phases,
 ) -> bool:
-    """The steps of commit_micro_batch; False for a batch that is committed, or has nothing."""
+    """The steps of commit_micro_batch; False if the batch is already committed, or empty."""
     run, batches = tasks[0], _ordered(tasks)
     transactional_id = options.text("transactional.id") or run.query_id
     with phases.measure("tail"):
         before = cluster.coordinator.describe(transactional_id)
-    is_known = has_committed(before, query_id=run.query_id, run_id=run.run_id)
+    is_first_of_run = not has_committed(before, query_id=run.query_id, run_id=run.run_id)
     with phases.measure("sources"):
         planned = planned_batch(options, batch_id)
-        offsets = group_offsets(options, cluster, planned, is_first_of_run=not is_known)
+        offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
     if not batches and not offsets:
         return False
     with phases.measure("own"):
         newest = before
-        if not is_known:
+        if is_first_of_run:
             newest = find_newest(cluster, run.query_id)
         elif before is not None:
             cluster.coordinator.finish(before)
-    # What is decided comes out first, whoever decided it; a batch that is committed is not taken
-    # over for: a driver that wakes up late would fence the one that goes on.
+    # A decided transaction is finished first, whichever run decided it. A committed batch is
+    # skipped before the takeover: a driver that resumes late would fence the one that replaced it.
     if _is_committed(newest, options, run, planned):
         return False
     with phases.measure("own"):
-        newest = row = _own(options, cluster, transactional_id, run, before)
-        if not is_known:
+        newest = row = _take_over(options, cluster, transactional_id, run, before)
+        if is_first_of_run:
             newest = stop_others(
                 cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
             )
@@ -96,9 +96,9 @@ def commit_once(
 
 
 def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
-    """Commit a batch write: once per topic and (txnAppId, txnVersion) where they are given.
+    """Commit a batch write: once per topic and (txnAppId, txnVersion) if they are set.
 
-    Raises DuplicateTransactionError when only some of its topics have the pair.
+    Raises DuplicateTransactionError if only some of its topics have the pair.
     """
     batches = _ordered(tasks)
     if not batches:
@@ -116,7 +116,7 @@ def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:
         elif app is not None:
             logger.warning(
                 "txnVersion %d of txnAppId %s is in %s already: this write is skipped, with %s "
-                "records in %s files. To write them none the less, give a higher txnVersion.",
+                "records in %s files. To write them anyway, set a higher txnVersion.",
                 app.version,
                 app.app_id,
                 ", ".join(sorted({f"topic {batch.topic}" for batch in batches})),
@@ -141,9 +141,9 @@ def _app_transaction(options: Options, phases: Phases) -> AppTransaction | None:
 
 
 def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:
-    """How much the tasks have staged, and in what time: their own work, without waiting for rows.
+    """What the tasks staged, and their own time, without waiting for rows.
 
-    Tasks run beside each other: the longest one bounds the batch, the sum is what it costs.
+    Tasks run in parallel: the longest one bounds the batch's latency, the sum is its cost.
     """
     times_ns = [task.stage_ns for task in tasks]
     batches = _ordered(tasks)
@@ -157,12 +157,12 @@ def _staging(tasks: Sequence[StagedTask]) -> dict[str, str]:
 
 
 def _log(what: str, names: tuple[object, ...], phases: Phases) -> None:
-    """The debug line of a commit."""
+    """Log a commit at debug level."""
     if logger.isEnabledFor(logging.DEBUG):
         facts = phases.facts
         logger.debug(
-            f"{what}: committed %s records in %s files, staged by %s tasks in %s ms at most and "
-            "%s ms together; commit %s",
+            f"{what}: committed %s records in %s files, staged by %s tasks in at most %s ms each, "
+            "%s ms in total; commit %s",
             *names,
             *(facts[f] for f in ("records", "files", "tasks", "stageLongestMs", "stageSumMs")),
             phases.describe(),
@@ -170,7 +170,7 @@ def _log(what: str, names: tuple[object, ...], phases: Phases) -> None:
 
 
 def _ordered(tasks: Sequence[StagedTask]) -> list[StagedBatch]:
-    """The staged files in the order of tasks, which keeps the order of the input."""
+    """The staged files in task order, which keeps the order of the input."""
     return [batch for task in tasks for batch in task.batches]
 
 
@@ -197,18 +197,18 @@ def _is_committed(
         ) from error
 
 
-def _own(
+def _take_over(
     options: Options,
     cluster: Cluster,
     transactional_id: str,
     run: StagedTask,
     row: TransactionMetadata | None,
 ) -> TransactionMetadata:
-    """The state row (`row` as it was), owned by this run, with nothing left unfinished."""
+    """The state row, owned by this run and with no open transaction; `row` is the former one."""
     if row is not None and row.owner.query_id not in ("", run.query_id):
         logger.warning(
             "Query %s takes over transactional.id %s from query %s (%s). Two queries that run at "
-            "the same time need a transactional.id each.",
+            "the same time need different transactional.ids.",
             run.query_id,
             transactional_id,
             row.owner.query_id,

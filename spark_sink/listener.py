@@ -1,7 +1,7 @@
-"""TxnLogListener: lag, transactions and commit times of streaming queries, as they make progress.
+"""TxnLogListener: lag, transactions and commit times of streaming queries, at each progress event.
 
-It runs in the process that called `spark.streams.addListener`, reads the events' JSON and tails
-the transaction log; it writes nothing, and whatever goes wrong in it never reaches a query.
+It runs in the process that called `spark.streams.addListener`, reads the events' JSON and the
+transaction log. It writes nothing, and its errors never affect a query.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ logger = logging.getLogger("txnlog")
 
 
 @dataclass(slots=True)
-class _Watched:
-    """What is known of one query: its transactions before we watched, and its newest report."""
+class _QueryProgress:
+    """One query: its transactions before the listener was added, and its newest report."""
 
     committed_before: int = 0
     version: int = -1
@@ -47,11 +47,11 @@ class TxnLogListener(StreamingQueryListener):
 
     `root` and `storage_options` are those of the sink (options `storage.<key>` without the
     prefix). `transactional_ids` maps a query's name or id to its transactional.id, for queries
-    that do not use the default, their id. Each report goes to `on_report`, if given, to the log
-    (logger "txnlog", level INFO), and with `registry` or `port` (0: any; on the loopback
-    interface) to Prometheus, which needs the extra `txnlog[prometheus]`.
-    Raises ConfigError for a root that is not absolute, and when prometheus-client is asked for and
-    not there.
+    that do not use the default, the query id. Each report is passed to `on_report`, if given,
+    logged (logger "txnlog", level INFO), and with `registry` or `port` (0: any free port; on the
+    loopback interface) exported to Prometheus, which requires the extra `txnlog[prometheus]`.
+    Raises ConfigError for a root that is not absolute, and for `registry` or `port` without
+    prometheus-client.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class TxnLogListener(StreamingQueryListener):
         self._on_report = on_report
         self._lock = threading.Lock()
         self._history: CommittedTransactions | None = None
-        self._watched: dict[str, _Watched] = {}
-        self._said: set[tuple[str, str]] = set()
+        self._queries: dict[str, _QueryProgress] = {}
+        self._warned: set[tuple[str, str]] = set()
         self._metrics = None
         if registry is not None or port is not None:
             from spark_sink.prometheus import PrometheusMetrics
@@ -80,18 +80,18 @@ class TxnLogListener(StreamingQueryListener):
 
     @property
     def latest(self) -> dict[str, QueryReport]:
-        """The newest report of each query that runs, or ended while we watched, by query id."""
+        """The newest report of each query since the listener was added, by query id."""
         with self._lock:
-            known = {query_id: watched.report for query_id, watched in self._watched.items()}
-        return {query_id: report for query_id, report in known.items() if report is not None}
+            reports = {query_id: query.report for query_id, query in self._queries.items()}
+        return {query_id: report for query_id, report in reports.items() if report is not None}
 
     @property
     def port(self) -> int | None:
-        """Where Prometheus finds the metrics, None when no port was asked for."""
+        """The port that Prometheus scrapes, None without option `port`."""
         return None if self._metrics is None else self._metrics.port
 
     def close(self) -> None:
-        """Give the port free. The listener itself is removed with spark.streams.removeListener."""
+        """Release the port. To remove the listener call spark.streams.removeListener."""
         if self._metrics is not None:
             self._metrics.close()
 
@@ -104,7 +104,7 @@ class TxnLogListener(StreamingQueryListener):
         self._guarded("onQueryProgress", lambda: self._progress(json.loads(event.progress.json)))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing: what was reported last still holds."""
+        """No action: the last report is still valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self._guarded("onQueryTerminated", lambda: self._end(str(event.id)))
@@ -115,62 +115,64 @@ class TxnLogListener(StreamingQueryListener):
         try:
             call()
         except Exception as error:
-            self._say_once(where, error)
+            self._warn_once(where, error)
 
-    def _say_once(self, where: str, error: Exception) -> None:
-        """The same trouble comes with every event."""
+    def _warn_once(self, where: str, error: Exception) -> None:
+        """Warn once per kind of error, which would recur with every event."""
         key = where, type(error).__name__
-        if key not in self._said:
-            self._said.add(key)
-            logger.warning("TxnLogListener.%s failed; said once", where, exc_info=error)
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning("TxnLogListener.%s failed; logged once", where, exc_info=error)
 
     def _start(self, query_id: str, name: str | None) -> None:
-        """Count from here: a query that was restarted has committed before."""
+        """Count from the present state: a restarted query has committed before."""
         with self._lock:
-            seen = self._look(query_id, name, is_starting=True)
-            if seen is not None:
-                committed, newest = seen
-                self._watched[query_id] = _Watched(committed, newest.version if newest else -1)
+            history = self._read_history(query_id, name, is_starting=True)
+            if history is not None:
+                committed, newest = history
+                version = newest.version if newest else -1
+                self._queries[query_id] = _QueryProgress(committed, version)
 
     def _progress(self, progress: Mapping[str, Any]) -> None:
         query_id = str(progress["id"])
         with self._lock:
-            seen = self._look(query_id, progress.get("name"))
-            watched = self._watched.get(query_id)
-            if watched is None:
-                # Added while the query ran: its newest transaction is the first we count.
-                watched = _Watched(max(0, seen[0] - 1) if seen is not None else 0)
-                self._watched[query_id] = watched
-            before = watched.report
+            history = self._read_history(query_id, progress.get("name"))
+            query = self._queries.get(query_id)
+            if query is None:
+                # Added while the query ran: its newest transaction is the first one counted.
+                query = _QueryProgress(max(0, history[0] - 1) if history is not None else 0)
+                self._queries[query_id] = query
+            before = query.report
             transactions = before.transactions if before is not None else 0
             transaction = before.transaction if before is not None else None
-            done, is_new = 0, False
-            if seen is not None:
-                done = seen[0] - watched.committed_before - transactions
-                if seen[1] is not None and seen[1].version > watched.version:
-                    transaction, is_new = seen[1], True
-                    watched.version = seen[1].version
+            added, is_new = 0, False
+            if history is not None:
+                committed, newest = history
+                added = committed - query.committed_before - transactions
+                if newest is not None and newest.version > query.version:
+                    transaction, is_new = newest, True
+                    query.version = newest.version
             if transaction is None and not any(txnlog_sources(progress)):
-                # A query that has nothing to do with us.
+                # The query uses neither the source nor the sink.
                 return
-            report = report_of(progress, transactions=transactions + done, transaction=transaction)
-            watched.report = report
+            report = report_of(progress, transactions=transactions + added, transaction=transaction)
+            query.report = report
         logger.info("%s", report)
         if self._metrics is not None:
-            self._metrics.update(report, transactions=done, is_new=is_new)
+            self._metrics.update(report, transactions=added, is_new=is_new)
         if self._on_report is not None:
             self._on_report(report)
 
     def _end(self, query_id: str) -> None:
         with self._lock:
-            watched = self._watched.get(query_id)
-        if self._metrics is not None and watched is not None and watched.report is not None:
-            self._metrics.forget(watched.report)
+            query = self._queries.get(query_id)
+        if self._metrics is not None and query is not None and query.report is not None:
+            self._metrics.forget(query.report)
 
-    def _look(
+    def _read_history(
         self, query_id: str, name: str | None, *, is_starting: bool = False
     ) -> tuple[int, CommittedTransaction | None] | None:
-        """(committed transactions of the query, the newest); None when the log cannot be read."""
+        """(number of committed transactions, the newest one); None if the log is unreadable."""
         ids = self._transactional_ids
         transactional_id = ids.get(query_id) or ids.get(name or "") or query_id
         try:
@@ -180,10 +182,10 @@ class TxnLogListener(StreamingQueryListener):
             return self._history.look(transactional_id)
         except ConfigError as error:
             if is_starting:
-                # The first query of a new root makes the cluster.
+                # The first query of a new root creates the cluster.
                 return 0, None
-            self._say_once("reading the transaction log", error)
+            self._warn_once("reading the transaction log", error)
         except TxnLogError as error:
-            self._say_once("reading the transaction log", error)
-        # The lag is known without the log.
+            self._warn_once("reading the transaction log", error)
+        # The lag does not depend on the log.
         return None

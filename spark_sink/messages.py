@@ -1,4 +1,4 @@
-"""What a task tells the driver's commit: its staged files, and which run it belongs to."""
+"""The commit message of a task: its staged files, and the run it belongs to."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RUN_ID = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class StagedTask(WriterCommitMessage):
-    """The message of one task attempt that succeeded.
+    """The message of one successful task attempt.
 
-    Query, run and batch id are "" and -1 for a batch write: they are known to tasks only, so the
-    driver's commit learns them from here. `stage_ns` is the time of the sink's own work, without
-    the waiting for rows.
+    Query, run and batch id are "" and -1 for a batch write. Spark passes them only to tasks, so
+    the driver's commit reads them from here. `stage_ns` is the time of the sink's own work,
+    without waiting for rows.
     """
 
     task: int

@@ -1,4 +1,4 @@
-"""The listener's reports as Prometheus metrics; prometheus-client is an extra of the package."""
+"""Exports the listener's reports as Prometheus metrics; prometheus-client is an optional extra."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COMMIT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 class PrometheusMetrics:
     """Metrics of all queries, by label `query`: a query's name, else its id.
 
-    They go to `registry`, or to one of our own; with `port` (0: any) a server on the loopback
-    interface shows it. Raises ConfigError without prometheus-client.
+    They are registered in `registry`, else in a new one; with `port` (0: any free port) a server
+    on the loopback interface exposes it. Raises ConfigError without prometheus-client.
     """
 
     def __init__(self, registry: CollectorRegistry | None, port: int | None) -> None:
@@ -26,8 +26,8 @@ class PrometheusMetrics:
             import prometheus_client as client
         except ImportError as error:
             raise ConfigError(
-                "TxnLogListener(registry=..., port=...) needs prometheus-client: install "
-                "txnlog[prometheus], or leave both out.",
+                "TxnLogListener(registry=..., port=...) requires prometheus-client: install "
+                "txnlog[prometheus], or omit both arguments.",
                 option="port",
             ) from error
         registry = client.CollectorRegistry() if registry is None else registry
@@ -69,11 +69,11 @@ class PrometheusMetrics:
 
     @property
     def port(self) -> int | None:
-        """Where the server listens."""
+        """The port of the server; None without one."""
         return None if self._server is None else int(self._server.server_port)
 
     def update(self, report: QueryReport, *, transactions: int, is_new: bool) -> None:
-        """Take in a report: so many `transactions` since the last one, the newest is new or not."""
+        """Update from a report; `transactions` were added, `is_new`: it has a new transaction."""
         query = report.label
         for topic, partitions in report.lag.items():
             for partition, records in partitions.items():
@@ -89,7 +89,7 @@ class PrometheusMetrics:
                 self._commit.labels(query).observe(phases_ms["total"] / 1000)
 
     def forget(self, report: QueryReport) -> None:
-        """The query has ended: its gauges would stay as they are for ever. Counters stay."""
+        """Remove the gauges of a query that ended, which would never change; counters remain."""
         for gauge in (self._lag, self._rate, self._phase):
             gauge.remove_by_labels({"query": report.label})
 

@@ -1,21 +1,20 @@
-"""Which transactional.ids a streaming query writes under, and which batch it committed last.
+"""The transactional.ids a streaming query has written under, and its last committed batch.
 
-The state row of an id remembers the newest batch of each query that committed under it. A query may
-be restarted under another id, so a run looks through all rows before its first commit:
+The state row of an id stores the newest batch of each query that committed under it. A query may be
+restarted under another id, so a run reads all rows before its first commit:
 
-    look        without owning anything: a batch that any row has is skipped (D24)
+    read        without owning a row: a batch that any row has is skipped (D24)
     own         the run becomes the owner of its id
-    stop        every other row of the query: its owner is fenced, a decided transaction finished
-    look        again: is the batch committed by now?
+    stop        in every other row of the query: fence its owner, finish a decided transaction
+    read        again: has the batch been committed meanwhile?
 
-Own comes before stop, and every run does both. Of two runs of a query under two ids, whichever
-stops last has seen the other own its row: so the other one is fenced, or its batch was decided
-before and is found. A run that was fenced decides nothing more, and one that starts later does the
-same to this one: so no run need look again. (Two runs may fence each other; the next start goes
-on.)
+Own comes before stop, and every run does both. Of two runs of a query under two ids, the one that
+stops last has seen the other own its row: so the other is fenced, or its batch was decided before
+and is found. A fenced run decides nothing more, and a run that starts later does the same to this
+one: so no run has to read again. (Two runs may fence each other; the next start continues.)
 
-What an older row remembers goes at the next start, when a newer batch is durable elsewhere; the row
-can then expire. The newest batch of a query stays in a row, and such rows never expire.
+An older row's batch is removed at the next start, when a newer batch is durable in another row; the
+older row can then expire. The newest batch of a query remains in a row, and such rows never expire.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Decide = Callable[[TransactionMetadata | None], Transition | Done]
 
 
 def find_newest(cluster: Cluster, query_id: str) -> TransactionMetadata | None:
-    """The row that has the newest batch of a query, when all that is decided is published."""
+    """The row with the newest batch of a query; first finishes its decided transactions."""
     rows = _rows(cluster, query_id)
     for row in rows:
         cluster.coordinator.finish(row)
@@ -49,9 +48,9 @@ def find_newest(cluster: Cluster, query_id: str) -> TransactionMetadata | None:
 def stop_others(
     cluster: Cluster, query_id: str, *, transactional_id: str, owner: Owner
 ) -> TransactionMetadata | None:
-    """Fence the query's other ids; the row that has its newest batch then, of all ids.
+    """Fence the query's other ids; returns the row with its newest batch, of all ids.
 
-    `owner` owns `transactional_id` already. Raises what finishing a decided transaction raises.
+    `owner` already owns `transactional_id`. Raises what finishing a decided transaction raises.
     """
     stop = partial(
         prepare_stop_query,
@@ -81,16 +80,16 @@ def stop_others(
 
 def _rows(cluster: Cluster, query_id: str) -> list[TransactionMetadata]:
     """The rows of all shards that the query owns, or has committed under."""
-    found = []
+    rows = []
     for number in range(cluster.shards):
         shard = cluster.shard(number)
         shard.refresh()
-        found += [row for row in shard.view.rows.values() if is_of_query(row, query_id)]
-    return found
+        rows += [row for row in shard.view.rows.values() if is_of_query(row, query_id)]
+    return rows
 
 
 def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
-    """Persist a decision on the newest row, having finished what is decided there."""
+    """Persist a decision on the newest row, after finishing its decided transaction."""
     coordinator = cluster.coordinator
     shard = cluster.shard_for(transactional_id)
     for attempt in range(ATTEMPTS_MAX):
@@ -107,7 +106,7 @@ def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
             coordinator.finish(changed)
         return
     raise ConcurrentTransactionsError(
-        f"{transactional_id!r}, another transactional.id of this query, keeps deciding "
+        f"{transactional_id!r}, another transactional.id of this query, keeps committing "
         "transactions; stop the query that runs under it.",
         transactional_id=transactional_id,
     )

@@ -1,4 +1,4 @@
-"""What one progress event of a streaming query says about txnlog, as data."""
+"""The txnlog figures of one progress event of a streaming query."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Lag = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryReport:
-    """A query after a micro-batch; str() is one line for people.
+    """A query after a micro-batch; str() is a one-line summary.
 
-    `lag` is topic -> partition -> records that were there and not read yet when the batch was
-    planned; `transactions` counts what was committed since the listener watches the query;
-    `transaction` is the newest of them, None before the first.
+    `lag` is topic -> partition -> records that were unread when the batch was planned;
+    `transactions` counts the transactions committed since the listener was added; `transaction`
+    is the newest of them, None before the first.
     """
 
     query_id: str
@@ -35,7 +35,7 @@ class QueryReport:
 
     @property
     def total_lag(self) -> int:
-        """Records, over all topics and partitions."""
+        """Unread records, over all topics and partitions."""
         return sum(sum(partitions.values()) for partitions in self.lag.values())
 
     @property
@@ -44,7 +44,7 @@ class QueryReport:
         return self.name or self.query_id
 
     def __str__(self) -> str:
-        topics = ", ".join(f"{topic} {sum(found.values())}" for topic, found in self.lag.items())
+        topics = ", ".join(f"{topic} {sum(lag.values())}" for topic, lag in self.lag.items())
         line = (
             f"Query {self.label}, batch {self.batch_id}: {self.input_rows} rows, "
             f"{self.processed_rows_per_second:.0f} rows/s, lag {self.total_lag}"
@@ -61,7 +61,7 @@ class QueryReport:
 def report_of(
     progress: Mapping[str, Any], *, transactions: int, transaction: CommittedTransaction | None
 ) -> QueryReport:
-    """Read a StreamingQueryProgress in JSON."""
+    """The report of a StreamingQueryProgress, given as JSON."""
     return QueryReport(
         query_id=str(progress["id"]),
         run_id=str(progress["runId"]),
@@ -77,10 +77,10 @@ def report_of(
 
 
 def lag_of(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """Records between the end of the batch and the end of the topics, of the txnlog sources.
+    """Records between the end of the batch and the end of the topics, for the txnlog sources.
 
-    They are known by the reserved key in their offsets. A partition that several sources of the
-    query read counts once, as the one that is furthest behind.
+    The reserved key in their offsets identifies them. A partition that several sources of the
+    query read counts once, with the largest lag.
     """
     lag: dict[str, dict[int, int]] = {}
     for end, latest in txnlog_sources(progress):
@@ -98,7 +98,7 @@ def lag_of(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
 def txnlog_sources(
     progress: Mapping[str, Any],
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(end, latest) of each source of ours."""
+    """(end, latest) of each txnlog source."""
     for source in progress.get("sources", ()):
         end = _offsets(source.get("endOffset"))
         if MARK in end:
@@ -106,7 +106,7 @@ def txnlog_sources(
 
 
 def _offsets(logged: Any) -> Mapping[str, Any]:
-    """An offset of any source: an object here and there, elsewhere its JSON, or no JSON at all."""
+    """An offset of any source, which may be an object, JSON text, or not JSON at all."""
     if isinstance(logged, str):
         try:
             logged = json.loads(logged)

@@ -1,8 +1,8 @@
-"""From the columns Spark hands the sink to records, with the rules and errors of Kafka's sink.
+"""Converts the columns that Spark passes to the sink, with the rules and errors of Kafka's sink.
 
-The table of columns mirrors org.apache.spark.sql.kafka010.KafkaWriter: names are compared exactly,
-columns it does not know are ignored, `value` is required, `topic` only without the option.
-All work is on whole Arrow columns; rows are counted from 0 within the task.
+The columns are those of org.apache.spark.sql.kafka010.KafkaWriter: names are case-sensitive,
+unknown columns are ignored, `value` is required, `topic` only without the option.
+All work is on whole Arrow columns; row numbers start at 0 within the task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STRINGS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_vie
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 _LISTS = (pa.types.is_list, pa.types.is_large_list)
 
-# Spark's names of Arrow types, for messages; the type itself where there is none.
+# Spark's names of Arrow types, for messages; other types are shown with Arrow's name.
 _SPARK_NAMES: Mapping[pa.DataType, str] = {
     pa.null(): "void",
     pa.bool_(): "boolean",
@@ -46,7 +46,7 @@ _SPARK_NAMES: Mapping[pa.DataType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Where a checked schema has each column of a record; None: not there, or not used."""
+    """The index of each record column in a checked schema; None: missing, or not used."""
 
     value: int
     key: int | None
@@ -60,9 +60,9 @@ class RowColumns:
 class Rows:
     """Rows of one task as records.
 
-    `records` has RECORD_SCHEMA; `topics` is a string array, None where the option names the topic;
-    `partitions` is int32 with -1 for null, None without the column; `first_row` counts from the
-    start of the task.
+    `records` has RECORD_SCHEMA; `topics` is a string array, None if the option names the topic;
+    `partitions` is int32 with -1 for null, None without the column; `first_row` is the row number
+    within the task.
     """
 
     records: pa.RecordBatch
@@ -76,10 +76,10 @@ def check_columns(
 ) -> RowColumns:
     """Find the columns of a record in a schema and check their types.
 
-    `topic` is the option, which wins over the column; `headers` are checked and used only with
-    `include_headers`. The same call serves the planning driver (schema by Spark's
-    `to_arrow_schema`) and the tasks. Raises ConfigError when nothing names a topic, else
-    InvalidRecordError naming the column, the type found and the types that can be.
+    `topic` is the option, which overrides the column; `headers` are checked and used only with
+    `include_headers`. Both the planning driver (schema from Spark's `to_arrow_schema`) and the
+    tasks call this. Raises ConfigError if neither option nor column gives a topic, else
+    InvalidRecordError naming the column, its type and the allowed types.
     """
     if topic is None and "topic" not in schema.names:
         raise ConfigError(
@@ -111,17 +111,17 @@ def _checked(
     if name not in schema.names:
         return None
     index = schema.names.index(name)
-    found = schema.field(index).type
-    if allowed(found):
+    actual = schema.field(index).type
+    if allowed(actual):
         return index
     hint = f"Cast it, or rename the column if it is not the record's {name}."
-    if name == "timestamp" and pa.types.is_timestamp(found):
+    if name == "timestamp" and pa.types.is_timestamp(actual):
         hint = (
-            "A time without zone is not a moment: cast('timestamp') reads it in the session's "
-            "time zone."
+            "A timestamp without time zone is not an instant: cast('timestamp') converts it in "
+            "the session's time zone."
         )
     raise InvalidRecordError(
-        f"{name} attribute unsupported type {_type_name(found)}. {name} must be a(n) {wanted}. "
+        f"{name} attribute unsupported type {_type_name(actual)}. {name} must be a(n) {wanted}. "
         f"{hint}",
         column=name,
     )
@@ -136,7 +136,7 @@ def _is_text_or_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_instant(kind: pa.DataType) -> bool:
-    """A moment: TIMESTAMP, or as Kafka's sink has it a double of seconds; never TIMESTAMP_NTZ."""
+    """An instant: TIMESTAMP, or a double of seconds as in Kafka's sink; never TIMESTAMP_NTZ."""
     return pa.types.is_float64(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
 
 
@@ -165,7 +165,7 @@ def _type_name(kind: pa.DataType) -> str:
 def rows_of_batch(
     batch: pa.RecordBatch, columns: RowColumns, *, first_row: int, task_us: int
 ) -> Rows:
-    """Take the record's columns out of a batch: binary, microseconds UTC, null where absent.
+    """The record columns of a batch: binary, microseconds UTC, null where absent.
 
     Rows without a timestamp get `task_us`. Raises InvalidRecordError naming the row.
     """
@@ -203,7 +203,7 @@ def rows_of_batch(
 
 
 def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of at most SLICE_BYTES_MAX, so that 32-bit offsets and memory hold."""
+    """The batch in parts of up to SLICE_BYTES_MAX, to bound 32-bit offsets and memory."""
     if batch.num_rows < 2 or batch.nbytes <= SLICE_BYTES_MAX:
         yield batch
         return
@@ -213,7 +213,7 @@ def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _binary(column: pa.Array) -> pa.Array:
-    """As binary; without a copy, but for a slice that lies beyond 2 GB in its buffer."""
+    """As binary; without a copy, except for a slice of a buffer above 2 GB."""
     if pa.types.is_binary(column.type):
         return column
     data = column.buffers()[2]
@@ -236,7 +236,7 @@ def _timestamps(batch: pa.RecordBatch, index: int | None, first_row: int, task_u
         row = _first(pc.less(column.cast(pa.int64()), 0))
         raise InvalidRecordError(
             f"Row {first_row + row} of this task: timestamp {column[row].as_py()} is before "
-            "1970-01-01T00:00:00Z, which a record cannot have. Correct it, or leave it null for "
+            "1970-01-01T00:00:00Z, which is invalid in a record. Correct it, or leave it null for "
             "the time of writing.",
             row=first_row + row,
             column="timestamp",
@@ -253,8 +253,8 @@ def _headers(column: pa.Array, first_row: int) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
         row = int(np.searchsorted(np.cumsum(lengths), _first(nameless), side="right"))
         raise InvalidRecordError(
-            f"Row {first_row + row} of this task has a header without a key. Give it one, or "
-            "leave the header out.",
+            f"Row {first_row + row} of this task has a header without a key. Add a key, or omit "
+            "the header.",
             row=first_row + row,
             column="headers",
         )
@@ -279,15 +279,15 @@ def _partitions(column: pa.Array, first_row: int) -> npt.NDArray[np.int32]:
         row = _first(pc.less(column, 0))
         raise InvalidRecordError(
             f"Row {first_row + row} of this task: partition {column[row].as_py()} is negative. "
-            "Partitions count from 0; null lets the key decide.",
+            "Partitions start at 0; null means partitioning by key.",
             row=first_row + row,
             column="partition",
         )
     filled = column.fill_null(NO_PARTITION) if column.null_count else column
-    found: npt.NDArray[np.int32] = filled.to_numpy(zero_copy_only=False)
-    return found
+    partitions: npt.NDArray[np.int32] = filled.to_numpy(zero_copy_only=False)
+    return partitions
 
 
 def _first(mask: pa.Array) -> int:
-    """Index of the first true."""
+    """The index of the first true value."""
     return int(pc.index(mask, True).as_py())

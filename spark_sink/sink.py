@@ -1,8 +1,8 @@
-"""The Spark sink: tasks stage files, the driver's commit makes them one transaction.
+"""The Spark sink: tasks stage files, the driver commits them as one transaction.
 
-Spark pickles and rebuilds these objects: they are made in the planning worker and again in the
-commit worker of every micro-batch, so they hold nothing but options and the cluster's id. Both
-workers run beside the driver: they open the cluster, or make it. Tasks only look for it.
+Spark pickles these objects and rebuilds them in the planning worker and in the commit worker of
+each micro-batch, so they hold only options and the cluster's id. Both workers run on the driver's
+host: they open the cluster, or create it. Tasks only open it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def stream_writer(
     parsed = parse_options(options, "writeStream")
     if overwrite:
         raise ConfigError(
-            "Output mode complete would replace the topic with every micro-batch, and a topic "
-            'only grows. Use outputMode("append"), or foreachBatch for aggregates.',
+            "Output mode complete would replace the topic with every micro-batch, and a topic is "
+            'append-only. Use outputMode("append"), or foreachBatch for aggregates.',
             option="outputMode",
         )
     _check_schema(schema, parsed)
@@ -63,13 +63,14 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     parsed = parse_options(options, "write")
     if overwrite:
         raise ConfigError(
-            'mode("overwrite") would replace the topic, and a topic only grows. Use '
+            'mode("overwrite") would replace the topic, and a topic is append-only. Use '
             'mode("append"), or delete the topic and create it again.',
             option="mode",
         )
     if parsed.is_set("txnAppId") != parsed.is_set("txnVersion"):
         raise ConfigError(
-            "txnAppId and txnVersion go together: give both, or neither.", option="txnAppId"
+            "txnAppId and txnVersion must be set together: set both, or neither.",
+            option="txnAppId",
         )
     _check_app_id(parsed)
     _check_schema(schema, parsed)
@@ -82,20 +83,20 @@ def _check_app_id(options: Options) -> None:
         return
     if app_id.startswith(TXN_PREFIX):
         raise ConfigError(
-            f"Option txnAppId={app_id}: ids that start with {TXN_PREFIX} are those of txnlog's own "
-            "entries in a topic's log. Choose another one.",
+            f"Option txnAppId={app_id}: ids that start with {TXN_PREFIX} are reserved for txnlog's "
+            "own entries in a topic's log. Choose another one.",
             option="txnAppId",
         )
     if options.is_set("transactional.id"):
         raise ConfigError(
-            "txnAppId and transactional.id exclude each other: all writes of a txnAppId share one "
-            "transactional.id of their own. Leave transactional.id out.",
+            "txnAppId and transactional.id cannot be combined: all writes of a txnAppId share "
+            "their own transactional.id. Omit transactional.id.",
             option="transactional.id",
         )
 
 
 class TxnLogStreamWriter(DataSourceStreamArrowWriter):
-    """Exactly once per (query id, batch id), with the batch's source offsets if group.id is set."""
+    """Commits once per (query id, batch id), with the batch's source offsets if group.id is set."""
 
     def __init__(self, options: Options, cluster_id: str) -> None:
         self._options = options
@@ -108,22 +109,22 @@ class TxnLogStreamWriter(DataSourceStreamArrowWriter):
 
     @reports_causes
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Commit the micro-batch, or skip it if it is committed already."""
+        """Commit the micro-batch, or skip it if it is already committed."""
         _refuse_continuous(messages)
         commit_micro_batch(self._options, _complete(messages), batchId)
         collect_garbage()
         reach("sink_commit.after")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: staged files are invisible, and what is decided stays decided (R57).
+        """No action: staged files are invisible, and a decided transaction stays decided (R57).
 
-        Spark calls this after a failed commit, too, and while task attempts still write; vacuum
-        removes staged files that no transaction names.
+        Spark also calls this after a failed commit and while task attempts still write; vacuum
+        deletes staged files that no transaction refers to.
         """
 
 
 class TxnLogWriter(DataSourceArrowWriter):
-    """A batch write is one transaction; with txnAppId and txnVersion it happens once."""
+    """Commits a batch write as one transaction; with txnAppId and txnVersion, only once."""
 
     def __init__(self, options: Options, cluster_id: str) -> None:
         self._options = options
@@ -141,7 +142,7 @@ class TxnLogWriter(DataSourceArrowWriter):
         reach("sink_commit.after")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to undo, as in TxnLogStreamWriter.abort."""
+        """No action, as in TxnLogStreamWriter.abort."""
 
 
 def _check_schema(schema: StructType, options: Options) -> None:
@@ -153,12 +154,12 @@ def _check_schema(schema: StructType, options: Options) -> None:
 
 
 def _include_headers(options: Options) -> bool:
-    """A column headers is written unless includeHeaders=false says no, as Kafka's sink does."""
+    """A column headers is written unless includeHeaders=false, as in Kafka's sink."""
     return options.flag("includeHeaders") or not options.is_set("includeHeaders")
 
 
 def _cluster(options: Options) -> Cluster:
-    """The cluster, on the driver's machine; made if there is none and topics may be created."""
+    """The cluster, opened on the driver's host; created if missing and topics may be created."""
     return Cluster.cached(
         options.root, options.storage, create=options.flag("auto.create.topics.enable")
     )
@@ -167,7 +168,7 @@ def _cluster(options: Options) -> Cluster:
 def _stage(
     options: Options, cluster_id: str, rows: Iterator[pa.RecordBatch]
 ) -> tuple[tuple[StagedBatch, ...], int]:
-    """Stage one task's rows: (its files, nanoseconds of own work, without waiting for rows)."""
+    """Stage one task's rows; returns its files and the ns of work, without waiting for rows."""
     began_ns = perf_counter_ns()
     warn_about(options)
     cluster = executor_cluster(options.root, options.storage, cluster_id=cluster_id)
@@ -180,23 +181,23 @@ def _stage(
         partitions=options.number("num.partitions"),
         compression=options.text("compression.type"),
     )
-    waiting = _Waiting(rows)
+    timed_rows = _TimedRows(rows)
     try:
-        staged = tuple(stager.write(waiting))
+        staged = tuple(stager.write(timed_rows))
     except TxnLogError as error:
         if "row" not in error.context:
             raise
         task = task_context().partitionId()
         context = {**error.context, "task": task}
         raise type(error)(f"Task {task}: {error.message}", **context) from error
-    own_ns = perf_counter_ns() - began_ns - waiting.waited_ns
+    own_ns = perf_counter_ns() - began_ns - timed_rows.waited_ns
     collect_garbage()
     reach("stage.after")
     return staged, own_ns
 
 
-class _Waiting:
-    """Rows as they come, and the nanoseconds spent waiting for them."""
+class _TimedRows:
+    """An iterator over rows that counts the nanoseconds spent waiting for them."""
 
     def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
         self._rows = rows
@@ -214,10 +215,10 @@ class _Waiting:
 
 
 def _refuse_continuous(messages: list[WriterCommitMessage | None]) -> None:
-    """Under a continuous trigger Spark never calls write(), so that no task has a message."""
+    """Under a continuous trigger Spark never calls write(), so no task has a message."""
     if messages and not any(messages):
         raise ConfigError(
-            "No task of this query hands its rows to the sink: a continuous trigger cannot commit "
+            "No task of this query passes its rows to the sink: a continuous trigger cannot commit "
             "transactions, and nothing is written. Stop the query, and use "
             "Trigger.ProcessingTime or Trigger.AvailableNow.",
             option="trigger",
@@ -225,11 +226,11 @@ def _refuse_continuous(messages: list[WriterCommitMessage | None]) -> None:
 
 
 def _complete(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:
-    """This commit's own messages, in the order of the tasks: only files they name count (R56)."""
+    """This commit's messages, in task order; only the files they name are committed (R56)."""
     tasks = [message for message in messages if isinstance(message, StagedTask)]
     if len(tasks) < len(messages):
         raise RuntimeError(
-            f"Spark asked to commit {len(messages)} tasks, but {len(messages) - len(tasks)} sent "
+            f"Spark called commit for {len(messages)} tasks, but {len(messages) - len(tasks)} sent "
             "no message; nothing was committed."
         )
     return sorted(tasks, key=lambda task: task.task)

@@ -1,4 +1,4 @@
-"""The source offsets that a micro-batch commits, from the offsets file Spark planned it with."""
+"""The source offsets that a micro-batch commits, from the offsets file of its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.settings.options import Options, warn_once
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """`offsets/<batch_id>` of the query's checkpoint; `checkpoint` is None where not readable."""
+    """`offsets/<batch_id>` of the query's checkpoint; `checkpoint` is None if not readable."""
 
     batch_id: int
     checkpoint: Checkpoint | None = None
@@ -21,26 +21,26 @@ class PlannedBatch:
 
     @property
     def digest(self) -> str:
-        """That of the offsets file, "" where it cannot be read."""
+        """The digest of the offsets file, "" if it cannot be read."""
         return "" if self.offsets is None else self.offsets.digest
 
 
 def planned_batch(options: Options, batch_id: int) -> PlannedBatch:
-    """Read what Spark has planned for the batch.
+    """Read the offsets that Spark planned for the batch.
 
-    Raises ConfigError or CheckpointError when group.id asks for offsets that cannot be read.
+    Raises ConfigError or CheckpointError if group.id is set and they cannot be read.
     """
     location = options.text("checkpointLocation")
     group_id = options.text("group.id")
     if location is None or not is_readable(location):
         if group_id is None:
             return PlannedBatch(batch_id)
-        found = "is not given to the sink" if location is None else f"is {location}"
+        problem = "is not set on the sink" if location is None else f"is {location}"
         raise ConfigError(
             f"Option group.id={group_id} commits the source offsets of each batch, which the sink "
-            f"reads in the checkpoint, but checkpointLocation {found}. Give it with "
+            f"reads from the checkpoint, but checkpointLocation {problem}. Set it with "
             '.option("checkpointLocation", ...) on writeStream (the session setting does not reach '
-            "the sink), on a local disk, s3, gs or az.",
+            "the sink), to a local disk, s3, gs or az.",
             option="checkpointLocation",
         )
     checkpoint = Checkpoint(location, options.checkpoint_storage or options.storage)
@@ -57,11 +57,11 @@ def group_offsets(
 ) -> list[GroupOffsets]:
     """The group offsets to commit with the batch; none without group.id.
 
-    The first batch that a run commits may have been planned by the run before it, when group.id was
-    not given or was another one: such a batch is committed as it was planned, and the next one
-    says where the group begins. The source has started in its group by then, so a group that never
-    was started is one that the source does not have. Raises ConfigError for that, and for
-    different group ids of source and sink; CheckpointError.
+    The previous run may have planned the first batch that a run commits, without group.id or with
+    another one: such a batch is committed as planned, and the next one commits the group's start
+    positions. By then the source has started its group, so a group that was never started is not
+    the source's. Raises ConfigError for that, and for different group ids of source and sink;
+    CheckpointError.
     """
     group_id = options.text("group.id")
     if planned.checkpoint is None or planned.offsets is None:
@@ -73,7 +73,7 @@ def group_offsets(
     offsets = source_positions(
         planned.checkpoint, planned.batch_id, cluster.cluster_id, current=planned.offsets
     )
-    groups = sorted(found.group_id for found in offsets)
+    groups = sorted(group.group_id for group in offsets)
     if group_id in groups:
         return offsets
     if is_first_of_run and _is_started(cluster, group_id):
@@ -86,15 +86,15 @@ def group_offsets(
         return offsets
     if groups:
         raise ConfigError(
-            f"Option group.id of the sink is {group_id}, but the sources of this query read as "
-            f"{', '.join(groups)}. Give the sink the group.id of a source (each source's offsets "
-            "are committed under its own), or leave it out to commit no offsets.",
+            f"Option group.id of the sink is {group_id}, but the sources of this query have "
+            f"{', '.join(groups)}. Set the sink's group.id to that of a source (each source's "
+            "offsets are committed under its own), or omit it to commit no offsets.",
             option="group.id",
         )
     raise ConfigError(
         f"Option group.id={group_id} commits source offsets with each batch, but no source of "
-        "this query reads this cluster under a group. Give the txnlog source the same "
-        "group.id, or leave it out of the sink.",
+        "this query reads this cluster with a group.id. Set the same group.id on the txnlog "
+        "source, or omit it on the sink.",
         option="group.id",
     )
 
@@ -111,6 +111,6 @@ def _warn_of_groups(groups: list[str]) -> None:
     if groups:
         warn_once(
             f"The source has group.id={', '.join(groups)} and the sink has none: no offsets are "
-            'committed to the group. Give the sink .option("group.id", ...) as well, to commit '
-            "them with each batch, or leave it out of the source."
+            'committed to the group. Set .option("group.id", ...) on the sink, too, to commit '
+            "them with each batch, or omit it on the source."
         )

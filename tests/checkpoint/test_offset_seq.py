@@ -81,8 +81,8 @@ def test_offset_seq_cut_anywhere_in_it_is_never_taken_for_another_offset(data: b
         (b"\0" * len(V1), "version"),
         (b"v1", "line 1"),
         (b"v1\n{}", "line 2"),
-        (b"v1\n{}\n", "line 3 holds no offset"),
-        (V1 + b"\n", "holds no offset"),
+        (b"v1\n{}\n", "line 3 has no offset"),
+        (V1 + b"\n", "has no offset"),
         (b'v1\n{"conf":\n-', "line 2, the metadata"),
         (b"v1\n[]\n-", "line 2, the metadata"),
         (b'v1\n{}\n{"flights": {"0": 4', "line 3"),
@@ -94,7 +94,7 @@ def test_offset_seq_cut_anywhere_in_it_is_never_taken_for_another_offset(data: b
         (b"v2\n\n0:-", "line 2, the metadata"),
         (b"v2\n{}\n17", "source id"),
         (b"v2\n{}\n0:1\n0:2", "source id"),
-        (b"v2\n{}\n0:", "line 3 holds no offset"),
+        (b"v2\n{}\n0:", "line 3 has no offset"),
     ],
 )
 def test_offset_seq_that_is_damaged_is_refused_by_name(data: bytes, reason: str) -> None:

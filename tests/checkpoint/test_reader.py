@@ -159,7 +159,7 @@ def test_location_our_stores_read_is_written_their_way(location: str, url: str) 
 def test_location_only_hadoop_reads_is_refused_with_the_fix(location: str) -> None:
     """Hazard: a group.id whose offsets cannot be read commits the output without them (R59)."""
     assert not is_readable(location)
-    with pytest.raises(CheckpointError, match=r"cannot read.*s3://.*leave option group\.id out"):
+    with pytest.raises(CheckpointError, match=r"cannot read.*s3://.*omit option group\.id on"):
         Checkpoint(location)
 
 

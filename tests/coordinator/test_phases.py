@@ -186,7 +186,7 @@ def test_debug_line_comes_once_per_micro_batch(
     lines = [r.getMessage() for r in caplog.records if r.levelno == logging.DEBUG]
     assert len(lines) == 1
     assert lines[0].startswith(f"Batch 4 of query {QUERY}: committed 2 records in 1 files")
-    assert "5.000 ms at most" in lines[0]
+    assert "in at most 5.000 ms each" in lines[0]
     for phase in ("tail", "own", "prepare", "publish", "complete"):
         assert f"{phase} " in lines[0]
 

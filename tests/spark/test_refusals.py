@@ -101,7 +101,7 @@ def test_group_id_of_the_sink_without_one_in_the_source_is_refused(
         rate = lab.spark.readStream.format("rate").option("rowsPerSecond", 100).load()
         frame = rate.selectExpr("cast(value as string) value", "'evens' topic")
     message = stream_refusal(frame, lab)
-    assert "no source of this query reads this cluster under a group" in message
+    assert "no source of this query reads this cluster with a group.id" in message
 
 
 COLUMNS = {

@@ -63,7 +63,7 @@ CASES = {
         partition=f"if({IS_BAD}, 2, null)",
     ),
     "negative partition": case(
-        f"InvalidRecordError: {ROW}: partition -1 is negative", "null lets the key decide",
+        f"InvalidRecordError: {ROW}: partition -1 is negative", "null means partitioning by key",
         partition=f"if({IS_BAD}, -1, null)",
     ),
     "record too large": case(
@@ -73,7 +73,7 @@ CASES = {
         value=f"if({IS_BAD}, repeat('x', 1100000), cast(value as string))",
     ),
     "header without a key": case(
-        f"InvalidRecordError: {ROW} has a header without a key", "leave the header out",
+        f"InvalidRecordError: {ROW} has a header without a key", "omit the header",
         headers=HEADERS.format(f"if({IS_BAD}, null, 'k')"),
     ),
     "time before 1970": case(

@@ -102,7 +102,7 @@ def test_batch_writer_txn_app_id_alone_refused(tmp_path: Path) -> None:
     ("more", "says"),
     [
         ({"txnAppId": "txnlog/7"}, "start with txnlog/"),
-        ({"txnAppId": "a", "transactional.id": "b"}, "exclude each other"),
+        ({"txnAppId": "a", "transactional.id": "b"}, "cannot be combined"),
     ],
 )
 def test_batch_writer_txn_app_id_that_cannot_be_kept_refused(

@@ -117,7 +117,7 @@ def test_group_that_the_source_lacks_is_refused_before_the_second_batch_at_the_l
         query.commit(0, group_id="g")
     batch_id = int(started)
     query.plan(batch_id, 20)
-    with pytest.raises(ConfigError, match="Give the txnlog source the same"):
+    with pytest.raises(ConfigError, match="Set the same group.id on the txnlog"):
         query.commit(batch_id, group_id="g")
 
 

@@ -168,7 +168,7 @@ def test_group_of_two_sources_is_refused_and_says_what_to_do(
 ) -> None:
     """The second source fences the first; nothing is written before that is found out (R60)."""
     frames = [stream_of(spark, two, topic, group_id="g").select("value") for topic in "ab"]
-    with pytest.raises(StreamingQueryException, match="Read the topics through one source"):
+    with pytest.raises(StreamingQueryException, match="Read the topics with one source"):
         write(frames[0].union(frames[1]), two, tmp_path / "checkpoint", "g")
     assert two.cluster.groups.fetch("g") == {}
     assert "out" not in two.cluster.list_topics() or written(two) == 0

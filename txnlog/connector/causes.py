@@ -1,8 +1,8 @@
-"""Errors that hold their causes in their own message, for callers that show nothing else.
+"""Adds the causes of an error to its message, for callers that show only the message.
 
-Spark shows the last error of a Python worker under a shortened traceback, and drops what it was
-raised from: of "no permission to write topic orders" the reason would be gone. And around what it
-shows are a hundred lines of its own, of which `line_of_cause` finds the one.
+Spark shows the last error of a Python worker under a shortened traceback, and omits the errors it
+was raised from: "no permission to write topic orders" would lose its reason. `line_of_cause` finds
+the error message among the hundred lines that Spark adds.
 """
 
 from __future__ import annotations
@@ -20,43 +20,46 @@ R = TypeVar("R")
 CAUSES_MAX = 5
 
 _TRACEBACK = "Traceback (most recent call last):"
-_PREAMBLES = ("An error occurred while calling", "An exception was thrown from the Python worker")
+_PY4J_PREFIXES = (
+    "An error occurred while calling",
+    "An exception was thrown from the Python worker",
+)
 
 logger = logging.getLogger("txnlog")
 
 
 def reports_causes(call: Callable[P, R]) -> Callable[P, R]:
-    """A function whose TxnLogErrors tell their causes, in one traceback of one frame.
+    """Decorate a function: its TxnLogErrors include their causes, with a traceback of one frame.
 
-    The whole traceback goes to the log at debug level. Other errors are bugs, or somebody else's:
-    they pass as they are.
+    The whole traceback is logged at debug level. Other errors are bugs, or from other code: they
+    are raised unchanged.
     """
 
     @wraps(call)
-    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return call(*args, **kwargs)
         except TxnLogError as error:
             logger.debug("%s failed", call.__qualname__, exc_info=True)
-            told = with_causes(error)
-        raise told
+            complete = with_causes(error)
+        raise complete
 
-    return telling
+    return reporting
 
 
 def items_reporting_causes(items: Iterator[R]) -> Iterator[R]:
-    """The same items; a TxnLogError on the way tells its causes, as with `reports_causes`."""
+    """The same items; a TxnLogError between them includes its causes, as in `reports_causes`."""
     try:
         yield from items
         return
     except TxnLogError as error:
         logger.debug("reading failed", exc_info=True)
-        told = with_causes(error)
-    raise told
+        complete = with_causes(error)
+    raise complete
 
 
 def with_causes(error: TxnLogError) -> TxnLogError:
-    """The same kind of error, alone; a line for each cause that its message does not repeat."""
+    """A new error of the same type; its message has a line for each cause it does not repeat."""
     message = error.message
     for cause in _causes(error):
         text = cause.message if isinstance(cause, TxnLogError) else _first_line(cause)
@@ -66,24 +69,24 @@ def with_causes(error: TxnLogError) -> TxnLogError:
 
 
 def line_of_cause(error: BaseException) -> str:
-    """The line that says what went wrong, of all that Spark and py4j say.
+    """The line with the error, among all lines of Spark and py4j.
 
-    The error that a Python worker's last traceback ends with; without one, the first line that is
-    not py4j's own.
+    It is the last line of the Python worker's last traceback; without one, the first line that
+    py4j did not add.
     """
     lines = str(error).splitlines()
     starts = [at for at, line in enumerate(lines) if line.endswith(_TRACEBACK)]
     after = lines[starts[-1] + 1 :] if starts else []
     # Frames are indented.
-    found = next((line for line in after if line[:1].strip()), None)
-    if found is None:
-        told = (line.strip(" :") for line in lines if not line.startswith(_PREAMBLES))
-        found = next(filter(None, told), type(error).__name__)
-    return found.strip()
+    cause = next((line for line in after if line[:1].strip()), None)
+    if cause is None:
+        others = (line.strip(" :") for line in lines if not line.startswith(_PY4J_PREFIXES))
+        cause = next(filter(None, others), type(error).__name__)
+    return cause.strip()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What an error was raised from or while handling, the nearest first."""
+    """The errors that an error was raised from, or while handling, the nearest first."""
     cause: BaseException | None = error
     for _ in range(CAUSES_MAX):
         cause = cause and (
@@ -95,5 +98,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Stores append pages of debug output to their errors."""
+    """The first line of an error: stores append pages of debug output."""
     return (str(error).splitlines() or [""])[0]

@@ -1,4 +1,4 @@
-"""What a Spark task checks of the machine it runs on: that the driver's cluster is there."""
+"""Opens the cluster in a Spark task, and checks that it is the driver's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from txnlog.settings.options import redacted_url
 def executor_cluster(
     root: str, storage_options: Mapping[str, str] | None, *, cluster_id: str
 ) -> Cluster:
-    """The cluster at `root`, which must be the one that the driver has found there.
+    """The cluster at `root`, which must have the id that the driver found there.
 
-    Opened once per process; never made here, where the root may just not be mounted.
-    Raises ConfigError that names the host when there is none, or another one.
+    Opened once per process; never created here, where the root may not be mounted.
+    Raises ConfigError that names the host if there is none, or another one.
     """
     host = socket.gethostname()
     try:
@@ -31,8 +31,8 @@ def executor_cluster(
     if cluster.cluster_id != cluster_id:
         raise ConfigError(
             f"Host {host} has cluster {cluster.cluster_id} at {redacted_url(root)}, and the driver "
-            f"has cluster {cluster_id} there: their folders are not the same. Mount the same "
-            "folder on every host, or use an object store.",
+            f"has cluster {cluster_id} there: their folders differ. Mount the same folder on "
+            "every host, or use an object store.",
             host=host,
         )
     return cluster
