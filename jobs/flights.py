@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_session(app_name: str) -> SparkSession:
-    """A session with conf/ and what spark-submit was told, its master included."""
+    """A session with the settings of conf/ and of spark-submit, including its master."""
     os.environ.update(spark_environment(os.environ))
     return SparkSession.builder.appName(app_name).getOrCreate()
 
@@ -73,7 +73,7 @@ def _run_check(arguments: argparse.Namespace) -> int:
 
 
 def _run_demo(arguments: argparse.Namespace) -> int:
-    from flights_demo import DemoOptions, run_demo  # needs rich, which a cluster need not have
+    from flights_demo import DemoOptions, run_demo  # needs rich, which a cluster may lack
 
     return run_demo(
         DemoOptions(
@@ -98,31 +98,31 @@ def _parser() -> argparse.ArgumentParser:
         prog="flights.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command")
-    every = argparse.ArgumentParser(add_help=False)
-    every.add_argument("--months", type=_months, help="only these months, as 1,2 (default: all)")
+    months = argparse.ArgumentParser(add_help=False)
+    months.add_argument("--months", type=_months, help="only these months, as 1,2 (default: all)")
     paced = argparse.ArgumentParser(add_help=False)
     paced.add_argument("--max-offsets-per-trigger", type=int, default=MAX_OFFSETS_PER_TRIGGER)
     rooted = argparse.ArgumentParser(add_help=False)
     rooted.add_argument("--root", required=True, help="the cluster's root directory")
 
-    demo = commands.add_parser("demo", parents=[every, paced], help="everything, under kills")
+    demo = commands.add_parser("demo", parents=[months, paced], help="run all, with kills")
     demo.add_argument("--data-dir", type=Path, help="an empty or new folder")
-    demo.add_argument("--seed", type=int, help="of the kills (default: a new one, printed)")
+    demo.add_argument("--seed", type=int, help="seed of the kills (default: a new one, printed)")
     demo.add_argument(
         "--kills",
         type=parse_kills,
         default=parse_kills(DEFAULT_KILLS),
-        help=f"in this order (default: {DEFAULT_KILLS})",
+        help=f"the kills, in this order (default: {DEFAULT_KILLS})",
     )
     demo.set_defaults(run=_run_demo)
-    feeder = commands.add_parser("feed", parents=[every, rooted], help="write topic flights")
+    feeder = commands.add_parser("feed", parents=[months, rooted], help="write topic flights")
     feeder.set_defaults(run=_run_feed)
     stream = commands.add_parser("stream", parents=[paced, rooted], help="split the flights")
     stream.add_argument("--checkpoint", required=True, help="the query's checkpoint folder")
-    stream.add_argument("--available-now", action="store_true", help="stop at the present end")
+    stream.add_argument("--available-now", action="store_true", help="stop at the current end")
     stream.set_defaults(run=_run_stream)
-    check = commands.add_parser("check", parents=[every, rooted], help="exactly once, in order?")
-    check.add_argument("--report", type=Path, help="a file for the findings, as JSON")
+    check = commands.add_parser("check", parents=[months, rooted], help="check the output")
+    check.add_argument("--report", type=Path, help="a file for the report, as JSON")
     check.set_defaults(run=_run_check)
     return parser
 

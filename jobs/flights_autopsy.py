@@ -1,6 +1,7 @@
-"""What a dead driver left behind, read from disk with delta-rs: none of our own code is asked.
+"""Reads the state that a killed driver left on disk, with delta-rs and without our own code.
 
-So a kill that should have struck between PREPARE_COMMIT and the last marker is seen to have.
+So the demo verifies that a kill happened at its fail point, for example between PREPARE_COMMIT and
+the last marker.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ SETTLED = ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autopsy:
-    """The commit under way when the driver died.
+    """The commit in progress when the driver died.
 
-    prepared: transactions that are decided and not complete. topics, topics_marked: of those
-    transactions, the topics they write to, and how many of these have their marker.
-    unlogged_batches: micro-batches with an offsets/<n> and without a commits/<n>.
+    prepared: transactions that are decided and not complete. topics, topics_marked: the topics of
+    those transactions, and how many of them have the marker. unlogged_batches: micro-batches with
+    an offsets/<n> and without a commits/<n>.
     """
 
     prepared: int
@@ -31,14 +32,14 @@ class Autopsy:
     unlogged_batches: int
 
     def describe(self) -> str:
-        """In words: what a restart will find."""
+        """The state that a restart will find, as text."""
         if self.prepared:
             return f"PREPARE_COMMIT, {self.topics_marked} of {self.topics} topics marked"
         batch = "without" if self.unlogged_batches else "with"
         return f"no transaction open, the last micro-batch {batch} its commits/<n>"
 
     def contradicts(self, place: str) -> bool:
-        """Whether a driver killed at that fail point cannot have left this behind."""
+        """Whether a driver killed at that fail point cannot have left this state."""
         match place:
             case "prepare_commit.after":
                 return not (self.prepared == 1 and self.topics_marked == 0)
@@ -64,13 +65,13 @@ def autopsy(root: Path, checkpoint: Path) -> Autopsy:
 
 
 def transaction_rows(root: Path) -> list[dict[str, Any]]:
-    """Every row of the transaction state, of all shards."""
+    """The transaction state rows of all shards."""
     shards = sorted(root.glob("__transaction_state-*"))
     return [row for shard in shards for row in DeltaTable(shard).to_pyarrow_table().to_pylist()]
 
 
 def unsettled_transactions(root: Path) -> int:
-    """How many transactions are neither complete nor aborted."""
+    """The number of transactions that are neither complete nor aborted."""
     return sum(row["state"] not in SETTLED for row in transaction_rows(root))
 
 

@@ -1,7 +1,7 @@
-"""Is each flight in exactly one topic, exactly once, in order? Asked from the outside, twice.
+"""Checks with two readers that each flight is in exactly one topic, exactly once, in order.
 
-Once through format("txnlog") with read_committed, once through Spark's own Delta reader, which
-knows nothing of txnlog but the column txn_status.
+One reader is format("txnlog") with read_committed, the other is Spark's Delta reader, which uses
+only the column txn_status.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from pyspark.sql import functions as F
 
 COMMITTED = "txn_status IN ('none', 'committed')"
 MARKERS = "WRITE TXN MARKERS"
-"""The operation that ends a transaction in a topic. The pipeline aborts none that wrote."""
+"""The operation that ends a transaction in a topic. The pipeline never aborts one with data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What one reader found in some topics, against what should be there. All are numbers of rows.
+    """What one reader found in some topics, compared with what is expected, as numbers of rows.
 
     out_of_order: rows right after a later input row of the same key and topic-partition.
-    scattered_keys: keys of a topic found in more than one partition.
-    offset_gaps: offsets from 0 to a partition's end that no row has, or that more than one has.
-    fingerprint: equal when two readers found the same rows at the same offsets.
+    scattered_keys: keys of a topic that are in more than one partition.
+    offset_gaps: offsets from 0 to a partition's end that no row has, or that several rows have.
+    fingerprint: equal if two readers found the same rows at the same offsets.
     """
 
     reader: str
@@ -51,7 +51,7 @@ class Delivery:
     fingerprint: str
 
     def problems(self) -> list[str]:
-        """One line for each number that should be 0 and is not."""
+        """One line for each count that should be 0 and is not."""
         zeros = (
             "missing",
             "duplicates",
@@ -71,7 +71,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The whole check: deliveries by reader, transactions, and everything that is wrong."""
+    """The result of the check: deliveries by reader, transactions, and all problems."""
 
     deliveries: tuple[Delivery, ...]
     rows_by_topic: dict[str, int]
@@ -80,27 +80,27 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True when nothing is wrong."""
+        """Whether there are no problems."""
         return not self.problems
 
     def delivery(self, reader: str) -> Delivery:
-        """What that reader found."""
+        """The delivery of one reader."""
         return next(delivery for delivery in self.deliveries if delivery.reader == reader)
 
     def to_json(self) -> str:
-        """For another process; from_json is its inverse."""
+        """The report as JSON; from_json is the inverse."""
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
-        """What to_json gave."""
+        """The report that to_json wrote."""
         fields = json.loads(text)
         fields["deliveries"] = tuple(Delivery(**delivery) for delivery in fields["deliveries"])
         fields["problems"] = tuple(fields["problems"])
         return cls(**fields)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as text."""
         topics = ", ".join(f"{topic} {rows:,}" for topic, rows in self.rows_by_topic.items())
         verdict = self.problems or ("exactly once, in order, the same for both readers",)
         return [f"rows: {topics}", f"transactions: {self.transactions:,}", *verdict]
@@ -115,7 +115,7 @@ def expected_output(spark: SparkSession, months: Sequence[int] | None = None) ->
 
 
 def read_topics(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFrame:
-    """The topics as a read_committed consumer sees them.
+    """The topics' records under read_committed.
 
     Columns: topic, partition, offset, key, value (its digest).
     """
@@ -143,10 +143,10 @@ def read_tables(spark: SparkSession, root: str, topics: Sequence[str]) -> DataFr
 
 
 def check_delivery(reader: str, found: DataFrame, expected: DataFrame) -> Delivery:
-    """Compare what a reader found with what was fed.
+    """Compare the rows of a reader with the input.
 
     found: topic, partition, offset, key, value. expected: position (the input's order), topic,
-    key, value; no value twice. A flight is recognised by its value (or the value's digest),
+    key, value; values are unique. A flight is identified by its value (or the value's digest),
     so a row with one changed byte is one missing and one unexpected row.
     """
     wanted = expected.select(
@@ -157,15 +157,15 @@ def check_delivery(reader: str, found: DataFrame, expected: DataFrame) -> Delive
     matched = found.join(F.broadcast(wanted), "value", "left").withColumn(
         "follows_later", F.col("key").isNotNull() & (before > F.col("position"))
     )
-    known = F.col("position").isNotNull()
+    is_expected = F.col("position").isNotNull()
     row = F.xxhash64("topic", "partition", "offset", "key", "value").cast("decimal(38,0)")
     totals = _only_row(
         matched.agg(
             F.count("*").alias("rows"),
-            F.count("position").alias("known"),
+            F.count("position").alias("expected"),
             F.count_distinct("position").alias("distinct"),
-            _count(known & (F.col("topic") != F.col("wanted_topic"))).alias("misplaced"),
-            _count(known & ~F.col("key").eqNullSafe(F.col("wanted_key"))).alias("wrong_keys"),
+            _count(is_expected & (F.col("topic") != F.col("wanted_topic"))).alias("misplaced"),
+            _count(is_expected & ~F.col("key").eqNullSafe(F.col("wanted_key"))).alias("wrong_keys"),
             _count(F.col("follows_later")).alias("out_of_order"),
             F.sum(row).alias("hash"),
         )
@@ -174,8 +174,8 @@ def check_delivery(reader: str, found: DataFrame, expected: DataFrame) -> Delive
         reader=reader,
         rows=totals["rows"],
         missing=expected.count() - totals["distinct"],
-        duplicates=totals["known"] - totals["distinct"],
-        unexpected=totals["rows"] - totals["known"],
+        duplicates=totals["expected"] - totals["distinct"],
+        unexpected=totals["rows"] - totals["expected"],
         misplaced=totals["misplaced"],
         wrong_keys=totals["wrong_keys"],
         out_of_order=totals["out_of_order"],
@@ -192,15 +192,15 @@ def committed_offsets(spark: SparkSession, root: str, group_id: str) -> dict[str
     ).first()
     committed = json.loads(row["offsets"]) if row is not None else {}
     return {
-        topic: {partition: known[0] for partition, known in partitions.items()}
+        topic: {partition: entry[0] for partition, entry in partitions.items()}
         for topic, partitions in committed.items()
     }
 
 
 def count_transactions(spark: SparkSession, root: str, topics: Sequence[str]) -> int:
-    """How many committed transactions wrote to any of the topics, by the history of their tables.
+    """The number of committed transactions in any of the topics, from their tables' history.
 
-    Not by the headers of their batches: compaction has merged those.
+    The headers of their batches do not show it: compaction has merged them.
     """
     ends = [
         spark.sql(f"DESCRIBE HISTORY delta.`{root}/{topic}`")
@@ -212,7 +212,7 @@ def count_transactions(spark: SparkSession, root: str, topics: Sequence[str]) ->
 
 
 def check_root(spark: SparkSession, root: str, months: Sequence[int] | None = None) -> Report:
-    """Check the output through both readers, and that the group has read all of the input."""
+    """Check the output with both readers, and that the group has read all input."""
     expected = expected_output(spark, months).cache()
     found = {
         "txnlog": read_topics(spark, root, OUTPUT_TOPICS).cache(),
@@ -234,11 +234,11 @@ def check_root(spark: SparkSession, root: str, months: Sequence[int] | None = No
 
 
 def offset_problems(committed: Mapping[str, Mapping[str, int]], rows_fed: int) -> list[str]:
-    """What is wrong with the group's offsets: they are dense, so they count the rows read."""
+    """Problems of the group's offsets: offsets are dense, so they count the rows read."""
     rows_read = sum(committed.get(INPUT_TOPIC, {}).values())
     if rows_read == rows_fed:
         return []
-    return [f"group {GROUP_ID}: its offsets count {rows_read:,} rows as read, fed are {rows_fed:,}"]
+    return [f"group {GROUP_ID}: its offsets count {rows_read:,} rows, but {rows_fed:,} were fed"]
 
 
 def _scattered_keys(found: DataFrame) -> int:
@@ -267,8 +267,8 @@ def _count(condition: Column) -> Column:
 
 
 def _key_and_digest() -> tuple[Column, Column]:
-    # Rows of 350 bytes are told apart by 8, so that the joins of the check carry less. That two of
-    # 336,776 share a digest has a chance of 1 to 300 million, and the check would say so.
+    # Rows of 350 bytes are compared by digest, so that the joins of the check carry less. The
+    # probability that two of 336,776 share one is below 1 in 300 million, and would be reported.
     return F.col("key").cast("string").alias("key"), F.md5(F.col("value").cast("binary")).alias(
         "value"
     )

@@ -1,4 +1,4 @@
-"""The demo: split the flights while the driver is killed again and again, tidy up, then check."""
+"""The demo: split the flights while the driver is killed repeatedly, run housekeeping, check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARTITIONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the command line says; None means the default."""
+    """The arguments of the command line; None means the default."""
 
     data_dir: Path | None
     seed: int | None
@@ -45,7 +45,7 @@ class DemoOptions:
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run everything; returns the exit code: 0 only when the check finds nothing wrong."""
+    """Run the demo; returns the exit code: 0 only if the check finds no problem."""
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     plan = plan_kills(options.kills, seed)
     total = read_flights(months=options.months).num_rows
@@ -72,7 +72,7 @@ def run_demo(options: DemoOptions) -> int:
         try:
             supervisor.feed(options.months)
             tally = supervisor.run(plan)
-            supervisor.tidy_up()
+            supervisor.run_housekeeping()
             report = supervisor.check(options.months)
         except DriverError as error:
             display.event(f"error: {error}")
@@ -85,7 +85,7 @@ def run_demo(options: DemoOptions) -> int:
 def fresh_folder(folder: Path | None) -> Path:
     """The folder for this run's data: the given one, or a new one below .demo/.
 
-    Raises: FlightsDataError when the given one holds something.
+    Raises: FlightsDataError if the given one is not empty.
     """
     if folder is None:
         now = datetime.now(timezone.utc)
@@ -97,7 +97,7 @@ def fresh_folder(folder: Path | None) -> Path:
 
 
 def _row_counter(data_dir: Path) -> Callable[[], int]:
-    """Create the cluster and its topics; returns what counts the committed rows of the output."""
+    """Create the cluster and its topics; returns a function that counts the committed output."""
     cluster = Cluster.open(str(data_dir / ROOT), create=True)
     for topic in (INPUT_TOPIC, *OUTPUT_TOPICS):
         cluster.create_topic(topic, partitions=PARTITIONS)
@@ -115,7 +115,7 @@ def _row_counter(data_dir: Path) -> Callable[[], int]:
 
 @contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """Where killed drivers leave their temporary files; removed at the end."""
+    """A folder for the temporary files of killed drivers; removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="txnlog-"))
     try:
         yield folder
@@ -125,7 +125,7 @@ def _scratch_folder() -> Iterator[Path]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does, so that no driver is left behind."""
+    """Make SIGTERM end the demo as Ctrl-C does, so that no driver keeps running."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     try:
         yield
@@ -148,7 +148,7 @@ def _print_outcome(display: Display, data_dir: Path, tally: Tally, report: Repor
             ("missing", f"{output.missing:,}"),
             ("out of order", f"{output.out_of_order:,}"),
             ("records/s, starts and kills included", f"{output.rows / tally.stream_s:,.0f}"),
-            ("records/s while a driver splits", f"{tally.rows_per_busy_s:,.0f}"),
+            ("records/s while a driver runs", f"{tally.rows_per_busy_s:,.0f}"),
             ("seconds from a start to its first transaction", f"{tally.restart_s_median:.1f}"),
         ],
     )
@@ -156,5 +156,5 @@ def _print_outcome(display: Display, data_dir: Path, tally: Tally, report: Repor
         display.event(f"WRONG: {problem}")
     if report.ok:
         display.event("every flight is in exactly one topic, once, in order: two readers agree")
-    display.console.print(f"The data lies in {data_dir}", markup=False, soft_wrap=True)
+    display.console.print(f"The data is in {data_dir}", markup=False, soft_wrap=True)
     return 0 if report.ok else 1

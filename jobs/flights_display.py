@@ -1,4 +1,4 @@
-"""What the demo shows while it works: a progress bar on a terminal, plain lines in a CI log."""
+"""The demo's output: a progress bar on a terminal, plain lines in a CI log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE_EVERY_S = 10.0
 
 
 class Display:
-    """A context manager; `status` is the state of things, `event` a line that stays."""
+    """A context manager; `status` updates the progress, `event` prints a permanent line."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
         self.console = console or Console()
@@ -43,7 +43,7 @@ class Display:
         self._bar.stop()
 
     def status(self, text: str, rows: int | None = None) -> None:
-        """Say what goes on now, and how many rows are through."""
+        """Show the current step, and the number of committed rows."""
         self._bar.update(self._task, description=text, completed=rows)
         now_s = time.monotonic()
         if not self.console.is_terminal and now_s - self._line_s >= LINE_EVERY_S:
@@ -52,13 +52,13 @@ class Display:
             self.event(f"{text}: {done:,.0f} of {self._total:,} flights")
 
     def event(self, text: str) -> None:
-        """Print a line that stays, with the seconds since the start."""
+        """Print a permanent line, with the seconds since the start."""
         line = f"[{time.monotonic() - self._started_s:6.1f} s] {text}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    """A two-column table: names left, figures right."""
+    """Print a two-column table: names left, figures right."""
     table = Table(show_header=False, title="Flights of New York 2013", title_justify="left")
     table.add_column()
     table.add_column(justify="right", no_wrap=True)

@@ -1,7 +1,7 @@
-"""Spark drivers as processes of their own: started, watched, killed with everything they started.
+"""Starts Spark drivers as separate processes, and kills them with all their child processes.
 
-A driver gets its own session, so the JVM, the Python daemon (which has its own process group) and
-the workers it forks can all be found again, and nothing else is ever killed.
+A driver has its own session, which identifies the JVM, the Python daemon (which has its own process
+group) and the workers it forks; no other process is killed.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from pathlib import Path
 from spark_session import LOCAL_SETTINGS, PROJECT, spark_environment
 
 POLL_S = 0.05
-# It fails at the first task error: the demo is about drivers that die, not about retried tasks.
+# It fails at the first task error: the demo is about driver failures, not about task retries.
 MASTER = "local[2]"
-# A driver that lives for seconds has no use for the optimising compiler: without it a start and
-# five micro-batches take 16.5 s of processor time in place of 25.
+# A driver that runs for seconds does not benefit from the optimising compiler: without it a start
+# and five micro-batches take 16.5 s of processor time instead of 25.
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
-# Of a Spark driver above us (spark-submit jobs/flights.py): a child must get its own JVM.
+# Variables of a parent Spark driver (spark-submit jobs/flights.py): a child needs its own JVM.
 INHERITED = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
     "PYSPARK_SUBMIT_ARGS",
-    # A driver dies where its supervisor says, not where the supervisor itself was told to.
+    # The supervisor sets the fail point of a driver; its own must not be inherited.
     "TXNLOG_FAILPOINT",
     "TXNLOG_FAILPOINT_STATE",
 )
 
 
 class DriverError(Exception):
-    """A driver process that did not do what it was started for; holds the end of its log."""
+    """A driver process that failed; the message includes the end of its log."""
 
 
 def spark_submit_command(arguments: Sequence[str]) -> list[str]:
-    """`spark-submit jobs/flights.py <arguments>` with the Spark this Python would use."""
+    """`spark-submit jobs/flights.py <arguments>` with the Spark of this Python."""
     settings = {**LOCAL_SETTINGS, "spark.ui.enabled": "false"}
     return [
         str(Path(_spark_home()) / "bin" / "spark-submit"),
@@ -56,10 +56,10 @@ def txnlog_command(arguments: Sequence[str]) -> list[str]:
 
 
 def driver_environment(scratch: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, for a driver with a JVM and a scratch folder of its own.
+    """This process's environment, for a driver with its own JVM and scratch folder.
 
-    scratch: where Spark puts its temporary files, since a killed JVM does not remove them. The
-    path must be short: Spark's unix domain sockets lie there, and theirs hold about 100 bytes.
+    scratch: the folder of Spark's temporary files, which a killed JVM does not remove. The path
+    must be short: it has Spark's Unix domain sockets, whose paths are limited to about 100 bytes.
     """
     own = {name: value for name, value in os.environ.items() if name not in INHERITED}
     environment = spark_environment(own)
@@ -75,10 +75,10 @@ def driver_environment(scratch: Path, extra: Mapping[str, str]) -> dict[str, str
 
 
 class DriverProcess:
-    """A started driver; its output goes to a log file."""
+    """A running driver; its output goes to a log file."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start it. Raises: OSError when the command cannot be run."""
+        """Start it. Raises: OSError if the command cannot be run."""
         self.log = log
         self.started_s = time.monotonic()
         with log.open("wb") as output:
@@ -94,7 +94,7 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, and session id of all it starts."""
+        """The process id, which is also the session id of its child processes."""
         return self._process.pid
 
     def exit_code(self) -> int | None:
@@ -102,10 +102,10 @@ class DriverProcess:
         return self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL the driver and all it started: workers, then their daemon, then the JVM.
+        """SIGKILL the driver and its child processes: workers, then their daemon, then the JVM.
 
-        Returns when none of them is left. Nothing happens when it is gone already, but a survivor
-        of a driver that died by itself goes too.
+        Returns when none of them is alive. Also kills remaining children of a driver that has
+        already ended.
         """
         while members := session_members(self.pid):
             for pid in sorted(members, reverse=True):
@@ -120,16 +120,16 @@ class DriverProcess:
             return "".join(deque(file, maxlen=lines))
 
     def failure(self, what: str) -> DriverError:
-        """An error that says what happened, where the log is, and how it ends."""
+        """An error with what happened, the path of the log, and its last lines."""
         return DriverError(f"{what} Its log is {self.log} and ends:\n{self.log_tail()}")
 
 
 def session_members(session_id: int) -> list[int]:
-    """The living processes of a session (not the zombies that wait for their parent)."""
-    return [pid for pid in _living_pids() if _session_of(pid) == session_id]
+    """The live processes of a session, without zombies that wait for their parent."""
+    return [pid for pid in _live_pids() if _session_of(pid) == session_id]
 
 
-def _living_pids() -> list[int]:
+def _live_pids() -> list[int]:
     if Path("/proc/self/stat").exists():
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
         return [pid for pid in pids if _state_of(pid) not in ("Z", "X", "")]
@@ -144,7 +144,7 @@ def _state_of(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""  # gone since it was listed
+        return ""  # It has ended since it was listed.
     return stat.rpartition(")")[2].split()[0]
 
 
@@ -156,7 +156,7 @@ def _session_of(pid: int) -> int | None:
 
 
 def _kill(pid: int) -> None:
-    # It may have ended between the look and the shot.
+    # It may have ended since it was listed.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
@@ -169,4 +169,4 @@ def _spark_home() -> str:
         return str(package)
     if "SPARK_HOME" in os.environ:
         return os.environ["SPARK_HOME"]
-    raise DriverError(f"No spark-submit beside {package}, and SPARK_HOME is not set.")
+    raise DriverError(f"No spark-submit in {package}, and SPARK_HOME is not set.")

@@ -1,4 +1,4 @@
-"""When the demo kills its streaming driver: a list people can write, made exact by a seed."""
+"""When the demo kills its streaming driver: parses the list of kills, and plans them by a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flights_pipeline import OUTPUT_TOPICS
 
 RANDOM = "random"
 LOST_CHECKPOINT = "lost-checkpoint"
-# Places between two writes of a commit where txnlog can be made to die, and what a death there is.
+# Fail points between two writes of a commit, and a description of a kill at each.
 FAILPOINTS = {
     "prepare_commit.before": "before PREPARE_COMMIT",
     "prepare_commit.after": "after PREPARE_COMMIT, before any marker",
@@ -24,15 +24,15 @@ FAILPOINTS = {
 DEFAULT_KILLS = (
     "random,marker.after,random,sink_commit.after,random,prepare_commit.after+lost-checkpoint"
 )
-# Two at least: the first may be one that the driver before left half done. Not many more: every
-# driver has to leave some work for those that come after it.
+# At least two: the first may be one that the previous driver left incomplete. Not many more:
+# every driver must leave some work for the next ones.
 TRANSACTIONS_MIN, TRANSACTIONS_MAX = 2, 5
 DELAY_MS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillKind:
-    """One word of the list: where to kill (a fail point or RANDOM), and whether to lose state."""
+    """One item of the list: a fail point or RANDOM, and whether to delete the checkpoint."""
 
     place: str
     loses_checkpoint: bool = False
@@ -40,10 +40,10 @@ class KillKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """One death of the driver, counted from its start.
+    """One kill of the driver, counted from its start.
 
     At a fail point: in its `transactions`-th commit. At random: `delay_ms` after that many
-    transactions are seen, whatever the driver does then.
+    transactions have been seen.
     """
 
     place: str
@@ -53,18 +53,18 @@ class Kill:
 
     @property
     def hits(self) -> int:
-        """How often the fail point is reached until it strikes; a marker's once for each topic."""
+        """How often the fail point is reached before the kill; a marker's, once per topic."""
         if self.place == "marker.after":
             return (self.transactions - 1) * len(OUTPUT_TOPICS) + 1
         return self.transactions
 
     @property
     def failpoint(self) -> str | None:
-        """The value of TXNLOG_FAILPOINT, or None when the supervisor kills from outside."""
+        """The value of TXNLOG_FAILPOINT, or None if the supervisor sends the signal."""
         return None if self.place == RANDOM else f"{self.place}@{self.hits}:driver"
 
     def describe(self) -> str:
-        """In words, for the line printed when it has happened."""
+        """The kill as text, for the line printed after it."""
         if self.place == RANDOM:
             return f"at a random moment, {self.delay_ms} ms after a transaction"
         lost = ", and the checkpoint deleted" if self.loses_checkpoint else ""
@@ -72,17 +72,17 @@ class Kill:
 
 
 def parse_kills(text: str) -> tuple[KillKind, ...]:
-    """`random,marker.after,prepare_commit.after+lost-checkpoint` as kinds of kills.
+    """Parse a list such as `random,marker.after,prepare_commit.after+lost-checkpoint`.
 
-    Raises: argparse.ArgumentTypeError that names the word nobody knows.
+    Raises: argparse.ArgumentTypeError that names the unknown item.
     """
     kinds = []
     for word in filter(None, text.split(",")):
         place, _, loss = word.partition("+")
         if (place != RANDOM and place not in FAILPOINTS) or loss not in ("", LOST_CHECKPOINT):
-            known = ", ".join([RANDOM, *FAILPOINTS])
+            valid = ", ".join([RANDOM, *FAILPOINTS])
             raise argparse.ArgumentTypeError(
-                f"unknown kill {word!r}: use {known}, with +{LOST_CHECKPOINT} behind it or not"
+                f"unknown kill {word!r}: use {valid}, optionally followed by +{LOST_CHECKPOINT}"
             )
         kinds.append(KillKind(place=place, loses_checkpoint=bool(loss)))
     return tuple(kinds)

@@ -1,4 +1,4 @@
-"""The pipeline itself: flights in, departures and cancellations out, in ordinary PySpark."""
+"""The pipeline: reads flights, writes departures and cancellations, in ordinary PySpark."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ MAX_OFFSETS_PER_TRIGGER = 6_000
 def as_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
     """Flights as records of topic `flights`: key (tail number or null) and value (JSON).
 
-    Beside them the columns position and dep_time, by which a record is known to the feeder and the
-    check.
+    The columns position and dep_time are for the feeder and the check.
     """
     columns = [name for name in flights.column_names if name != "position"]
     options = {"timeZone": "UTC", "ignoreNullFields": "false"}
@@ -38,13 +37,13 @@ def as_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
 def feed(spark: SparkSession, root: str, months: Sequence[int] | None = None) -> int:
     """Write the flights month by month into topic `flights`; returns the number of rows.
 
-    A month is one transaction, and one that was written before is not written again: txnVersion
-    is the month, as in a Delta table's idempotent writes.
+    A month is one transaction, and a month that was written before is skipped: txnVersion is the
+    month, as in a Delta table's idempotent writes.
     """
     flights = read_flights(months=months)
     for month in months_of(flights):
         rows = flights.filter(pc.equal(flights["month"], month))
-        # A key's order is the order within one task, so all rows of a key go to one task, in order.
+        # Order is kept within one task, so all rows of a key go to one task, in order.
         records = as_records(spark, rows).repartition(2, "key").sortWithinPartitions("position")
         (
             records.select("key", "value")
@@ -60,7 +59,7 @@ def feed(spark: SparkSession, root: str, months: Sequence[int] | None = None) ->
 
 
 def by_outcome(flights: DataFrame) -> DataFrame:
-    """Records of topic `flights` as records of the topic each one belongs to.
+    """Records of topic `flights`, each with its output topic.
 
     Reads column value (string or binary JSON); returns key, value, topic.
     """
@@ -79,7 +78,7 @@ def start_stream(
 ) -> StreamingQuery:
     """Start the query that splits the flights; each micro-batch is one transaction.
 
-    With a new checkpoint folder it goes on where the group's committed offsets are.
+    With a new checkpoint folder it starts at the group's committed offsets.
     """
     flights = (
         spark.readStream.format("txnlog")

@@ -1,4 +1,4 @@
-"""Feeds, streams, kills, restarts and tidies up as planned, and gathers the figures on the way."""
+"""Feeds, streams, kills, restarts and runs housekeeping as planned, and collects figures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flights_kills import RANDOM, Kill
 from flights_pipeline import INPUT_TOPIC, OUTPUT_TOPICS
 
 ROOT = "txnlog"
-# A driver on a loaded machine may take long to start; one that does nothing for this long hangs.
+# A driver on a loaded machine may start slowly; without progress for this long it hangs.
 STALL_S_MAX = 150.0
 
 
 @dataclass(slots=True)
 class Tally:
-    """Figures gathered on the way."""
+    """Figures of the run."""
 
     kills: int = 0
     stream_s: float = 0.0
@@ -35,20 +35,20 @@ class Tally:
 
     @property
     def rows_per_busy_s(self) -> float:
-        """Between a driver's first and last transaction: without start-ups and deaths."""
+        """Rows/s between a driver's first and last transaction: without starts and kills."""
         return self.busy_rows / self.busy_s if self.busy_s else 0.0
 
     @property
     def restart_s_median(self) -> float:
-        """From a driver's start to the first rows it makes visible."""
+        """Seconds from a driver's start to its first visible rows."""
         return statistics.median(self.restart_s) if self.restart_s else 0.0
 
 
 class Supervisor:
-    """Starts the streaming driver, kills it as planned, starts it again, until all is through.
+    """Starts the streaming driver, kills it as planned and restarts it until all rows are written.
 
     start_driver takes the driver's arguments and environment, start_txnlog those of the command
-    line; count_rows tells how many rows a read_committed reader sees in the output topics.
+    line; count_rows returns the number of rows a read_committed reader sees in the output topics.
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class Supervisor:
         self._query = self._driver = 1
 
     def feed(self, months: Sequence[int] | None) -> None:
-        """Start the feeder, which goes on by itself while `run` runs."""
+        """Start the feeder, which runs in the background during `run`."""
         command = ["feed", "--root", str(self.root), *_chosen(months)]
         self._feeder = self._start_driver(command, {}, self._log("feeder"))
         self._running.append(self._feeder)
 
     def run(self, plan: Sequence[Kill]) -> Tally:
-        """Carry out the plan, then let a last driver finish what is there.
+        """Execute the plan, then let a last driver process the remaining rows.
 
-        Raises: DriverError when a driver or the feeder fails, hangs, or does not die as planned.
+        Raises: DriverError if a driver or the feeder fails, hangs, or is not killed as planned.
         """
         started_s = time.monotonic()
         for kill in plan:
@@ -96,10 +96,10 @@ class Supervisor:
         self.tally.stream_s = time.monotonic() - started_s
         return self.tally
 
-    def tidy_up(self) -> None:
-        """Let `txnlog housekeeping` merge the small files that so many transactions have left.
+    def run_housekeeping(self) -> None:
+        """Run `txnlog housekeeping` to compact the small files of the many transactions.
 
-        Raises: DriverError when it fails.
+        Raises: DriverError if it fails.
         """
         command = ["--root", str(self.root), "--output", "json", "housekeeping", "--once"]
         keeper = self._start_txnlog(command, self._log("housekeeping"))
@@ -114,9 +114,9 @@ class Supervisor:
         self._display.event(f"housekeeping: {self.tally.files_compacted} small files compacted")
 
     def check(self, months: Sequence[int] | None) -> Report:
-        """Let a process of its own read everything back.
+        """Check the output in a separate process.
 
-        Raises: DriverError when it cannot; what it finds wrong is in the report.
+        Raises: DriverError if the check cannot run; problems are in the report.
         """
         file = self._data_dir / "report.json"
         command = ["check", "--root", str(self.root), "--report", str(file), *_chosen(months)]
@@ -130,12 +130,12 @@ class Supervisor:
             raise checker.failure(f"The check failed with exit code {checker.exit_code()}.")
         report = Report.from_json(file.read_text(encoding="utf-8"))
         if open_ones := unsettled_transactions(self.root):
-            problem = f"transaction state: {open_ones} transactions were left open"
+            problem = f"transaction state: {open_ones} transactions are open"
             report = replace(report, problems=(*report.problems, problem))
         return report
 
     def close(self) -> None:
-        """Kill whatever this supervisor started and is still there."""
+        """Kill all remaining processes that this supervisor started."""
         for process in self._running:
             process.kill()
 
@@ -151,7 +151,7 @@ class Supervisor:
     def _stream(self, *arguments: str, failpoint: str | None = None) -> DriverProcess:
         extra = {}
         if failpoint is not None:
-            # A count that spans processes: every worker the daemon forks adds to the same file.
+            # The count spans processes: every worker that the daemon forks adds to the same file.
             extra = {"TXNLOG_FAILPOINT": failpoint, "TXNLOG_FAILPOINT_STATE": str(self._hits)}
         command = [
             *("stream", "--root", str(self.root), "--checkpoint", str(self._checkpoint)),
@@ -198,7 +198,7 @@ class Supervisor:
             raise driver.failure(f"{name} failed with exit code {driver.exit_code()}.")
 
     def _watch(self, driver: DriverProcess, until: Callable[[int], bool]) -> None:
-        """Follow the rows that become visible; `until` gets the number of transactions seen."""
+        """Poll the visible rows; `until` is called with the number of transactions seen."""
         rows = first_rows = self._count_rows()
         seen = 0
         first_s = last_s = time.monotonic()
@@ -213,8 +213,8 @@ class Supervisor:
                 raise driver.failure(f"Driver {self._driver} ended by itself.")
             elif now_s - last_s > STALL_S_MAX:
                 raise driver.failure(
-                    f"Driver {self._driver} made nothing visible for {STALL_S_MAX:.0f} s, at "
-                    f"{rows:,} of {self._total:,} flights. If all of them are through, there are "
+                    f"Driver {self._driver} published no rows for {STALL_S_MAX:.0f} s, at "
+                    f"{rows:,} of {self._total:,} flights. If these are all flights, there are "
                     "more kills than work: lower --max-offsets-per-trigger."
                 )
             self._feeder_runs()

@@ -1,8 +1,8 @@
-"""Spark with the settings of conf/, for every process of this checkout that starts it.
+"""Starts Spark with the settings of conf/, for every process of this checkout.
 
-Spark reads conf/spark-defaults.conf and conf/log4j2.properties by itself when SPARK_CONF_DIR names
-that folder while the JVM starts; so all there is to do is to set the environment first. Under
-spark-submit the JVM runs already, and what it was started with stays.
+Spark reads conf/spark-defaults.conf and conf/log4j2.properties if SPARK_CONF_DIR names that folder
+when the JVM starts, so it is enough to set the environment before. Under spark-submit the JVM is
+already running, and keeps its settings.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parent.parent
 CONF_DIR = PROJECT / "conf"
 
-# For one machine with few cores; a cluster keeps Spark's and Delta's own numbers.
+# For one machine with few cores; a cluster uses the defaults of Spark and Delta.
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
-    # Delta spreads the state of even the smallest table over 50 tasks.
+    # By default Delta uses 50 tasks for the state of even the smallest table.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 
 
 def spark_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """`base` with what a Spark driver of this checkout needs, for os.environ or for a subprocess.
+    """`base` plus the variables of a Spark driver, for os.environ or for a subprocess.
 
-    Both sides run this Python (unless PYSPARK_PYTHON names one), conf/ holds the settings, and the
-    workers find the code of this checkout whether or not it is installed.
+    Driver and workers run this Python (unless PYSPARK_PYTHON is set), conf/ has the settings, and
+    the workers import the code of this checkout whether or not it is installed.
     """
     environment = dict(base)
     environment["SPARK_CONF_DIR"] = str(CONF_DIR)
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Else Spark looks up the host name, and a laptop's or a container's may lead nowhere.
+    # Otherwise Spark resolves the host name, which may fail on a laptop or in a container.
     environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if str(PROJECT) not in paths:
@@ -52,8 +52,8 @@ def build_session(
 ) -> SparkSession:
     """A session with conf/, then LOCAL_SETTINGS when the master is local, then `settings`.
 
-    Sets os.environ: the JVM and the Python workers inherit it. A session that is there already is
-    returned, with the settings applied that Spark lets one change.
+    Sets os.environ, which the JVM and the Python workers inherit. An existing session is returned
+    with those settings applied that can be changed at run time.
     """
     from pyspark.sql import SparkSession
 

@@ -254,9 +254,7 @@ def test_positions_of_a_group_changed_on_a_running_checkpoint_are_refused(batche
     """Hazard: the new group begins where nobody can say (R59)."""
     batches.write(0, line({"t": {"0": 9}}, group="old", start={"t": {"0": 4}}))
     batches.write(1, line({"t": {"0": 12}}, group="new"))
-    with pytest.raises(
-        CheckpointError, match=r"Group 'new' has no start.*group\.id was changed"
-    ):
+    with pytest.raises(CheckpointError, match=r"Group 'new' has no start.*group\.id was changed"):
         batches.positions(1)
 
 

@@ -59,7 +59,7 @@ def test_flights_some_months_keep_order_and_get_positions_from_zero(tmp_path: Pa
 
 def test_flights_two_with_one_identity_are_refused(tmp_path: Path) -> None:
     """The check could not tell a duplicate from such a pair."""
-    with pytest.raises(FlightsDataError, match="cannot be told apart"):
+    with pytest.raises(FlightsDataError, match="is not unique"):
         read_flights(zipped(tmp_path, [JANUARY[0], JANUARY[0]]))
 
 

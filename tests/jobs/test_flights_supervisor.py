@@ -185,7 +185,7 @@ def test_supervisor_open_transaction_at_the_end_is_a_problem(
     supervisor = make()
     run(supervisor, "")
     monkeypatch.setattr("flights_supervisor.unsettled_transactions", lambda _: 1)
-    assert supervisor.check(None).problems == ("transaction state: 1 transactions were left open",)
+    assert supervisor.check(None).problems == ("transaction state: 1 transactions are open",)
     supervisor.close()
 
 
@@ -193,12 +193,12 @@ def test_supervisor_tells_what_housekeeping_did(make: Make) -> None:
     """And fails when it failed, with the end of its log."""
     supervisor = make()
     run(supervisor, "")
-    supervisor.tidy_up()
+    supervisor.run_housekeeping()
     assert supervisor.tally.files_compacted == 12
     failing = make(KEEPER_EXIT="4")
     run(failing, "")
     with pytest.raises(DriverError, match=r"exit code 4(.|\n)*a warning"):
-        failing.tidy_up()
+        failing.run_housekeeping()
 
 
 def test_display_without_terminal_prints_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
