@@ -1,8 +1,8 @@
 """Consume, transform, produce: every order gets one invoice, however often the workers are killed.
 
-Workers of one group read orders, and write an invoice for each to another topic. What they have
-read is committed in the same transaction as what they have written (KIP-447), so an order counts as
-read exactly when its invoice is there. The workers are killed again and again, and started anew.
+Workers of one group read orders, and write an invoice for each to another topic. Each transaction
+commits the invoices together with the offsets of their orders (KIP-447), so an order counts as read
+exactly if its invoice is published. The workers are killed and restarted repeatedly.
 
     python examples/consume_transform_produce.py [--root /tmp/shop] [--orders 2000] [--workers 2]
 """
@@ -27,21 +27,21 @@ PRICES = {"apple": 30, "pear": 40, "plum": 15}
 
 
 def work(root: str, name: str) -> None:
-    """Write invoices until killed; a worker keeps nothing but its name, the transactional.id."""
+    """Write invoices until killed; a worker's only state is its name, the transactional.id."""
     consumer = Consumer(
         {
             "txnlog.root": root,
             "group.id": "invoicing",
             "auto.offset.reset": "earliest",
-            # Positions are committed in the transactions, and nowhere else.
+            # Positions are committed only in the transactions.
             "enable.auto.commit": False,
-            # How soon the partitions of a worker that was killed go to another.
+            # After this time the partitions of a killed worker are assigned to another.
             "session.timeout.ms": 3_000,
             "heartbeat.interval.ms": 500,
         }
     )
     producer = Producer({"txnlog.root": root, "transactional.id": name})
-    # Fences who had this name before, and ends what it left undone.
+    # Fences the former process of this name, and ends its open transaction.
     producer.init_transactions()
     consumer.subscribe(["orders"])
     while True:
@@ -60,20 +60,20 @@ def work(root: str, name: str) -> None:
         except TxnLogError as error:
             if not error.abortable:
                 raise
-            # Aborted, most likely since another worker has our partitions now. What was read is not
-            # committed: join again, and read on from what is.
+            # Aborted, most likely because another worker has our partitions now. The positions are
+            # not committed: rejoin the group, and continue from its committed offsets.
             consumer.unsubscribe()
             consumer.subscribe(["orders"])
 
 
 def invoice(order: bytes) -> str:
-    """The sum of an order."""
+    """The invoice of an order: its total."""
     basket = json.loads(order)
     return json.dumps({"cents": sum(PRICES[article] * basket[article] for article in basket)})
 
 
 def place_orders(root: str, first: int, end: int) -> None:
-    """Orders with these numbers."""
+    """Produce the orders with these numbers."""
     with Producer({"txnlog.root": root}) as producer:
         for number in range(first, end):
             basket = Counter(random.choices(list(PRICES), k=3))
@@ -94,7 +94,7 @@ def read(root: str, topic: str) -> dict[str, list[bytes]]:
 
 
 def await_invoices(root: str, count: int, workers: dict[str, SpawnProcess]) -> None:
-    """Wait for so many. Raises SystemExit when a worker has failed."""
+    """Wait for `count` invoices. Raises SystemExit if a worker has failed."""
     while len(read(root, "invoices")) < count:
         failed = [name for name, worker in workers.items() if not worker.is_alive()]
         if failed:
@@ -141,7 +141,7 @@ def main() -> None:
         workers[name] = start(root, name)
         print(f"killed {name}; {len(read(root, 'invoices'))} invoices for {placed} orders so far")
     await_invoices(root, placed, workers)
-    # To stop a worker is to kill it: what it was at is aborted, or finished, by whoever comes next.
+    # Killing a worker is enough: the next process aborts or finishes its transaction.
     for worker in workers.values():
         worker.kill()
         worker.join()

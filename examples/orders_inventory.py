@@ -1,8 +1,8 @@
-"""Orders and inventory: two topics, both or neither, however often the shop is killed.
+"""Orders and inventory: atomic writes to two topics, however often the shop is killed.
 
-Each purchase writes an order to one topic and takes the articles from the stock in another, in one
-transaction. The shop is a process that is killed again and again in the middle of its work. A
-reader runs all the while. At the end every order has its stock movement and the other way round.
+Each purchase writes an order to one topic and its stock movements to another, in one transaction.
+The shop is a process that is killed repeatedly while it works, and a reader runs meanwhile. At the
+end every order has its stock movements, and every stock movement its order.
 
     python examples/orders_inventory.py [--root /tmp/shop] [--purchases 1000] [--publish eager]
 """
@@ -26,7 +26,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def shop(root: str, publish: str, purchases: int, has_sold: Event) -> None:
-    """Sell until everything is sold; start anew after every death, with nothing but the root."""
+    """Sell until all purchases are made; after a kill, resume from the state in the root."""
     chosen = random.Random()
     producer = Producer(
         {
@@ -36,7 +36,7 @@ def shop(root: str, publish: str, purchases: int, has_sold: Event) -> None:
             "client.id": "orders-inventory",
         }
     )
-    # Fences the shop before, and ends what it left undone.
+    # Fences the former shop process, and ends its open transaction.
     producer.init_transactions()
     for number in range(len(purchased(root)), purchases):
         order_id = f"order-{number:05}"
@@ -65,7 +65,7 @@ def moved(root: str) -> dict[str, Counter[str]]:
 
 
 def read(root: str, topic: str) -> list[tuple[str, bytes]]:
-    """(key, value) of every record from the first to the last there is now."""
+    """(key, value) of every record from the first to the current end."""
     consumer = Consumer({"txnlog.root": root, "auto.offset.reset": "earliest"})
     try:
         metadata = consumer.list_topics(topic).topics[topic]
@@ -85,8 +85,12 @@ def main() -> None:
     parser.add_argument("--root", help="folder of the cluster; a temporary one by default")
     parser.add_argument("--purchases", type=int, default=1_000)
     parser.add_argument("--publish", choices=("deferred", "eager"), default="deferred")
-    parser.add_argument("--kills", type=int, default=20, help="the shop after the last is let live")
-    parser.add_argument("--life-s", type=float, default=0.5, help="mean life from the first sale")
+    parser.add_argument(
+        "--kills", type=int, default=20, help="the shop runs to its end after the last kill"
+    )
+    parser.add_argument(
+        "--life-s", type=float, default=0.5, help="mean time from the first sale to a kill"
+    )
     arguments = parser.parse_args()
     root = arguments.root or tempfile.mkdtemp(prefix="orders-inventory-")
     cluster = Cluster.open(root, create=True)
@@ -101,24 +105,24 @@ def main() -> None:
             target=shop, args=(root, arguments.publish, arguments.purchases, has_sold)
         )
         process.start()
-        # On a busy machine it takes seconds to open; the life of a shop begins with its first sale.
+        # On a busy machine it takes seconds to start; its time starts with the first sale.
         while process.is_alive() and not has_sold.wait(0.05):
             pass
-        is_left = kills == arguments.kills
-        process.join(None if is_left else random.uniform(0.5, 1.5) * arguments.life_s)
+        is_last = kills == arguments.kills
+        process.join(None if is_last else random.uniform(0.5, 1.5) * arguments.life_s)
         if not process.is_alive():
             break
         process.kill()
         process.join()
         kills += 1
-        # The next shop ends what this one left; readers see whole purchases all the while.
+        # The next shop ends the open transaction; readers see only complete purchases meanwhile.
         print(f"killed the shop {kills} times; {len(purchased(root))} orders so far")
         time.sleep(0.1)
     if process.exitcode:
         raise SystemExit(f"The shop failed with exit code {process.exitcode}.")
 
     orders, inventory = purchased(root), moved(root)
-    assert orders == inventory, "an order without its movements, or the other way round"
+    assert orders == inventory, "an order without its movements, or movements without their order"
     assert len(orders) == arguments.purchases
     print(f"{len(orders)} orders, each with its stock movements, after {kills} kills.")
 

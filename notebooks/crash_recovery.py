@@ -16,13 +16,13 @@
 # %% [markdown]
 # # Crash and recovery
 #
-# A stream books each payment in two topics, `ledger` and `receipts`. We run it in a process of its
-# own and kill that with SIGKILL twice, at the two worst moments there are:
+# A stream books each payment in two topics, `ledger` and `receipts`. It runs in a separate process,
+# which we kill with SIGKILL twice, at the two worst moments:
 #
 # 1. the transaction is decided and **one of the two topics** has its data;
 # 2. the transaction is decided and **no topic** has its data; then we delete the checkpoint, too.
 #
-# Then we start it again and count.
+# Then we restart it and count.
 
 # %%
 import inspect
@@ -62,13 +62,13 @@ payments.write.format("txnlog").option("topic", "payments").mode("append").save(
 # %% [markdown]
 # ## The job
 #
-# Five micro-batches of 200 payments; each becomes one transaction over two topics and the
-# offsets of the group `bookkeeper`.
+# Five micro-batches of 200 payments; each is one transaction over two topics and the offsets of
+# the group `bookkeeper`.
 
 
 # %%
 def book(spark, root, checkpoint):
-    """Book all payments there are in both topics, 200 a transaction."""
+    """Book all available payments in both topics, 200 per transaction."""
     group = {"group.id": "bookkeeper"}
     start = {"startingOffsets": "committed", "auto.offset.reset": "earliest"}
     source = spark.readStream.format("txnlog").options(subscribe="payments", **group, **start)
@@ -80,28 +80,28 @@ def book(spark, root, checkpoint):
 
 
 # %% [markdown]
-# ## The victim
+# ## The process to kill
 #
-# The same function in a driver of its own. The commit path has named places
-# (`txnlog/process/failpoint.py`) where a test can stop it: `marker.after@3:pause` stays, the third
-# time it gets there, right after a topic got its data. While it stays we can look at the tables as
-# any reader would; then we kill the driver with all it has started.
+# The same function in a separate driver. The commit path has fail points
+# (`txnlog/process/failpoint.py`) where a test can stop it: `marker.after@3:pause` pauses the third
+# time it is reached, right after a topic got its data. While it pauses we read the tables as any
+# reader would; then we kill the driver with all its child processes.
 
 # %%
 from flights_driver import DriverProcess, driver_environment
 
-# A killed JVM leaves its temporary files. The path must be short: Spark's sockets lie there, too.
+# A killed JVM leaves its temporary files. The path must be short: it has Spark's sockets, too.
 scratch = Path(tempfile.mkdtemp(prefix="v-"))
-script = folder / "victim.py"
+script = folder / "bookkeeper.py"
 script.write_text(
     "import sys\nfrom spark_session import build_session\n\n\n"
     + inspect.getsource(book)
-    + '\n\nbook(build_session("victim"), *sys.argv[1:])\n'
+    + '\n\nbook(build_session("bookkeeper"), *sys.argv[1:])\n'
 )
 
 
 def run_until(place, name):
-    """Start the job in a process; return when it stands at the named place of a commit."""
+    """Start the job in a process; return when it has reached the fail point `place`."""
     hits = folder / f"{name}.hits"
     environment = driver_environment(
         scratch,
@@ -133,17 +133,17 @@ def sigkill(driver):
 
 
 # %% [markdown]
-# ## First kill: one topic has it, the other has not
+# ## First kill: one topic has the data, the other does not
 
 # %%
-victim = run_until("marker.after@3", "victim-1")
+driver = run_until("marker.after@3", "driver-1")
 
 
 # %%
 def states():
     """The transaction log: one row per transactional.id, here the id of the streaming query."""
     shards = sorted(root.glob("__transaction_state-*"))
-    # Any Delta reader will do; this one is quick. With SQL: notebooks/transaction_log.
+    # Any Delta reader works; this one is fast. With SQL: notebooks/transaction_log.
     rows = pa.concat_tables([DeltaTable(shard).to_pyarrow_table() for shard in shards]).to_pandas()
     rows["staged_files"] = [len(json.loads(p).get("batches", [])) for p in rows["pending"]]
     rows["transactional_id"] = rows["transactional_id"].str[:8]
@@ -163,25 +163,25 @@ print(before.to_string(index=False))
 
 # %% [markdown]
 # Two transactions are in `ledger`, one in `receipts`: a reader that joins the two topics now sees
-# the second transaction by half. It cannot stay so. The row says `PREPARE_COMMIT`, and `pending`
-# names the files that belong to it: whoever comes next, Spark or not, publishes the rest.
+# half of the second transaction. This state is temporary: the row has state `PREPARE_COMMIT`, and
+# `pending` lists the transaction's files; the next process, Spark or not, publishes the rest.
 
 # %%
 assert half == {"ledger": 400, "receipts": 200}
 assert list(before.state) == ["PREPARE_COMMIT"]
-sigkill(victim)
+sigkill(driver)
 
 # %% [markdown]
-# ## Second kill: decided, nothing out, and the checkpoint is gone
+# ## Second kill: decided, nothing published, and the checkpoint deleted
 #
-# The next driver finds the row, finishes its transaction, sees that Spark repeats a micro-batch
-# that is in the topics already, skips it, and goes on; until it has decided its second
+# The next driver reads the row and finishes its transaction. Spark replays the micro-batch, which
+# is already in the topics, so the driver skips it. It continues until it has decided its second
 # transaction.
 
 # %%
-victim = run_until("prepare_commit.after@2", "victim-2")
+driver = run_until("prepare_commit.after@2", "driver-2")
 between = counts()
-sigkill(victim)
+sigkill(driver)
 shutil.rmtree(checkpoint)
 
 print(between)
@@ -191,9 +191,9 @@ assert list(states().state) == ["PREPARE_COMMIT"]
 # %% [markdown]
 # ## Recovery
 #
-# Without its checkpoint Spark knows nothing of the old query: this is a new one, with another
-# transactional.id. It asks the group where to start, meets the pending offsets of the dead query's
-# transaction, finishes that first, and starts behind it.
+# Without the checkpoint Spark has no record of the old query: this is a new one, with another
+# transactional.id. It reads the group's offsets to start from, finds pending offsets of the killed
+# query's transaction, finishes that transaction first, and starts after it.
 
 # %%
 book(spark, root, checkpoint)
@@ -203,15 +203,15 @@ print(counts())
 print(after.to_string(index=False))
 
 # %% [markdown]
-# ## What happened, when
+# ## Timeline
 #
 # Each commit of a Delta log has a time and an operation in its `commitInfo`, and the headers it
-# wrote in its `add` actions. Nothing else was recorded for these plots.
+# wrote in its `add` actions. The plots use only these.
 
 
 # %%
 def history(table):
-    """For each commit of a table: time in s, operation, headers that it added."""
+    """For each commit of a table: time in s, operation, added headers."""
     for file in sorted((root / table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in file.read_text().splitlines()]
         info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
@@ -242,20 +242,20 @@ def read_by_group():
 
 
 STATES = ["EMPTY", "PREPARE_COMMIT", "COMPLETE_COMMIT"]
-lives = {}
+transitions = {}
 for shard in sorted(root.glob("__transaction_state-*")):
     for time_s, _, rows in history(shard.name):
         for row in rows:
             if not row["transactional_id"].startswith("_batch-"):  # the feeder's, used once
-                lives.setdefault(row["transactional_id"], []).append((time_s, row["state"]))
+                transitions.setdefault(row["transactional_id"], []).append((time_s, row["state"]))
 
 # %%
-zero_s = min(time_s for life in lives.values() for time_s, _ in life)
+zero_s = min(time_s for steps in transitions.values() for time_s, _ in steps)
 figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(10, 6), layout="constrained")
 
-for name, life in sorted(lives.items(), key=lambda item: item[1]):
-    times_s = [time_s - zero_s for time_s, _ in life]
-    levels = [STATES.index(state) for _, state in life]
+for name, steps in sorted(transitions.items(), key=lambda item: item[1]):
+    times_s = [time_s - zero_s for time_s, _ in steps]
+    levels = [STATES.index(state) for _, state in steps]
     top.step(times_s, levels, where="post", marker="o", label=f"query {name[:8]}")
 top.set_yticks(range(len(STATES)), STATES)
 top.set_title("state of each transactional.id")
@@ -277,11 +277,11 @@ for axes in (top, bottom):
     axes.legend(handles.values(), handles.keys())
 
 # %% [markdown]
-# The red lines are the kills. Above: `PREPARE_COMMIT` lasts over the gap, and the first thing that
-# happens after it is COMPLETE. Below: at the first kill `receipts` and the group are behind
-# `ledger`; at the second all three wait. Each gap is a start of Spark.
+# The red lines are the kills. Above: `PREPARE_COMMIT` lasts over the gap, and the next transition
+# is COMPLETE. Below: at the first kill `receipts` and the group are behind `ledger`; at the second
+# all three are behind the decided transaction. Each gap is a start of Spark.
 #
-# ## No duplicate, none missing
+# ## No duplicates, no losses
 
 
 # %%

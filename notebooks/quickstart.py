@@ -17,8 +17,8 @@
 # # txnlog in ten lines of PySpark
 #
 # A stream reads the topic `orders` and writes the topics `eu` and `us`. Each micro-batch is one
-# transaction: both topics and the source offsets change together, or nothing does. No broker
-# runs; everything is Delta tables below one folder.
+# transaction: both topics and the source offsets change together, or nothing does. There is no
+# broker; all data is in Delta tables below one folder.
 #
 # Needs Java 17 and a kernel of the project's environment, see `docs/README.md`.
 
@@ -53,7 +53,7 @@ print(spark.version)
 # ## A topic
 #
 # A batch write is a transaction, too. The topic is created with four partitions; rows of one key
-# go to one partition, chosen as Kafka's default partitioner does.
+# go to one partition, as with Kafka's default partitioner.
 
 # %%
 orders = spark.range(1000).selectExpr(
@@ -65,14 +65,14 @@ orders.write.format("txnlog").option("topic", "orders").mode("append").save(root
 # %% [markdown]
 # ## The ten lines
 #
-# The column `topic` says where a row goes. `group.id` at both ends commits the offsets that were
-# read in the transaction that writes the rows; `startingOffsets=committed` starts where the group
-# stands.
+# The column `topic` is the topic of a row. `group.id` on source and sink commits the offsets that
+# were read in the transaction that writes the rows; `startingOffsets=committed` starts at the
+# group's committed offsets.
 
 
 # %%
 def route(checkpoint):
-    """Route what is there, 300 orders a micro-batch; the query that did it."""
+    """Route all available orders, 300 per micro-batch; returns the query."""
     group = {"group.id": "router"}
     start = {"startingOffsets": "committed", "auto.offset.reset": "earliest"}
     source = spark.readStream.format("txnlog").options(subscribe="orders", **group, **start)
@@ -86,7 +86,7 @@ def route(checkpoint):
 
 
 def count(topic):
-    """How many committed records a topic has."""
+    """The number of committed records of a topic."""
     return spark.read.format("txnlog").option("subscribe", topic).load(root).count()
 
 
@@ -96,9 +96,9 @@ assert (count("eu"), count("us")) == (666, 334)
 # %% [markdown]
 # ## Exactly once
 #
-# Write as much again, then throw away what a streaming job must never lose: its checkpoint. With
-# Kafka the new query would start over (duplicates) or at the end (loss). Here it goes on from the
-# group's offsets, which have never been ahead of the output nor behind it.
+# Write the same orders again, then delete the checkpoint, which a streaming job must not lose. With
+# Kafka the new query would start from the beginning (duplicates) or at the end (data loss). Here
+# it continues from the group's offsets, which are never ahead of the output nor behind it.
 
 # %%
 import shutil
@@ -114,7 +114,7 @@ assert (count("eu"), count("us")) == (1332, 668)
 #
 # `format("txnlog")` has the columns of Spark's Kafka source. A topic is a Delta table as well,
 # for every engine that reads Delta; there, the offset is `base_offset + offset_delta`, and
-# `txn_status` tells what is committed.
+# `txn_status` shows which records are committed.
 
 # %%
 spark.sql(f"CREATE TEMP VIEW us USING txnlog OPTIONS (path '{root}', subscribe 'us')")
@@ -133,10 +133,9 @@ assert len(rows) == 668
 assert sorted(rows) == sorted(spark.sql("SELECT partition, offset, key, value FROM us").collect())
 
 # %% [markdown]
-# `create_views` does that for every topic in one call, as of now, with the columns of
-# `format("txnlog")` but read by Spark's own Delta reader; and for transactions and groups. Offsets
-# are dense, with no gaps for markers or aborted data, so what a group has yet to read is a
-# subtraction.
+# `create_views` creates a view for every topic, and for transactions and groups, as of now. Topics
+# have the columns of `format("txnlog")`, but are read by Spark's Delta reader. Offsets are dense,
+# without gaps for markers or aborted data, so a group's lag is end offset minus committed offset.
 
 # %%
 from spark_source.sql import create_views

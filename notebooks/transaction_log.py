@@ -14,20 +14,20 @@
 # ---
 
 # %% [markdown]
-# # Looking into the transaction log
+# # Reading the transaction log
 #
 # In Kafka the transaction log, the consumer offsets and the batch headers are internal topics and
 # binary segments, read with `kafka-dump-log.sh`. Here they are Delta tables: SQL reads them, and
-# time travel reads their past.
+# time travel reads their history.
 #
 # | table | a row is |
 # |---|---|
-# | `__transaction_state-<n>` | a transactional.id: what it does, and all it takes to finish it |
-# | `__consumer_offsets` | a group: generation, offsets, offsets of open transactions |
+# | `__transaction_state-<n>` | a transactional.id: its state, and what is needed to finish it |
+# | `__consumer_offsets` | a group: generation, offsets, pending offsets of open transactions |
 # | `<topic>` | a record; the header of its batch is in the partition columns |
 #
-# Read them with anything. **Write them with txnlog only**: a second writer would give out offsets
-# twice.
+# Any Delta reader can read them. **Write them with txnlog only**: another writer would assign
+# offsets twice.
 
 # %%
 import os
@@ -51,7 +51,7 @@ settings = {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(folder /
 spark = build_session("transaction log", settings=settings)
 
 # %% [markdown]
-# ## Something to look at
+# ## Sample data
 #
 # 60 clicks, and a stream that copies them to `views` in three transactions.
 
@@ -88,35 +88,35 @@ spark.sql(f"SELECT * FROM {shard} WHERE transactional_id = 'copier'").show(verti
 # %% [markdown]
 # How to read it:
 #
-# - `producer_id`: given to the transactional.id; in the header of every batch it writes.
-# - `producer_epoch`: of the transaction that comes next, or is open. Whoever holds a smaller one
-#   is fenced.
+# - `producer_id`: assigned to the transactional.id; in the header of every batch it writes.
+# - `producer_epoch`: of the next transaction, or the open one. A producer with a smaller epoch is
+#   fenced.
 # - `txn_epoch`: of the transaction that is open, decided, or ended last (-1: none yet). Producer
-#   id and `txn_epoch` name one transaction.
-# - `state`: `PREPARE_COMMIT` and `PREPARE_ABORT` are the point of no return, and whoever meets
-#   one carries it out. `ONGOING` is undecided: its producer ends it, or the time-out
-#   `timeout_ms` does. `EMPTY`, `COMPLETE_COMMIT` and `COMPLETE_ABORT` are at rest.
-# - `partitions`: JSON, what an eager producer has written to so far.
-# - `pending`: JSON, what a decided transaction publishes: staged files and groups. `{}` when
-#   there is nothing to finish.
-# - `owner`: JSON, which run of which query on which host; runs that were taken over; the newest
-#   micro-batch of each query, by which a replay is recognised; who fenced it, when and why.
-# - `started_ms`, `updated_ms`: wall clock, for people. No decision rests on them.
+#   id and `txn_epoch` identify one transaction.
+# - `state`: `PREPARE_COMMIT` and `PREPARE_ABORT` are the point of no return: any process that
+#   reads one finishes it. `ONGOING` is undecided: its producer ends it, or the timeout
+#   `timeout_ms` does. `EMPTY`, `COMPLETE_COMMIT` and `COMPLETE_ABORT` are final.
+# - `partitions`: JSON, the partitions an eager producer has written to so far.
+# - `pending`: JSON, what a decided transaction publishes: staged files and groups. `{}` if there
+#   is nothing to finish.
+# - `owner`: JSON, the run, query and host; former runs; the newest micro-batch of each query,
+#   which identifies a replay; what fenced it, when and why.
+# - `started_ms`, `updated_ms`: wall clock, for information only. No decision depends on them.
 #
 # ## Its history
 #
-# A transition is one commit to the shard, so a version is a state. (Delta warns about commits of
-# one millisecond, and takes their times as a millisecond apart. Versions are exact.)
+# A transition is one commit to the shard, so a version is a state. (Delta warns about commits in
+# the same millisecond, and shifts their times by a millisecond. Versions are exact.)
 
 # %%
 past = spark.sql(f"DESCRIBE HISTORY {shard}").orderBy("version").collect()
-# A batch write has an id that is used once; the one of the clicks may be in this shard, too.
+# A batch write has an id that is used once; the id of the clicks may be in this shard, too.
 first = next(commit.version for commit in past if commit.operation == "INIT PRODUCER ID")
 past = [commit for commit in past if commit.version >= first]
 
 
 def row_at(version):
-    """The row of the copier in a version of its shard, as Delta's time travel shows it."""
+    """The row of the copier in a version of its shard, by Delta's time travel."""
     (row,) = spark.sql(f"""
         SELECT producer_epoch, txn_epoch, state,
                from_json(pending, 'batches ARRAY<STRUCT<topic STRING, partition INT, path STRING,
@@ -131,7 +131,7 @@ for commit in past:
 
 # %% [markdown]
 # `INIT PRODUCER ID` made the stream the owner. Then, for each micro-batch, PREPARE and COMPLETE.
-# What was to be published stands in the prepared row, and is gone from the complete one:
+# The prepared row lists what is to be published; the complete row no longer does:
 
 # %%
 prepared = next(commit.version for commit in past if commit.operation == "PREPARE_COMMIT")
@@ -163,8 +163,8 @@ headers.drop("file").show()
 assert {row.file for row in headers.collect()} >= {batch.path for batch in decided.pending.batches}
 
 # %% [markdown]
-# `producer_id` and `producer_epoch` lead from a batch to its transaction. Offsets are given out in
-# the marker commit that publishes the batch, so they are dense: no gap for a marker or an abort.
+# `producer_id` and `producer_epoch` identify a batch's transaction. Offsets are assigned in the
+# marker commit that publishes the batch, so they are dense: no gap for a marker or an abort.
 
 # %%
 dense = spark.sql(f"""
@@ -179,7 +179,7 @@ assert all(row.n == row.end for row in dense)
 # ## read_committed and read_uncommitted
 #
 # The Spark sink stages its files and publishes them with the marker, so a topic never shows its
-# undecided data. A producer with `transaction.publish=eager` does as Kafka's: it appends first
+# undecided data. A producer with `transaction.publish=eager` works like Kafka's: it appends first
 # and decides later. This one aborts a transaction, and leaves another open.
 
 # %%
@@ -199,7 +199,7 @@ producer.produce("views", "undecided", partition=0)
 producer.produce("views", "undecided, too", partition=0)
 producer.flush()
 
-# Another writer commits behind the open transaction, in the same partition.
+# Another writer commits after the open transaction, in the same partition.
 late = spark.sql("SELECT 'late' AS value, 0 AS partition")
 late.write.format("txnlog").option("topic", "views").mode("append").save(root)
 
@@ -211,24 +211,24 @@ spark.sql(f"""
 # %% [markdown]
 # Three ways to read that:
 #
-# - `isolation.level=read_uncommitted`: everything there is, aborted records too, as in Kafka.
-# - `isolation.level=read_committed` (the default here): no aborted record, and **nothing from the
-#   last stable offset on**, the first offset of the earliest undecided transaction; so no reader
-#   ever has to come back for it.
-# - `WHERE txn_status IN ('none', 'committed')` on the Delta table: every committed record, those
-#   behind an open transaction too. Good for a query; an incremental reader must stop at
-#   the last stable offset.
+# - `isolation.level=read_uncommitted`: all records, including aborted ones, as in Kafka.
+# - `isolation.level=read_committed` (the default here): no aborted record, and **no record at or
+#   after the last stable offset**, the first offset of the earliest undecided transaction; so a
+#   reader never skips a record that is committed later.
+# - `WHERE txn_status IN ('none', 'committed')` on the Delta table: every committed record,
+#   including those after an open transaction. Suitable for a query; an incremental reader must
+#   stop at the last stable offset.
 
 
 # %%
 def values(query):
-    """The values that are no numbers: what the producers above have written."""
+    """The values that are not numbers: those of the producers above."""
     found = spark.sql(f"SELECT CAST(value AS STRING) AS value FROM {query}").collect()
     return {row.value for row in found if not row.value.isdigit()}
 
 
 def read(level):
-    """What this isolation level shows now; a view goes on showing what it first saw."""
+    """The values this isolation level shows now; an existing view would show its first state."""
     spark.sql(f"""
         CREATE OR REPLACE TEMP VIEW seen USING txnlog
         OPTIONS (path '{root}', subscribe 'views', 'isolation.level' '{level}')
@@ -242,7 +242,7 @@ assert read("read_committed") == set()
 assert values(by_status) == {"late"}
 
 # %% [markdown]
-# Commit the open transaction, and the last stable offset moves to the end: both agree.
+# Commit the open transaction, and the last stable offset moves to the end: both show the same.
 
 # %%
 producer.commit_transaction()
@@ -251,8 +251,8 @@ assert read("read_committed") == values(by_status) == {"undecided", "undecided, 
 assert read("read_uncommitted") == {"oops", "undecided", "undecided, too", "late"}
 
 # %% [markdown]
-# The marker commit wrote the header of that batch again, with another status; the data file
-# is the same. One version earlier the topic says `ongoing`:
+# The marker commit rewrote the header of that batch with another status; the data file is the
+# same. One version earlier the status was `ongoing`:
 
 # %%
 version = spark.sql(f"DESCRIBE HISTORY delta.`{root}/views`").first().version
