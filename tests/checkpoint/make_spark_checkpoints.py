@@ -35,7 +35,7 @@ LAYOUTS: dict[str, dict[str, str]] = {
 
 
 class TopicReader(DataSourceStreamReader):
-    """A stand-in for the txnlog source: its offset JSON, without its data."""
+    """A fake txnlog source: its offset JSON, without its data."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self.topic, self.group = options["topic"], options["group"]

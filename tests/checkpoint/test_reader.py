@@ -61,7 +61,7 @@ def test_checkpoint_written_as_hadoop_writes_it_is_found(folder: Path, prefix: s
 
 
 def test_checkpoint_built_on_nothing_does_no_io(tmp_path: Path) -> None:
-    """Hazard: constructors run in planners, and looking must not make the folder (R59)."""
+    """Hazard: constructors run in planners, and a read must not create the folder (R59)."""
     lost = tmp_path / "lost"
     checkpoint = Checkpoint(str(lost), {"aws_secret_access_key": "hunter2"})
     assert checkpoint.latest_batch_id() is None
@@ -148,7 +148,7 @@ def test_checkpoint_with_a_later_commit_version_says_to_upgrade(folder: Path) ->
     ],
 )
 def test_location_our_stores_read_is_written_their_way(location: str, url: str) -> None:
-    """Hazard: Spark says s3a: and file:/, obstore does not."""
+    """Hazard: Spark uses s3a: and file:/, obstore does not."""
     assert store_url(location) == url
     assert is_readable(location)
 

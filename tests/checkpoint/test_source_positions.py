@@ -78,7 +78,7 @@ def test_positions_of_sparks_batches_follow_one_another(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["v1", "v2", "v2_named"])
 def test_positions_of_an_idle_source_start_where_it_ended(layout: str) -> None:
     """Hazard: an idle source repeats batch 0's JSON, whose `start` is by then behind the group's
-    committed position: the batch would look like one that repeats input (R59).
+    committed position: the batch would seem to repeat input (R59).
     """
     checkpoint = Checkpoint(str(SPARKS / layout))
     for batch_id in (1, 2):
@@ -98,7 +98,7 @@ def test_positions_with_the_last_commit_deleted_are_the_same(tmp_path: Path) -> 
 
 
 def test_positions_of_batch_zero_start_at_the_mark(batches: Batches) -> None:
-    """Hazard: the first batch has no batch before that says where it began (R59)."""
+    """Hazard: the first batch has no previous batch that gives its start (R59)."""
     batches.write(0, line({"t": {"0": 9}}, start={"t": {"0": 4}}))
     (found,) = batches.positions(0)
     assert found.start == {"t": {0: 4}}
@@ -106,7 +106,7 @@ def test_positions_of_batch_zero_start_at_the_mark(batches: Batches) -> None:
 
 
 def test_positions_of_a_source_first_seen_later_start_at_the_mark(batches: Batches) -> None:
-    """Hazard: a source that had no data in batch 0 says its start in a later batch (R59)."""
+    """Hazard: a source without data in batch 0 has its start in a later batch (R59)."""
     batches.write(0, "-", "5")
     batches.write(1, line({"t": {"0": 9}}, start={"t": {"0": 4}}), "6")
     (found,) = batches.positions(1)
@@ -123,7 +123,7 @@ def test_positions_of_a_new_partition_have_no_start(batches: Batches) -> None:
 
 
 def test_positions_replayed_with_other_data_are_those_of_the_new_plan(batches: Batches) -> None:
-    """Hazard: an undecided batch planned anew commits the old plan's positions (R55)."""
+    """Hazard: an undecided batch that is planned again commits the old plan's positions (R55)."""
     batches.write(0, line({"t": {"0": 9}}, start={"t": {"0": 4}}))
     checkpoint = Checkpoint(str(batches.folder))
     before = source_positions(checkpoint, 0, "mine")
@@ -251,7 +251,7 @@ def test_positions_without_the_batch_itself_name_its_file(batches: Batches) -> N
 
 
 def test_positions_of_a_group_changed_on_a_running_checkpoint_are_refused(batches: Batches) -> None:
-    """Hazard: the new group begins where nobody can say (R59)."""
+    """Hazard: the new group's start is unknown (R59)."""
     batches.write(0, line({"t": {"0": 9}}, group="old", start={"t": {"0": 4}}))
     batches.write(1, line({"t": {"0": 12}}, group="new"))
     with pytest.raises(CheckpointError, match=r"Group 'new' has no start.*group\.id was changed"):
@@ -259,7 +259,7 @@ def test_positions_of_a_group_changed_on_a_running_checkpoint_are_refused(batche
 
 
 def test_positions_in_a_file_that_lost_a_line_are_refused(batches: Batches) -> None:
-    """Hazard: a file cut off at a line's end looks whole, and its group stays behind (R66)."""
+    """Hazard: a file truncated at a line end seems complete, and its group falls behind (R66)."""
     batches.write(0, line({"t": {"0": 9}}, start={"t": {"0": 4}}), "1")
     batches.write(1, line({"t": {"0": 12}}))
     with pytest.raises(CheckpointError, match=r"offsets/1 is damaged: it has 1 sources.*has 2"):

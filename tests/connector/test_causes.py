@@ -1,4 +1,4 @@
-"""Errors tell their causes in their own message, since Spark shows nothing else of a chain."""
+"""Errors include their causes in their message, since Spark shows nothing else of a chain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refused() -> None:
 
 
 def test_chain_is_told_from_the_last_error_to_the_first() -> None:
-    """ "No permission" without the reason sends people looking in the wrong place."""
+    """ "No permission" without the reason makes users search in the wrong place."""
     told = caught(reports_causes(refused))
     assert isinstance(told, TopicAuthorizationError)
     assert str(told).splitlines() == [
@@ -91,7 +91,7 @@ def test_whole_traceback_is_in_the_debug_log(caplog: pytest.LogCaptureFixture) -
     assert "in too_large" in caplog.text
 
 
-# --- What Spark says ------------------------------------------------------------------------------
+# --- Spark's error messages -----------------------------------------------------------------------
 
 JAVA_FRAMES = """
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.read(PythonRunner.scala:120)

@@ -1,4 +1,4 @@
-"""Garbage collection in Spark's Python workers: nothing stays, and little is looked at."""
+"""Garbage collection in Spark's Python workers: no leak, and few objects are traversed."""
 
 from __future__ import annotations
 

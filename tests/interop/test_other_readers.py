@@ -240,7 +240,7 @@ def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Pa
 
 
 def test_readers_txn_version_same_as_ours(cluster: Cluster) -> None:
-    """A batch write's txnAppId is Delta's: other writers' tools look for it there (R36)."""
+    """A batch write's txnAppId is Delta's: tools of other writers read it there (R36)."""
     topics = [cluster.create_topic(name, partitions=1) for name in ("events", "more")]
     for version, among in ((3, topics), (4, topics[:1])):
         batches = [stage(cluster, topic, 0, [b"x"]) for topic in among]

@@ -1,4 +1,4 @@
-"""What the demo believes of a dead driver, on tables that delta-rs wrote."""
+"""What the demo concludes about a killed driver, on tables that delta-rs wrote."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_autopsy_after_prepare_finds_no_marker(tmp_path: Path) -> None:
 def test_autopsy_after_sink_commit_misses_one_commits_file(
     tmp_path: Path, commits: int, struck: bool
 ) -> None:
-    """The demo must not call a kill "before commits/<n>" when commits/<n> is there (R54)."""
+    """The demo must not report a kill "before commits/<n>" if commits/<n> exists (R54)."""
     write_state(tmp_path, "COMPLETE_COMMIT", [])
     write_checkpoint(tmp_path / "checkpoint", 5, commits)
     found = autopsy(tmp_path, tmp_path / "checkpoint")

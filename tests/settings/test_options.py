@@ -19,7 +19,7 @@ ROOT = {"path": "/data/root"}
 
 
 def test_names_any_case_are_the_same_option() -> None:
-    """Spark hands options over in lower case; users write them as in Kafka's docs."""
+    """Spark passes options in lower case; users write them as in Kafka's docs."""
     parsed = parse_options({**ROOT, "STARTINGoffsets": "earliest"}, "readStream")
     assert parsed.text("startingOffsets") == "earliest"
     assert parsed.is_set("startingoffsets")
@@ -179,7 +179,7 @@ def test_option_of_another_operation_is_refused_and_says_whose_it_is() -> None:
 
 
 def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
-    """Spark's Kafka connector warns and goes on; a shared dictionary of options must not fail."""
+    """Spark's Kafka connector warns and continues; a shared dictionary of options must not fail."""
     names = ("maxOffsetsPerTrigger", "maxTriggerDelay", "minOffsetsPerTrigger")
     assert parse_options({**ROOT, **dict.fromkeys(names, "5")}, "read").ignored == names
 
@@ -210,7 +210,7 @@ def test_trigger_options_of_a_batch_are_ignored_as_in_kafka() -> None:
     ],
 )
 def test_malformed_value_names_the_option(name: str, value: str) -> None:
-    """The message must say which of twenty options is wrong (R60)."""
+    """The message must name the wrong one of twenty options (R60)."""
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as caught:
         parse_options({**ROOT, name: value}, "readStream")
     assert caught.value.option == name
@@ -268,7 +268,7 @@ def test_options_pickled_come_back_equal() -> None:
 
 
 def test_worker_over_tcp_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """40 ms a hop, and nobody would ever know why."""
+    """40 ms a hop, without a visible cause."""
     parsed = parse_options(ROOT, "read")
     options_module._warned.clear()
     with caplog.at_level(logging.WARNING, logger="txnlog"):

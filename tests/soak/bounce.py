@@ -145,7 +145,7 @@ class Bounce:
                 more = shown - done
                 assert len(more) <= 1, f"{path.name}: {more} were never acknowledged"
                 assert not more or min(more) > max(done, default=-1)
-        assert not seen, f"transactions of nobody: {seen}"
+        assert not seen, f"transactions without a producer: {seen}"
         return len(parts)
 
     def _read(self) -> dict[str, list[list[tuple[int, str]]]]:

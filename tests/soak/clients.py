@@ -1,8 +1,8 @@
 """The processes of the bounce test: producers, copiers, and a checker that reads all the while.
 
 A record's value is `<producer>.<life>.<transaction>.<record>.<fate>`; fate `no` is a transaction
-that its producer aborts, which nobody may ever read. What was acknowledged is written to a file
-after the commit returned, so a killed process has told of each commit it heard of, but one.
+that its producer aborts, which no reader may ever see. What was acknowledged is written to a file
+after the commit returned, so a killed process has recorded each acknowledged commit but one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def guarded(role: Callable[..., None], root: Path, name: str, life: int, *more: 
 
 
 def produce(root: Path, name: str, life: int, publish: str) -> None:
-    """Transactions over two topics, every third one aborted, until the file `stop` is there."""
+    """Transactions over two topics, every third one aborted, until the file `stop` exists."""
     chosen = random.Random(f"{name} {life}")
     producer = _producer(root, name, life, publish)
     number = 0
@@ -136,7 +136,7 @@ def check(root: Path, name: str, life: int) -> None:
 
 
 def _producer(root: Path, name: str, life: int, publish: str) -> Producer:
-    """The owner of its id from now on, which the file `owner-...` says."""
+    """The owner of its id from now on, as the file `owner-...` records."""
     producer = Producer(
         {
             "txnlog.root": str(root),

@@ -20,7 +20,7 @@ from txnlog.testing.counts import count
 def test_killed_and_sleeping_clients_leave_each_transaction_once_or_not_at_all(
     tmp_path: Path, seed: int, producers: int, copiers: int, duration_s: int
 ) -> None:
-    """SIGKILL every second, and zombies whose successors went on.
+    """SIGKILL every second, and zombies whose successors have continued.
 
     Every acknowledged transaction is read once, nothing else is but whole ones whose reply the
     kill has cut off; aborted ones never; copies equal their input, in order, and a reader that

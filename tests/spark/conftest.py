@@ -1,4 +1,4 @@
-"""Fail points for the workers of the shared session, and drivers in processes of their own."""
+"""Fail points for the workers of the shared session, and drivers in separate processes."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Failpoint:
         self._hits_file = file.with_name(f"{file.name}.hits")
 
     def set(self, spec: str) -> None:
-        """Die, or with ":pause" stay, at `<name>[@<n>]`, counted from now on."""
+        """Kill, or with ":pause" pause, the process at `<name>[@<n>]`, counted from now on."""
         self.clear()
         self._file.write_text(spec)
 
     def clear(self) -> None:
-        """Switch it off; what was paused goes on."""
+        """Switch it off; paused processes continue."""
         self._file.unlink(missing_ok=True)
         self._hits_file.unlink(missing_ok=True)
 
@@ -62,7 +62,7 @@ class Failpoint:
         return self._hits_file.stat().st_size if self._hits_file.exists() else 0
 
     def await_hits(self, hits: int = 1) -> None:
-        """Wait until the place has been reached so often."""
+        """Wait until the fail point has been reached `times` times."""
         deadline_s = time.monotonic() + REACH_S_MAX
         while self.hits < hits:
             assert time.monotonic() < deadline_s, f"{self._file.read_text()} was not reached"
@@ -100,11 +100,11 @@ class Lab:
         return pipeline.run(self.start(**options))
 
     def check(self, count: int, **how: object) -> None:
-        """All numbers below `count` are out exactly once, see pipeline.check."""
+        """All numbers below `count` are published exactly once, see pipeline.check."""
         pipeline.check(self.root, count, **how)  # type: ignore[arg-type]
 
     def sweep(self) -> None:
-        """Finish what dead processes left decided, as any long-lived process does in time."""
+        """Finish decided transactions of dead processes, as any long-lived process does in time."""
         Sweeper(Cluster.open(str(self.root)), interval_ms=0).sweep()
 
     def values(self) -> list[int]:
@@ -131,7 +131,7 @@ class Driver:
     """A driver.py process: its fail point, and commands one at a time."""
 
     def __init__(self, folder: Path, master: str) -> None:
-        """Start it; `folder` must have a short path, Spark's sockets lie in it."""
+        """Start it; `folder` must have a short path, since it contains Spark's sockets."""
         folder.mkdir()
         point = folder / "failpoint"
         self.failpoint = Failpoint(point)
@@ -177,7 +177,7 @@ class Driver:
         return json.loads(self._reply())  # type: ignore[no-any-return]
 
     def run_to_death(self, command: str, root: Path, **arguments: object) -> None:
-        """Run a command in which the fail point kills the driver; returns when all of it is gone.
+        """Run a command in which the fail point kills the driver; returns when all of it has ended.
 
         What is left of it (the Python that started the JVM) is killed as well.
         """
@@ -192,7 +192,7 @@ class Driver:
         self.close(kill=True)
 
     def close(self, *, kill: bool = False) -> None:
-        """End it; by SIGKILL of everything it started when it does not go by itself."""
+        """End it; by SIGKILL of all its processes if it does not end by itself."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if not kill:
@@ -231,7 +231,7 @@ def _is_jvm_alive(session_id: int) -> bool:
 
 @pytest.fixture(scope="session")
 def start_driver(scratch: Path) -> Iterator[Callable[..., Driver]]:
-    """Start a driver of its own: `start_driver(master="local[2]")`."""
+    """Start a separate driver: `start_driver(master="local[2]")`."""
     drivers: list[Driver] = []
     numbers = itertools.count()
 

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, for tests that kill it or need a second one.
+"""A Spark driver in a separate process, for tests that kill it or need a second one.
 
 Its fail point is TXNLOG_FAILPOINT's. Started with a master; says "ready"; then each line on stdin
 is the arguments of a pipeline as JSON, answered when the query has ended by a line with its error,

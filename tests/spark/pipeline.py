@@ -36,7 +36,7 @@ TO_TOPICS = f"if({NUMBER} % 2 = 0, 'evens', 'odds') as topic"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """A record as it lies in a topic."""
+    """A record as stored in a topic."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ def numbers(spark: SparkSession, root: str | Path, **options: object) -> DataFra
 
 
 def split(frame: DataFrame, *, shift: int = 0) -> DataFrame:
-    """Each number with its output topic; an even `shift` is added to it, to tell runs apart."""
+    """Each number with its output topic; an even `shift` is added, to distinguish runs."""
     return frame.selectExpr("key", f"cast({NUMBER} + {shift} as string) as value", TO_TOPICS)
 
 
@@ -106,7 +106,7 @@ def start(
     source: Mapping[str, object] | None = None,
     **options: object,
 ) -> StreamingQuery:
-    """Start the pipeline on what is there; `source` and `options` are the two ends' options."""
+    """Start the pipeline on the available input; `source` and `options` are their options."""
     frame = numbers(spark, root, maxOffsetsPerTrigger=batch_records, **(source or {}))
     frame = split(frame, shift=shift)
     return writer(frame, root, checkpoint, **options).start()
@@ -119,7 +119,7 @@ def run(query: StreamingQuery) -> StreamingQuery:
 
 
 def set_options(defaults: dict[str, object], options: dict[str, object]) -> dict[str, str]:
-    """Options as Spark takes them; None leaves one out, and `_` stands for a dot."""
+    """Options for Spark; None omits one, and `_` stands for a dot."""
     chosen = {**defaults, **{name.replace("_", "."): value for name, value in options.items()}}
     return {name: str(value) for name, value in chosen.items() if value is not None}
 
@@ -159,9 +159,9 @@ def files_on_disk(root: str | Path, topic: str) -> set[str]:
 def check(
     root: str | Path, count: int, *, groups: Sequence[str] = (GROUP,), ordered: bool = True
 ) -> None:
-    """Numbers below `count` are out exactly once, each in its topic, in order per key, densely.
+    """Numbers below `count` are published exactly once, each in its topic, in key order, densely.
 
-    Also: no transaction is left open, and the groups stand at the end of what was read.
+    Also: no transaction is open, and the groups' offsets are at the end of the input.
     """
     found = [record for topic in OUTPUTS for record in records(root, topic)]
     assert sorted(record.value for record in found) == list(range(count))

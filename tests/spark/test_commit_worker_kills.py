@@ -31,7 +31,7 @@ def test_commit_worker_killed_at_each_step_of_one_query_is_exactly_once(
 ) -> None:
     """A batch half published, or published twice, after a crash at any step (R36, R54, R57).
 
-    Each start has the batch to settle that the one before died in, and dies in the next.
+    Each run finishes the batch in which the previous one was killed, and is killed in the next.
     """
     fed = 0
     for place in PLACES:
@@ -49,7 +49,7 @@ def test_commit_worker_killed_at_each_step_of_one_query_is_exactly_once(
 def test_commit_worker_killed_and_query_restarted_is_exactly_once(
     lab: Lab, failpoint: Failpoint, place: str
 ) -> None:
-    """The same, one step at a time, to tell which one it is (R36, R54, R57)."""
+    """The same, one step at a time, to show which step fails (R36, R54, R57)."""
     lab.feed(0, 3 * BATCH)
     run_to_kill(lab, failpoint, place)
     lab.run(batch_records=BATCH)

@@ -1,6 +1,6 @@
 """SIGKILL of a whole Spark driver (worker, daemon and JVM) at each step of the commit.
 
-Each kill costs the start of a Spark, so `make test` has the two most telling ones and `make soak`
+Each kill costs the start of a Spark, so `make test` has the two most relevant ones and `make soak`
 all, and two drivers at a time start and die in the background. The shared session plays the
 driver that is started afterwards.
 """
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 BATCH = 20
 DRIVERS_AT_ONCE = 2
-# Nothing decided; decided and nothing out; between two topics; Spark does not know of the commit.
+# Undecided; decided but unpublished; between two topics; before Spark logs the commit.
 # Kills of the commit's worker and lost checkpoints go through all of them.
 TELLING = {"pending_offsets.after", "marker.after"}
 PLACES = [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in TRANSACTION]
@@ -70,7 +70,7 @@ def died(
 def test_driver_killed_and_started_again_is_exactly_once(
     lab: Lab, died: Callable[[str, str], Path], name: str
 ) -> None:
-    """Both topics right after a crash of everything at once (R36, R54)."""
+    """Both topics are correct after a crash of all processes (R36, R54)."""
     folder = died("test_driver_killed_and_started_again_is_exactly_once", name)
     lab.root, lab.checkpoint = folder / "root", folder / "checkpoint"
     lab.run(batch_records=BATCH)
@@ -82,7 +82,7 @@ def test_driver_killed_and_started_again_is_exactly_once(
 def test_driver_killed_and_checkpoint_lost_is_exactly_once(
     lab: Lab, died: Callable[[str, str], Path], name: str
 ) -> None:
-    """All that is left is the root, whatever moment the driver died at (R36, R59, R73)."""
+    """Only the root remains, whenever the driver was killed (R36, R59, R73)."""
     folder = died("test_driver_killed_and_checkpoint_lost_is_exactly_once", name)
     lab.root, lab.checkpoint = folder / "root", folder / "checkpoint"
     shutil.rmtree(lab.checkpoint)

@@ -47,7 +47,7 @@ def new_checkpoint(lab: Lab) -> Path:
 def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
     lab: Lab, failpoint: Failpoint, name: str
 ) -> None:
-    """Input read again whose output is out, or never, whatever moment the query died at (R59)."""
+    """Input is read again after its output was published, or never (R59)."""
     lab.feed(0, 3 * BATCH)
     failpoint.set(of_second_batch(name))
     with pytest.raises(StreamingQueryException):
@@ -62,7 +62,7 @@ def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
     lab.check(3 * BATCH)
 
 
-# Where the old query stands, and how it learns that it is not wanted any more.
+# Where the old query is stopped, and the error by which it is fenced.
 ALIVE = {
     "stage.after": "IllegalGenerationError",
     "take_over.after": "IllegalGenerationError",
@@ -92,7 +92,7 @@ def test_lost_checkpoint_of_a_query_that_is_alive_is_exactly_once(
 
 
 def test_old_query_restarted_after_a_new_one_took_its_group_is_refused(lab: Lab) -> None:
-    """Somebody starts the old job again, whose checkpoint was not lost after all (R48, R59)."""
+    """The old job is restarted, whose checkpoint was not lost after all (R48, R59)."""
     lab.feed(0, BATCH)
     lab.run()
     lab.run(checkpoint=new_checkpoint(lab))
@@ -108,7 +108,7 @@ def test_old_query_restarted_after_a_new_one_took_its_group_is_refused(lab: Lab)
 def test_new_query_without_input_waits_for_nothing_and_repeats_nothing(
     lab: Lab, failpoint: Failpoint
 ) -> None:
-    """All input was in the batch the old query died in: decided or not makes the difference."""
+    """All input was in the batch the old query died in, which was decided or not."""
     for first, place in ((0, "pending_offsets.after"), (BATCH, "prepare_commit.after")):
         lab.feed(first, first + BATCH)
         failpoint.set(place)

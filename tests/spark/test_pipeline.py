@@ -1,4 +1,4 @@
-"""The whole way in real Spark: batch and stream, source and sink, and what a record keeps."""
+"""End to end in real Spark: batch and stream, source and sink, and the fields of a record."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_batch_write_with_txn_version_killed_and_run_again_happens_once(
 def test_batch_write_killed_after_its_decision_is_finished_by_whoever_sweeps(
     spark: SparkSession, lab: Lab, failpoint: Failpoint
 ) -> None:
-    """Nobody starts a batch write again, so nobody would meet what it left decided (R73)."""
+    """A batch write is not restarted, so no later run would find its decided transaction (R73)."""
     failpoint.set("prepare_commit.after")
     with pytest.raises((PySparkException, Py4JJavaError)):
         append(numbers_frame(spark, 0, 20), lab.root)

@@ -30,7 +30,7 @@ WAIT_S = 90
 
 
 class Writer:
-    """A thread that writes transactions into topic a until told to stop; every third is aborted."""
+    """A thread that writes transactions into topic a until stopped; every third is aborted."""
 
     def __init__(self, root: str, publish: str) -> None:
         self.written: dict[int, list[int]] = {p: [] for p in range(PARTITIONS)}

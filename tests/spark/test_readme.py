@@ -1,4 +1,4 @@
-"""The first code of README.md, run as it stands: that is what a newcomer does first."""
+"""The first code of README.md, run unchanged, as a new user does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def first_lines(root: Path, checkpoint: Path) -> str:
 
 
 def run(spark: SparkSession, lab: Lab) -> dict[str, int]:
-    """Run them to the end of what is there; how many records each topic has then."""
+    """Run them on all available input; returns the number of records of each topic."""
     names: dict[str, Any] = {"spark": spark}
     exec(compile(first_lines(lab.root, lab.checkpoint), str(README), "exec"), names)
     names["query"].processAllAvailable()
@@ -44,7 +44,7 @@ def run(spark: SparkSession, lab: Lab) -> dict[str, int]:
 
 
 def test_first_lines_of_the_readme_run_from_an_empty_folder(spark: SparkSession, lab: Lab) -> None:
-    """They lost what was in the topic before their first start, and died on an empty root (R59)."""
+    """They would lose records from before their first start, or fail on an empty root (R59)."""
     assert run(spark, lab) == {"flights": 300, "departures": 240, "cancellations": 60}
-    # Run again: the query goes on where it was, with what came in between.
+    # Run again: the query continues where it was, with the records added in between.
     assert run(spark, lab) == {"flights": 600, "departures": 480, "cancellations": 120}

@@ -1,4 +1,4 @@
-"""What source and sink refuse, and whether Spark's exception says why and what to do."""
+"""What source and sink reject, and whether Spark's exception has the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_complete_mode_is_refused_with_the_mode_to_use(lab: Lab) -> None:
 def test_continuous_trigger_writes_nothing_and_says_why(lab: Lab) -> None:
     """Spark runs no write() of a Python sink then, and only logs what its commit raises.
 
-    So the query cannot be failed; but no epoch counts as done, and the log says what to do.
+    So the query cannot be failed; but no epoch is committed, and the log has the remedy.
     """
     lab.feed(0, 10)
     rate = lab.spark.readStream.format("rate").option("rowsPerSecond", 100).load()
@@ -80,7 +80,7 @@ def test_group_id_without_a_checkpoint_location_of_the_query_is_refused(lab: Lab
 
 
 def test_group_id_that_differs_between_source_and_sink_is_refused(lab: Lab) -> None:
-    """The offsets would be committed to a group nobody reads from."""
+    """The offsets would be committed to a group that no source uses."""
     lab.feed(0, 10)
     frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
     message = stream_refusal(frame, lab, group_id="other")
@@ -116,7 +116,7 @@ COLUMNS = {
     ),
     "unknown option": ("select 'v' value, 't' topic", {"topik": "t"}, "Did you mean topic?"),
     "eager": ("select 'v' value, 't' topic", {"transaction_publish": "eager"}, "eager"),
-    # Delta's SQL extension says so before us.
+    # Delta's SQL extension raises before our sink.
     "txnAppId alone": ("select 'v' value, 't' topic", {"txnAppId": "a"}, "txnVersion and txnAppId"),
     "stream's option": ("select 'v' value, 't' topic", {"group_id": "g"}, "group.id"),
 }  # fmt: skip
@@ -166,7 +166,7 @@ def test_read_of_a_root_that_holds_no_cluster_is_refused(
 
 
 def test_checkpoint_of_another_cluster_is_refused(lab: Lab) -> None:
-    """Offsets of one cluster mean nothing in another."""
+    """Offsets of one cluster are meaningless in another."""
     lab.feed(0, 10)
     lab.run()
     other = lab.root.with_name("other")

@@ -1,4 +1,4 @@
-"""A micro-batch that Spark runs again: with the same data, with other data, decided or not."""
+"""A micro-batch that Spark replays: with the same or other data, decided or not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_decided_batch_replayed_with_other_rows_is_skipped(lab: Lab, failpoint: 
 def test_undecided_batch_replayed_with_other_rows_is_replaced(
     lab: Lab, failpoint: Failpoint
 ) -> None:
-    """Files of the first attempt lie in the topic's folder; none of them may come in (R55, R56)."""
+    """Files of the first attempt are in the topic's folder; none may be published (R55, R56)."""
     lab.feed(0, 3 * BATCH)
     killed(lab, failpoint, "prepare_commit.before@2", batch_records=BATCH)
     staged = {topic: pipeline.files_on_disk(lab.root, topic) for topic in pipeline.OUTPUTS}
@@ -77,7 +77,7 @@ def test_undecided_batch_replayed_with_other_rows_is_replaced(
     for topic in pipeline.OUTPUTS:
         live, there = pipeline.live_files(lab.root, topic), pipeline.files_on_disk(lab.root, topic)
         assert staged[topic] - live, "the first attempt's files are not live"
-        assert staged[topic] <= there, "and nobody deleted them"
+        assert staged[topic] <= there, "and they are not deleted"
 
 
 def test_undecided_batch_planned_anew_with_another_end_is_replaced(
@@ -111,7 +111,7 @@ def test_decided_batch_planned_anew_with_another_end_is_refused(
 
 
 def test_batch_below_the_last_committed_one_is_refused(lab: Lab) -> None:
-    """An old copy of the checkpoint makes Spark plan batches anew that are long committed (R55)."""
+    """An old copy of the checkpoint makes Spark plan batches again that are committed (R55)."""
     lab.feed(0, BATCH)
     lab.run()
     old_copy = shutil.copytree(lab.checkpoint, lab.checkpoint.with_name("copy"))
@@ -131,7 +131,7 @@ def test_batch_below_the_last_committed_one_is_refused(lab: Lab) -> None:
 def test_prepared_batch_of_another_run_is_finished_and_the_next_go_on(
     lab: Lab, failpoint: Failpoint
 ) -> None:
-    """A decided batch must come out before the batches after it, whoever finishes it (R36, R55)."""
+    """A decided batch must be published before later ones, whichever run finishes it (R36, R55)."""
     lab.feed(0, 3 * BATCH)
     killed(lab, failpoint, "prepare_commit.after@2", batch_records=BATCH)
     # Of the decided batch nothing is out yet.
@@ -145,7 +145,7 @@ def test_prepared_batch_of_another_run_is_finished_and_the_next_go_on(
 def test_restart_under_another_id_repeats_nothing(lab: Lab, failpoint: Failpoint) -> None:
     """The option transactional.id was changed, or left out: the replayed batch came twice (R54).
 
-    Once the batch is committed and Spark does not know it, once it is decided and not yet out.
+    Once the batch is committed but not logged by Spark, once it is decided and not yet published.
     """
     lab.feed(0, 2 * BATCH)
     lab.run(batch_records=BATCH, transactional_id="before")
@@ -185,7 +185,7 @@ def test_abort_after_a_commit_that_failed_leaves_the_decision(
     assert row.state is TransactionState.PREPARE_COMMIT
     for batch in row.pending.batches:
         assert (lab.root / batch.topic / batch.path).exists()
-    # Anybody finishes it, without the query.
+    # Any process finishes it, without the query.
     cluster.coordinator.finish(row)
     lab.check(BATCH)
 

@@ -1,4 +1,4 @@
-"""Streams over topics whose oldest files go while they run."""
+"""Streams over topics whose oldest files are deleted while they run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log_starts(lab: Lab) -> list[int]:
 
 @contextmanager
 def removal_all_the_while(lab: Lab) -> Iterator[list[int]]:
-    """Ten times a second all that the stream has committed goes; how many files it was each time.
+    """Ten times a second delete what the stream has committed; returns the files of each time.
 
     An age would be a race with a machine that is slow today.
     """
@@ -64,7 +64,7 @@ def removal_all_the_while(lab: Lab) -> Iterator[list[int]]:
 
 
 def test_stream_that_keeps_up_reads_everything_once_while_files_go(lab: Lab) -> None:
-    """The log start follows at the stream's heels, and files leave the table (R14, R20, R22)."""
+    """The log start follows the stream closely, and files are removed (R14, R20, R22)."""
     lab.feed(0, CHUNK)
     frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
     writer = pipeline.writer(frame, lab.root, lab.checkpoint).trigger(processingTime="0 seconds")
@@ -88,7 +88,7 @@ def test_stream_that_keeps_up_reads_everything_once_while_files_go(lab: Lab) -> 
 
 
 def test_stream_that_fell_behind_fails_with_what_is_gone_or_goes_on_without(lab: Lab) -> None:
-    """failOnDataLoss names topic, partition and offsets; switched off, nothing else is lost."""
+    """failOnDataLoss names topic, partition and offsets; if false, nothing else is lost."""
     lab.feed(0, 2 * CHUNK)
     lab.run()
     lab.feed(2 * CHUNK, 4 * CHUNK)

@@ -1,4 +1,4 @@
-"""Rows the sink must refuse: Spark's message says which and what to do, and nothing is lost."""
+"""Rows the sink must reject: Spark's message names the row and the remedy, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW = r"Task \d: Row \d+ of this task"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Columns in place of a good row's, what the message must say, and options of the sink."""
+    """Columns that replace a valid row's, required parts of the message, sink options."""
 
     columns: dict[str, str]
     says: tuple[str, ...]
@@ -84,7 +84,7 @@ CASES = {
 
 
 def state(root: Path) -> tuple[dict[str, int], int]:
-    """Versions of the topics' logs, and offsets of the group: what nobody may have moved."""
+    """Versions of the topics' logs, and offsets of the group: none of them may have changed."""
     cluster = Cluster.open(str(root))
     versions = {name: cluster.topic(name).log.version for name in cluster.list_topics()}
     positions = cluster.groups.fetch(pipeline.GROUP).values()
@@ -105,7 +105,7 @@ def failure_of(what: Callable[[], object]) -> str:
 
 
 def test_stream_with_a_bad_row_commits_nothing_and_goes_on_when_it_is_mended(lab: Lab) -> None:
-    """One row of 40, in one task of two: the other task's rows may not land either (R60, R65)."""
+    """One row of 40, in one task of two: the other task's rows must not be committed (R60, R65)."""
     lab.feed(0, COUNT)
     cluster = Cluster.open(str(lab.root))
     for topic in pipeline.OUTPUTS:
@@ -123,7 +123,7 @@ def test_stream_with_a_bad_row_commits_nothing_and_goes_on_when_it_is_mended(lab
 
 
 def check_readable(message: str, says: tuple[str, ...]) -> None:
-    """All of it is there, and what went wrong is not buried under frames."""
+    """The message is complete, and not hidden by stack frames."""
     for words in says:
         assert re.search(words, message), f"{words!r} not in:\n{message}"
     assert message.count("Traceback (most recent call last)") == 1, message

@@ -39,7 +39,7 @@ def refusal(what: Callable[[], object]) -> str:
 
 
 def test_every_column_lands_and_others_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
-    """The record is what the columns say, in the session's time zone or any other."""
+    """The record has the values of the columns, in the session's time zone or any other."""
     frame = spark.createDataFrame(
         [("v", b"k", [("h", b"1"), ("h", None)], "t", 1, MOMENT, 7, "x")],
         "value string, key binary, headers array<struct<key string, value binary>>, topic string,"
@@ -87,7 +87,7 @@ def test_keys_go_where_kafka_puts_them_and_rows_without_stick(
 
 
 def test_transactional_id_and_timeout_are_those_of_the_options(lab: Lab) -> None:
-    """An operator finds the query under the id it was given; kafka.<name> means the same."""
+    """An operator finds the query under its configured id; kafka.<name> has the same effect."""
     lab.feed(0, 10)
     query = lab.run(kafka_transactional_id="splitter", transaction_timeout_ms=30_000)
     lab.check(10)
@@ -120,7 +120,7 @@ def test_options_of_brokers_are_taken(spark: SparkSession, tmp_path: Path) -> No
 def test_batch_write_under_a_transactional_id_leaves_its_row(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """An id that is given fences whoever wrote under it before, as Kafka's producer does."""
+    """A configured id fences the former writer under it, as Kafka's producer does."""
     frame = spark.sql("select 'v' value, 't' topic")
     for _ in range(2):
         write(frame, tmp_path, transactional_id="nightly")
@@ -133,7 +133,7 @@ def test_batch_write_under_a_transactional_id_leaves_its_row(
 def test_batch_write_without_a_mode_is_refused_by_spark_with_the_mode(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark's default mode asks whether the table exists, which no topic sink can say."""
+    """Spark's default mode checks whether the table exists, which a topic sink cannot answer."""
     frame = spark.sql("select 'v' value, 't' topic").write.format("txnlog")
     message = refusal(lambda: frame.save(str(tmp_path / "root")))
     assert "append" in message.lower()

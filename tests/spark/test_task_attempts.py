@@ -1,4 +1,4 @@
-"""Task attempts that fail after they have written, and attempts that nobody asked for (R56)."""
+"""Task attempts that fail after they have written, and redundant attempts (R56)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unused_files(root: Path, topics: Sequence[str]) -> set[str]:
 def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
     second_driver: Driver, tmp_path: Path
 ) -> None:
-    """The first attempt's files are complete, and lie beside those of the second (R56)."""
+    """The first attempt's files are complete, and in the same folder as the second's (R56)."""
     root = tmp_path / "root"
     pipeline.feed(root, range(60))
     second_driver.failpoint.set("stage.after@2")
@@ -41,7 +41,7 @@ def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
     count("kills", "Spark task, after it has staged")
     second_driver.failpoint.clear()
     pipeline.check(root, 60)
-    assert unused_files(root, pipeline.OUTPUTS), "nobody deletes what the killed attempt wrote"
+    assert unused_files(root, pipeline.OUTPUTS), "the files of the killed attempt are not deleted"
 
 
 @pytest.mark.spark
@@ -72,7 +72,7 @@ def test_batch_write_tasks_killed_after_staging_and_repeated_give_no_duplicates(
 
 
 def stage(root: Path, values: range, *, task: int = 0, **stream: object) -> StagedTask:
-    """A task attempt: its files, and the message that Spark may or may not hand on."""
+    """A task attempt: its files, and the message that Spark may or may not pass to the commit."""
     batch = pa.RecordBatch.from_pydict(
         {"key": ["k"] * len(values), "value": list(map(str, values))}
     )

@@ -51,7 +51,7 @@ def test_two_drivers_on_one_checkpoint_one_commits_the_other_is_told(
 def test_second_driver_under_another_id_fences_the_first(
     lab: Lab, failpoint: Failpoint, second_driver: Driver
 ) -> None:
-    """Each id has a row of its own: both committed the batch that both had staged (R54, R58)."""
+    """Each id has its own row: both committed the batch that both had staged (R54, R58)."""
     lab.feed(0, 3 * BATCH)
     failpoint.set("prepare_commit.before@2:pause")
     first = lab.start(batch_records=BATCH, transactional_id="before")
@@ -71,9 +71,9 @@ def test_second_driver_under_another_id_fences_the_first(
 def test_driver_that_wakes_up_late_is_refused_and_takes_nothing_over(
     lab: Lab, failpoint: Failpoint, second_driver: Driver, batches: int, refused: str
 ) -> None:
-    """It never committed, so nobody fenced it; it must not fence the one that goes on (R58).
+    """It never committed, so it was not fenced; it must not fence the one that continues (R58).
 
-    Its batch is the last one committed, where only Spark's own log can tell, or one before.
+    Its batch is the last committed one, which only Spark's log shows, or an earlier one.
     """
     lab.feed(0, batches * BATCH)
     failpoint.set("stage.after:pause")
@@ -116,7 +116,7 @@ def test_two_drivers_racing_on_one_checkpoint_are_exactly_once(
 
 
 def start_shared(lab: Lab, source: str) -> StreamingQuery:
-    """A query with a source, group and checkpoint of its own, and the shared transactional.id."""
+    """A query with its own source, group and checkpoint, and the shared transactional.id."""
     chosen = {"subscribe": source, "group.id": source}
     return pipeline.start(
         lab.spark,
@@ -156,7 +156,7 @@ def test_two_queries_with_one_transactional_id_after_each_other_are_exactly_once
 def test_two_queries_with_one_transactional_id_at_once_fence_each_other(
     lab: Lab, failpoint: Failpoint
 ) -> None:
-    """The one that is fenced says by whom; started again, it neither skips nor repeats (R58)."""
+    """The fenced query's error names the other; restarted, it neither skips nor repeats (R58)."""
     feed_two_sources(lab)
     failpoint.set("prepare_commit.before@2:pause")
     first = start_shared(lab, "first")

@@ -1,4 +1,4 @@
-"""Format `txnlog_watched`: our sink, which tells what its workers' collector has set aside.
+"""Format `txnlog_watched`: our sink, which also reports what its workers' collector has frozen.
 
 Spark pickles these classes by their names, so that workers import this module.
 """

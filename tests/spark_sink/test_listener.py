@@ -1,4 +1,4 @@
-"""What the listener makes of progress events: reports, log lines, metrics, and no trouble."""
+"""The listener's reports, log lines and metrics of progress events, without errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_lag_of_several_sources_is_put_together_and_of_others_left_out() -> None
 
 @pytest.mark.parametrize("latest", [None, "null", "None", "not JSON", {"a": {}}, {}])
 def test_lag_without_a_latest_offset_is_unknown_not_zero(latest: Any) -> None:
-    """A lag of 0 that nobody has measured calls off an alarm."""
+    """A lag of 0 that was not measured would hide an alarm."""
     assert not any(lag_of(progress(0, source({"a": {"0": 5}, "@": STAMP}, latest))).values())
 
 
@@ -153,7 +153,7 @@ def test_reports_count_transactions_since_the_start_of_the_query(tmp_path: Path)
 
 
 def test_query_is_found_under_its_transactional_id(tmp_path: Path) -> None:
-    """Whoever names the id in the sink names it here, by the query's name or id."""
+    """An id set on the sink is set here, too, by the query's name or id."""
     listener = TxnLogListener(str(tmp_path), transactional_ids={"copy": "copier"})
     start(listener, "copy")
     commit(tmp_path, 0, **{"transactional.id": "copier"})
@@ -162,7 +162,7 @@ def test_query_is_found_under_its_transactional_id(tmp_path: Path) -> None:
 
 
 def test_listener_that_is_added_to_a_running_query_counts_from_its_newest(tmp_path: Path) -> None:
-    """Nobody told it that the query has started."""
+    """It has not received the query's start event."""
     for batch_id in range(3):
         commit(tmp_path, batch_id)
     listener = TxnLogListener(str(tmp_path))
@@ -174,7 +174,7 @@ def test_listener_that_is_added_to_a_running_query_counts_from_its_newest(tmp_pa
 
 
 def test_report_is_one_line_for_people(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log is what most people look at."""
+    """The log is what most users read."""
     listener = TxnLogListener(str(tmp_path))
     start(listener)
     commit(tmp_path, 0)
@@ -226,7 +226,7 @@ def test_listener_never_raises_and_says_the_same_trouble_once(
 def test_lag_is_reported_when_the_log_cannot_be_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The events alone tell it; a log that comes back is read again, and counted on from there."""
+    """Lag comes from the events alone; a restored log is read again, and counting continues."""
     listener = TxnLogListener(str(tmp_path))
     start(listener)
     commit(tmp_path, 0)
@@ -267,7 +267,7 @@ def test_cluster_that_is_not_there_yet_is_no_trouble_at_the_start(
 
 
 def test_metrics_of_a_query_and_their_end(tmp_path: Path) -> None:
-    """Gauges of a query that has ended would show its last lag for ever; counters go on."""
+    """Gauges of a query that has ended would show its last lag for ever; counters remain."""
     registry = CollectorRegistry()
     listener = TxnLogListener(str(tmp_path), registry=registry)
     start(listener, "copy")
@@ -311,7 +311,7 @@ def test_port_serves_the_metrics_on_this_machine_only(tmp_path: Path) -> None:
 def test_prometheus_is_imported_only_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is an extra: without it the listener works, and who wants metrics is told what to do."""
+    """It is an extra: without it the listener works, and asking for metrics gives the remedy."""
     imported = builtins.__import__
 
     def refuse(name: str, *args: Any, **kwargs: Any) -> Any:

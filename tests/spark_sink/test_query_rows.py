@@ -39,7 +39,7 @@ QUERY = "query"
 
 @dataclass
 class Driver:
-    """One run of the query, under a transactional.id of its own; "" is the default."""
+    """One run of the query, under its own transactional.id; "" is the default."""
 
     cluster: Cluster
     run: str
@@ -144,7 +144,7 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool) -> None:
     """Old and new driver meet at each step of the old one: also while it is being decided (R58).
 
     The new one does all its work before each storage call of the old one. Where each has fenced the
-    other, the next start goes on.
+    other, the next start continues.
     """
 
     def begin(shared: SharedMemory) -> tuple[Driver, StagedTask]:
@@ -179,7 +179,7 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool) -> None:
 
 
 def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced() -> None:
-    """Between look and stop the old run decides a batch and dies, or stands still (R36, R58)."""
+    """Between read and stop the old run decides a batch and dies, or is suspended (R36, R58)."""
 
     def dies_at_its_marker(verb: str, path: str) -> Fault:
         is_marker = verb == "put" and path.startswith("orders/_delta_log")
@@ -236,7 +236,7 @@ def test_restart_under_another_id_after_a_crash_at_any_call_commits_once() -> No
 
 
 def test_only_the_first_batch_of_a_run_looks_through_the_shards(tmp_path: Path) -> None:
-    """A look through all rows per micro-batch would cost more with every id there ever was."""
+    """Reading all rows per micro-batch would cost more with every id that ever existed."""
     shared = world()
     driver = Driver.of(shared, "r1", "a")
     assert driver.commit(0)
@@ -254,7 +254,7 @@ def test_only_the_first_batch_of_a_run_looks_through_the_shards(tmp_path: Path) 
     faults(driver.cluster).plan = plan
     assert driver.commit_staged(task)
     assert not others
-    # A worker that is new, of the same run, knows it from the row.
+    # A new worker of the same run reads it from the row.
     again = Driver.of(shared, "r1", "a")
     again.cluster.coordinator.describe("a")
     faults(again.cluster).plan = plan

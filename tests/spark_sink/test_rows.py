@@ -79,7 +79,7 @@ def test_topic_option_wins_over_a_column_of_any_type() -> None:
 def test_column_of_a_wrong_type_is_named_with_what_it_may_be(
     name: str, found: pa.DataType, spark_name: str, allowed: str
 ) -> None:
-    """The error must say which column, what it is and what it may be (R60)."""
+    """The error must name the column, its type and the allowed types (R60)."""
     fields = {"value": pa.binary(), "topic": pa.string(), name: found}
     with pytest.raises(InvalidRecordError) as error:
         check_columns(pa.schema(list(fields.items())), include_headers=True)
@@ -208,7 +208,7 @@ def test_large_batches_are_sliced_in_order(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_large_binary_beyond_32_bit_offsets_is_rebased(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice whose bytes lie beyond 2 GB in the shared buffer cannot keep its offsets."""
+    """A slice of a shared buffer above 2 GB cannot keep its offsets."""
     monkeypatch.setattr("spark_sink.rows._INT32_MAX", 10)
     values = pa.array([b"x" * 30, b"yy", None, b"z"], pa.large_binary()).slice(1)
     rows = rows_of(value=values)

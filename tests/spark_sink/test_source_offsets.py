@@ -124,7 +124,7 @@ def test_group_that_the_source_lacks_is_refused_before_the_second_batch_at_the_l
 def test_source_with_a_group_and_sink_without_is_one_warning(
     query: Query, caplog: pytest.LogCaptureFixture, warnings: list[str]
 ) -> None:
-    """Nobody noticed that the group stood still, and a lost checkpoint repeated everything."""
+    """The group's offsets would not advance unnoticed, and a lost checkpoint repeat all input."""
     generation = query.cluster.groups.start("g")
     for batch_id in range(3):
         start = {"start": {"in": {"0": 0}}} if batch_id == 0 else {}

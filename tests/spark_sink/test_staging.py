@@ -105,7 +105,7 @@ def test_stager_without_rows_stages_nothing_and_creates_no_topic(cluster: Cluste
 
 
 def test_stager_describes_its_files_for_the_manifest(cluster: Cluster) -> None:
-    """What the manifest holds must be what lies in the store."""
+    """The manifest must match the files in the store."""
     before_ms = cluster.store.now_ms()
     (staged,) = stage(cluster, [batch(value=["a", "b"], key=["k", "k"])])
     log = cluster.topic("t")
@@ -191,7 +191,7 @@ def test_small_task_without_keys_makes_one_file_and_large_ones_spread(
 
 
 def test_headers_are_staged_only_when_asked_for(cluster: Cluster) -> None:
-    """Headers must arrive whole, and not at all without includeHeaders."""
+    """Headers must be complete, and absent without includeHeaders."""
     headers = [[{"key": "h", "value": b"1"}], None]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = batch(value=["a", "b"], key=["k", "k"], headers=pa.array(headers, kind))

@@ -1,4 +1,4 @@
-"""Staging in bounded memory: measured from outside, in a process of its own."""
+"""Staging in bounded memory: measured from outside, in a separate process."""
 
 from __future__ import annotations
 

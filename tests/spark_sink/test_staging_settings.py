@@ -1,4 +1,4 @@
-"""Staging does what the sink's options and the topics' settings say."""
+"""Staging follows the sink's options and the topics' configs."""
 
 from __future__ import annotations
 

@@ -131,5 +131,5 @@ class Topics:
 
 @pytest.fixture
 def topics(tmp_path: Path) -> Topics:
-    """An empty cluster in a folder of its own."""
+    """An empty cluster in a new folder."""
     return Topics(Cluster.open(str(tmp_path / "root"), create=True))

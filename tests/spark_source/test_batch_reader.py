@@ -109,7 +109,7 @@ def test_batch_read_committed_sees_no_open_transaction(letters) -> None:
 
 
 def test_schema_follows_the_options_of_batch_and_stream(letters) -> None:
-    """Spark asks before it says whether a batch or a stream will be read."""
+    """Spark requests the schema before it says whether a batch or a stream will be read."""
     options = {"path": letters.root, "subscribe": "t"}
     assert source_schema(options) == spark_schema(include_headers=False)
     assert source_schema({**options, "endingOffsets": "latest", "includeHeaders": "true"}) == (

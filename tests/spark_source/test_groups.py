@@ -1,4 +1,4 @@
-"""The source in a consumer group: the order of bump and look, and a group given at a restart."""
+"""The source in a consumer group: bump before fetch, and a group set at a restart."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_query_that_was_overtaken_before_it_read_the_offsets_says_so(topics, mon
 
 @pytest.mark.parametrize("before", [{}, {"group_id": "old"}])
 def test_group_replay_of_a_batch_planned_without_it_starts_the_group(topics, before) -> None:
-    """The sink tells by it that the source has the group, which the batch cannot say."""
+    """It shows the sink that the source has the group, which the batch does not."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
     planned = next_end(reader_of(topics, startingOffsets="earliest", **before), {})

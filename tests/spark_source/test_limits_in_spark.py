@@ -123,7 +123,7 @@ def test_max_offsets_and_tasks_of_a_stream_hold(
 def test_min_offsets_hold_batches_back_and_max_trigger_delay_lets_them_go(
     spark: SparkSession, filled, tmp_path: Path
 ) -> None:
-    """Spark hands the limit back as it was given, and polls without making empty batches (R61)."""
+    """Spark passes the limit back unchanged, and polls without empty batches (R61)."""
     frame = stream_of(spark, filled, minOffsetsPerTrigger="10", maxTriggerDelay="4s")
     query = (
         frame.writeStream.format("memory")
@@ -155,7 +155,7 @@ def batch_times_ms(query: StreamingQuery) -> list[float]:
 
 
 def await_rows(query: StreamingQuery, rows: list[int]) -> None:
-    """Wait for batches of so many records, and no other."""
+    """Wait for batches with exactly these numbers of records."""
     deadline_s = time.monotonic() + WAIT_S
     while len(found := [progress.numInputRows for progress in batches(query)]) < len(rows):
         assert query.isActive, query.exception()

@@ -49,7 +49,7 @@ def stream_of(spark: SparkSession, topics: Any, topic: str, **options: str) -> D
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a stream of `value` on what is there, from its checkpoint; the values of this run."""
+    """Run a stream of `value` on the available input, from its checkpoint; returns its values."""
 
     def run_to_end(frame: DataFrame) -> list[str]:
         values: list[str] = []
@@ -102,7 +102,7 @@ def test_self_union_gives_every_record_twice(
 
 
 def test_join_of_two_topics_finds_pairs_across_batches(spark: SparkSession, two, run: Run) -> None:
-    """Spark keeps the one side until the other comes; both sources go on from their offsets."""
+    """Spark keeps one side until the other arrives; both sources continue from their offsets."""
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     try:
         a = stream_of(spark, two, "a").select("key", F.col("value").alias("left"))
@@ -177,7 +177,7 @@ def test_group_of_two_sources_is_refused_and_says_what_to_do(
 def test_groups_of_two_sources_are_committed_each_under_its_own(
     spark: SparkSession, two, tmp_path: Path
 ) -> None:
-    """Both inputs count as read exactly when the output is there; the sink names one of them."""
+    """Both inputs count as read exactly if the output is published; the sink names one group."""
     frames = [stream_of(spark, two, t, group_id=f"of-{t}").select("value") for t in "ab"]
     write(frames[0].union(frames[1]), two, tmp_path / "checkpoint", "of-b")
     assert written(two) == 6

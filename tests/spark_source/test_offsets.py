@@ -1,4 +1,4 @@
-"""The source's offsets as JSON: options users write, and what lies in Spark's checkpoint."""
+"""The source's offsets as JSON, in users' options and in Spark's checkpoint."""
 
 from __future__ import annotations
 

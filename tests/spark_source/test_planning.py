@@ -74,7 +74,7 @@ def test_source_partition_pickled_is_small_and_equal() -> None:
 
 
 def in_files(*sizes: int, partition: int = 0, gap: int = 0) -> PartitionRange:
-    """A range over files of so many records, `gap` offsets of aborted data before each."""
+    """A range over files of these many records, with `gap` offsets of aborted data before each."""
     files, base = [], 0
     for size in sizes:
         base += gap
@@ -142,7 +142,7 @@ def test_cut_between_files_where_that_is_near() -> None:
 
 
 def test_given_limits_leave_small_ranges_ungrouped() -> None:
-    """As in Kafka's connector every range is a task then; the user said how many he wants."""
+    """As in Kafka's connector each range is then one task; the user has set the number."""
     ranges = [in_files(1, partition=partition) for partition in range(5)]
     assert len(plan_tasks(ranges)) == 1
     assert len(plan_tasks(ranges, min_tasks=2)) == 5

@@ -1,4 +1,4 @@
-"""Where a query starts, goes on and ends."""
+"""Where a query starts, continues and ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_wanted_assign_beyond_the_topic_names_topic_and_partition() -> None:
 
 
 def test_resolve_words_and_json_give_offsets() -> None:
-    """-2 and -1 stand for the ends of that partition."""
+    """-2 and -1 are the start and end of that partition."""
     wanted = {"t": [0, 1]}
     assert resolve("o", "earliest", wanted, SNAPSHOTS) == {"t": {0: 5, 1: 0}}
     assert resolve("o", "latest", wanted, SNAPSHOTS) == {"t": {0: 20, 1: 0}}
@@ -74,7 +74,7 @@ def test_resolve_words_and_json_give_offsets() -> None:
 def test_resolve_json_that_does_not_match_names_option_and_topic(
     named: dict[str, dict[int, int]], message: str
 ) -> None:
-    """A forgotten partition would start somewhere nobody chose (R60)."""
+    """An omitted partition would start at an arbitrary offset (R60)."""
     with pytest.raises(ConfigError, match=message):
         resolve("startingOffsets", named, {"t": [0, 1]}, SNAPSHOTS)
 
@@ -97,7 +97,7 @@ def test_committed_partition_added_since_starts_at_earliest() -> None:
 
 
 def test_positions_outside_the_log_are_losses_that_name_everything() -> None:
-    """The user must see which topic, partition and offsets are gone."""
+    """The user must see which topic, partition and offsets were lost."""
     checked, losses = check_in_log({"t": {0: 2, 1: 4}}, SNAPSHOTS)
     assert checked == {"t": {0: 5, 1: 0}}
     assert losses == [
@@ -109,7 +109,7 @@ def test_positions_outside_the_log_are_losses_that_name_everything() -> None:
 
 
 def test_position_between_stable_offset_and_end_is_in_the_log() -> None:
-    """A read_uncommitted reader of the group may stand there; it only has to wait."""
+    """A read_uncommitted reader of the group may be there; it only has to wait."""
     snapshots = {"t": snapshot((0, 4), high_watermark=9)}
     assert check_in_log({"t": {0: 7}}, snapshots) == ({"t": {0: 7}}, [])
     assert ends_of({"t": {0: 7}}, snapshots) == {"t": {0: 7}}
@@ -162,7 +162,7 @@ def test_continue_below_the_log_start_goes_on_from_there_and_is_a_loss() -> None
 
 
 def test_continue_topic_deleted_or_no_longer_subscribed_is_a_loss() -> None:
-    """The checkpoint says it was read; silently leaving it out would lose its rest (R60)."""
+    """The checkpoint has read a part of it; skipping it silently would lose its rest (R60)."""
     offset = logged({"gone": {0: 3}, "t": {0: 7, 1: 0}})
     both = Subscription(option="subscribe", partitions={"t": None, "gone": None})
     positions, _, losses = go_on(offset, SNAPSHOTS, both)

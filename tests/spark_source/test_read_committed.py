@@ -77,7 +77,7 @@ def test_read_committed_gives_what_the_source_gives(spark: SparkSession, world: 
 @pytest.mark.spark
 @pytest.mark.soak
 def test_read_uncommitted_gives_what_the_source_gives(spark: SparkSession, world: Topics) -> None:
-    """Everything there is from the log start on, and no headers unless asked for (R18)."""
+    """All records from the log start on, and headers only on request (R18)."""
     bare = read_uncommitted(spark, world.root, TOPIC)
     source = by_source(spark, world.root, TOPIC, **{"isolation.level": "read_uncommitted"})
     assert bare.schema == source.schema
@@ -92,7 +92,7 @@ def test_read_committed_opens_only_files_that_may_hold_what_is_asked(
     frame = read_committed(spark, world.root, TOPIC)
     assert files(frame) == 5
     assert files(frame.where("partition = 0")) == 3
-    # The columns of the header are there for whoever asks, though not in the result.
+    # The header's columns can be selected, though they are not in the result.
     assert files(frame.where("last_offset >= 5 AND offset = 5")) == 3
     found = frame.where("last_offset >= 5 AND offset = 5").select("partition", "value").collect()
     assert sorted((row.partition, bytes(row.value)) for row in found) == [(0, b"d"), (2, b"g")]
@@ -106,7 +106,7 @@ def files(frame: DataFrame) -> int:
 
 
 def test_conditions_of_a_quiet_topic_are_on_the_status_alone(world: Topics) -> None:
-    """Bounds that bound nothing would cost a look at each file, or even at each record (R12)."""
+    """Bounds without effect would cost a check of each file, or even of each record (R12)."""
     view = world.cluster.topic("plain").view
     assert list(conditions(view, read_committed=True)) == ["txn_status IN ('none', 'committed')"]
     assert list(conditions(view, read_committed=False)) == []
@@ -173,7 +173,7 @@ def test_read_committed_is_a_snapshot(spark: SparkSession, topics: Topics) -> No
 def test_read_committed_of_files_that_vacuum_took_names_the_file(
     spark: SparkSession, topics: Topics
 ) -> None:
-    """A frame older than what vacuum keeps must fail, and say for what it looks (R66)."""
+    """A frame older than what vacuum keeps must fail, and name the missing file (R66)."""
     topics.create("t")
     header = topics.append("t", 0, [b"a"])
     frame = read_committed(spark, topics.root, "t")
@@ -187,7 +187,7 @@ def test_read_committed_of_files_that_vacuum_took_names_the_file(
 @pytest.mark.spark
 @pytest.mark.soak
 def test_read_committed_goes_on_after_log_clean_up(spark: SparkSession, topics: Topics) -> None:
-    """The version is gone from the log: a frame made before has been resolved already (R70)."""
+    """The version was deleted from the log: an older frame has already been resolved (R70)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
     frame = read_committed(spark, topics.root, "t")
@@ -217,7 +217,7 @@ def views(spark: SparkSession, topics: Topics) -> Any:
 
 @pytest.mark.spark
 def test_views_are_there_for_plain_sql(spark: SparkSession, topics: Topics, views: Views) -> None:
-    """One call, then SQL only; state and offsets in the words of Kafka's tools."""
+    """One call, then SQL only; state and offsets with the columns of Kafka's tools."""
     assert views.names == ("__transaction_state", "__consumer_offsets", "empty", TOPIC)
     found = spark.sql(f"SELECT offset, string(value) AS v FROM `{TOPIC}` ORDER BY 1").collect()
     assert [tuple(row) for row in found] == [(0, "a"), (1, "b")]
@@ -289,7 +289,7 @@ def test_views_that_sql_cannot_tell_apart_are_refused(topics: Topics) -> None:
 
 
 class StandIn:
-    """A session whose reads give what they are told, be it an error."""
+    """A session whose reads return or raise a given value."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.read = self
@@ -326,7 +326,7 @@ class StandIn:
     ],
 )
 def test_read_committed_without_delta_names_the_lines_of_conf(world: Topics, said: str) -> None:
-    """Our own source needs no jar, so a session may well be without (R60)."""
+    """The txnlog source needs no jar, so a session may lack Delta (R60)."""
     session: Any = StandIn(AnalysisException(said))
     with pytest.raises(ConfigError, match="spark.sql.extensions=io.delta.*Spark says: .DATA|DELTA"):
         read_committed(session, world.root, "plain")
@@ -345,7 +345,7 @@ def test_read_committed_of_an_unknown_topic_names_those_there_are(world: Topics)
 def test_read_committed_where_spark_sees_nothing_says_what_to_give(
     spark: SparkSession, world: Topics, tmp_path: Path
 ) -> None:
-    """Spark has credentials and schemes of its own; secrets stay out of the message (R60, R67)."""
+    """Spark has its own credentials and schemes; the message has no secrets (R60, R67)."""
     with pytest.raises(StorageError, match="but txnlog can: .*pass spark_root"):
         read_committed(
             spark,

@@ -115,7 +115,7 @@ def test_small_files_come_as_one_batch(topics) -> None:
 def test_files_of_every_kind_come_in_order(
     sizes: list[int], headed: set[int], cut: tuple[float, float], batch_rows: int
 ) -> None:
-    """Small files are put together, others are read by Arrow: no record between them moves."""
+    """Small files are combined, others are read by Arrow: the order of records is kept."""
     values = [b"%d" % number for number in range(sum(sizes))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "BATCH_ROWS", batch_rows)

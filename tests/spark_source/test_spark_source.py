@@ -26,7 +26,7 @@ def stream_of(spark: SparkSession, root: str, **options: str) -> DataFrame:
 def run_to_end(
     frame: DataFrame, checkpoint: Path, into: Path, **options: Any
 ) -> list[dict[str, Any]]:
-    """Run what is there into Parquet files; give the progress of each batch."""
+    """Copy all available records to Parquet files; returns the progress of each batch."""
     query = (
         frame.writeStream.format("parquet")
         .option("checkpointLocation", str(checkpoint))
@@ -43,7 +43,7 @@ def read_values(spark: SparkSession, folder: Path) -> list[str]:
 
 
 def test_batch_read_gives_kafkas_columns(spark: SparkSession, topics) -> None:
-    """A job that moves over finds the columns, types and values it knows."""
+    """A job that moves from Kafka's source gets the same columns, types and values."""
     topics.create("t", 2)
     topics.append("t", 1, [b"v", None], keys=[None, b"k"], headers=[[("h", b"1")], None])
     frame = (
@@ -90,7 +90,7 @@ def test_batch_filters_and_pruned_columns_work(spark: SparkSession, topics) -> N
 def test_stream_available_now_reads_all_once_and_goes_on(
     spark: SparkSession, topics, tmp_path: Path
 ) -> None:
-    """Batches hold to maxOffsetsPerTrigger; a restart goes on where the checkpoint is (R61)."""
+    """Batches respect maxOffsetsPerTrigger; a restart continues from the checkpoint (R61)."""
     topics.create("t", TOPIC_COUNT)
     for partition in range(TOPIC_COUNT):
         topics.append("t", partition, [f"{partition}-{i}".encode() for i in range(10)])

@@ -34,7 +34,7 @@ def letters(topics) -> Any:
 
 
 def test_sql_view_reads_a_topic_and_joins(spark: SparkSession, letters) -> None:
-    """The way of those who write no Python, and with joins."""
+    """For users who write only SQL, and with joins."""
     view(spark, "letters", letters.root, subscribe="t")
     ask = "SELECT cast(value AS string) AS v, partition, offset FROM letters ORDER BY v"
     assert [tuple(row) for row in spark.sql(ask).collect()] == [
@@ -49,7 +49,7 @@ def test_sql_view_reads_a_topic_and_joins(spark: SparkSession, letters) -> None:
 def test_sql_view_shows_what_was_there_when_it_was_first_asked(
     spark: SparkSession, letters
 ) -> None:
-    """Spark plans a Python source once per view or DataFrame: docs/options.md says so."""
+    """Spark plans a Python source once per view or DataFrame, as docs/options.md states."""
     view(spark, "letters", letters.root, subscribe="t")
     ask = "SELECT count(*) FROM letters"
     assert spark.sql(ask).collect()[0][0] == 4
@@ -77,7 +77,7 @@ def test_sql_view_takes_every_option(spark: SparkSession, letters) -> None:
 
 
 def shown(error: PySparkException) -> str:
-    """The last line of what Spark says was raised: the one that people read."""
+    """The last line of Spark's error message, the one that users read."""
     told = str(error).partition("=== Streaming Query")[0].splitlines()
     lines = [line for line in told if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1]
@@ -116,7 +116,7 @@ def test_batch_error_is_the_last_line_that_spark_shows(
 def test_stream_error_is_the_last_line_that_spark_shows(
     spark: SparkSession, letters, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
-    """Also as the exception of the query, where monitoring looks (R60)."""
+    """Also as the exception of the query, which monitoring reads (R60)."""
     reader = spark.readStream.format("txnlog").options(**options)
     with pytest.raises(PySparkException) as caught:
         stop_at_end(reader.load(letters.root), tmp_path)
@@ -126,7 +126,7 @@ def test_stream_error_is_the_last_line_that_spark_shows(
 def test_error_with_a_cause_ends_with_ours(
     spark: SparkSession, letters, tmp_path: Path, damaged: str
 ) -> None:
-    """pyarrow's or the store's error is the cause; the file's name is the last word (R60, R66)."""
+    """pyarrow's or the store's error is the cause; the error names the file last (R60, R66)."""
     frame = spark.read.format("txnlog").option("subscribe", "t").load(letters.root)
     with pytest.raises(PySparkException) as caught:
         frame.count()
@@ -147,7 +147,7 @@ def test_topic_deleted_under_a_stream_says_so_in_sparks_message(
 
 @pytest.fixture
 def damaged(letters) -> str:
-    """A file of topic t whose last bytes are gone."""
+    """A truncated file of topic t."""
     header = letters.cluster.topic("t").view.batches(0, 0, 1, True)[0]
     store: ObjectStore = letters.cluster.store
     path = store.local_path(f"t/{header.path}")

@@ -1,4 +1,4 @@
-"""Starting and ending by timestamp: which option wins, what happens where no record is so late."""
+"""Starting and ending by timestamp: precedence of options, partitions without a later record."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_starting_timestamp_is_the_first_record_so_late(days) -> None:
 
 
 def test_starting_timestamp_no_match_is_an_error_by_default(days) -> None:
-    """Kafka's default strategy; the message says which partition and what to do (R60)."""
+    """Kafka's default strategy; the message names the partition and the remedy (R60)."""
     with pytest.raises(ConfigError) as caught:
         starts(days, startingTimestamp=at(2))
     message = str(caught.value)
@@ -62,7 +62,7 @@ def test_starting_timestamp_no_match_is_an_error_by_default(days) -> None:
 
 
 def test_starting_timestamps_per_partition_and_their_rank(days) -> None:
-    """startingTimestamp > startingOffsetsByTimestamp > startingOffsets; losers are not read."""
+    """startingTimestamp > startingOffsetsByTimestamp > startingOffsets; others are not parsed."""
     by_partition = f'{{"t":{{"0":{at(3)},"1":{at(1)}}}}}'
     options = {"startingOffsetsByTimestamp": by_partition, "startingOffsets": "broken {"}
     assert starts(days, **options) == {"0": 2, "1": 0}
@@ -116,7 +116,7 @@ def test_starting_timestamp_sees_no_undecided_record(days) -> None:
 
 
 def test_batch_between_times_reads_just_that(days) -> None:
-    """The end is exclusive, and the end of the partition where no record is so late."""
+    """The end is exclusive; without a later record it is the end of the partition."""
     assert read(days, startingTimestamp=at(2), endingTimestamp=at(4), **LATEST) == [b"2", b"3"]
     assert read(days, endingTimestamp=at(2)) == [b"1", b"one"]
     assert read(days, endingTimestamp=at(9)) == [b"1", b"2", b"3", b"4", b"one"]

@@ -120,7 +120,7 @@ def test_available_now_ends_where_it_said_at_its_start(topics) -> None:
 
 
 def test_read_committed_stops_at_open_transactions_and_skips_aborted(topics) -> None:
-    """Undecided data is invisible, aborted data is passed over (R15, R16, R18)."""
+    """Undecided data is invisible, aborted data is skipped (R15, R16, R18)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
     open_batch = topics.append("t", 0, [b"open"], status="ongoing")
@@ -196,7 +196,7 @@ def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:
 
 
 def test_deleted_topic_is_no_reason_to_look_at_others(topics, monkeypatch) -> None:
-    """failOnDataLoss=false would die of a topic the query does not read, and read all (R60)."""
+    """failOnDataLoss=false would fail for a topic the query does not read, and read all (R60)."""
     for topic in ("t", "u", "broken"):
         topics.create(topic)
     end = next_end(reader_of(topics, subscribe="t,u"), {})
@@ -219,7 +219,7 @@ def test_deleted_topic_is_no_reason_to_look_at_others(topics, monkeypatch) -> No
 
 
 def test_available_now_leaves_new_partitions_for_the_next_run(topics) -> None:
-    """A topic created while the run is on: noted, not read, and the run ends (R61)."""
+    """A topic created during the run: logged, not read, and the run ends (R61)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
     topics.create("u")
@@ -242,7 +242,7 @@ def test_available_now_leaves_new_partitions_for_the_next_run(topics) -> None:
 
 
 def test_topic_created_again_is_another_topic(topics, caplog) -> None:
-    """Its offsets go on from the old end, so nothing else would show the difference (R71)."""
+    """Its offsets continue from the old end, so nothing else would show the difference (R71)."""
     topics.create("t")
     topics.append("t", 0, [b"a", b"b"])
     reader = reader_of(topics, startingOffsets="earliest")
@@ -268,7 +268,7 @@ def test_topic_created_again_is_another_topic(topics, caplog) -> None:
 
 
 def test_retention_faster_than_the_query_is_data_loss(topics) -> None:
-    """The range was planned, and gone when it was read (R14)."""
+    """The range was planned, but deleted before it was read (R14)."""
     topics.create("t")
     header = topics.append("t", 0, [b"a", b"b"])
     topics.append("t", 0, [b"c"])
@@ -282,7 +282,7 @@ def test_retention_faster_than_the_query_is_data_loss(topics) -> None:
 
 
 def test_checkpoint_of_another_cluster_is_refused(topics) -> None:
-    """Offsets of one cluster read in another skip or repeat without a word."""
+    """Offsets of one cluster read in another skip or repeat records silently."""
     topics.create("t")
     end = next_end(reader_of(topics), {})
     end["@"]["cluster"] = "other"
@@ -321,7 +321,7 @@ def test_group_bumps_whatever_the_starting_offsets(topics, starting: str) -> Non
 
 
 def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:
-    """The first run of a job that always says committed."""
+    """The first run of a job that always sets startingOffsets=committed."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
     for reset, start in ((None, 1), ("latest", 1), ("earliest", 0)):
@@ -336,7 +336,7 @@ def test_group_without_offsets_starts_at_auto_offset_reset(topics) -> None:
 
 
 def test_group_added_to_a_running_checkpoint_logs_where_it_began(topics) -> None:
-    """The sink has to know from where the batch moves the group; its offsets go on from there."""
+    """The sink needs the start from which the batch moves the group's offsets."""
     topics.create("t")
     end = next_end(reader_of(topics), {})
     topics.append("t", 0, [b"a"])
@@ -374,7 +374,7 @@ def test_committed_without_group_names_the_option(topics) -> None:
     ],
 )
 def test_what_to_read_is_said_exactly_once(topics, options) -> None:
-    """One of two would win without a word (R60)."""
+    """One of two would override the other silently (R60)."""
     with pytest.raises(ConfigError, match="exactly one of the options subscribe"):
         open_reader({"path": topics.root, **options}, spark_schema(include_headers=False))
 
@@ -390,7 +390,7 @@ def test_empty_topic_and_empty_partitions_read_nothing(topics) -> None:
 
 
 def test_group_added_to_an_idle_query_is_logged_with_its_positions(topics) -> None:
-    """The group has no offsets of this query yet; a replay would not know where it began (D19)."""
+    """The group has no offsets of this query yet; a replay would have no start (D19)."""
     topics.create("t")
     topics.append("t", 0, [b"old"])
     end = next_end(reader_of(topics), {})

@@ -1,4 +1,4 @@
-"""Offsets of times, looked up in headers and in the one file they lead to."""
+"""Offsets of times, looked up in headers and in one file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1000
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The files that a look-up reads, and what of them."""
+    """The files that a look-up reads, and the columns."""
     reads: list[dict[str, Any]] = []
     read = timestamps.read_batch_file
 
@@ -62,11 +62,11 @@ def test_times_read_the_timestamps_of_one_file_only(topics, opened) -> None:
     assert [read["path"] for read in opened] == [f"t/{wanted.path}"]
     assert opened[0]["columns"] == ["offset_delta", "timestamp"]
     assert look_up(topics, 100) == 100
-    assert len(opened) == 1, "the header alone says it"
+    assert len(opened) == 1, "the header alone gives it"
 
 
 def test_times_of_open_and_aborted_data_are_not_seen(topics) -> None:
-    """Undecided data is invisible to look-ups by time, too, and so is what comes after (R15)."""
+    """Undecided data and all later data is invisible to look-ups by time, too (R15)."""
     topics.create("t")
     append(topics, 10)
     undecided = append(topics, 20, status="ongoing")
@@ -99,7 +99,7 @@ def test_times_log_start_inside_a_file_is_honoured(topics) -> None:
 
 
 def test_times_in_a_damaged_file_name_it(topics) -> None:
-    """A guess would skip or repeat records without a word (R66)."""
+    """A guess would skip or repeat records silently (R66)."""
     topics.create("t")
     header = append(topics, 10, 20)
     path = topics.cluster.store.local_path(f"t/{header.path}")

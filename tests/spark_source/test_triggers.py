@@ -1,4 +1,4 @@
-"""How much a micro-batch takes, and when: minOffsetsPerTrigger, maxTriggerDelay; what it costs."""
+"""Size and time of a micro-batch: minOffsetsPerTrigger, maxTriggerDelay; and its cost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_min_offsets_holds_a_batch_back_until_there_are_enough(topics, started) 
 
 
 def test_min_offsets_waits_no_longer_than_max_trigger_delay(topics, started) -> None:
-    """The last few records of the evening must come out; the delay counts from the last batch."""
+    """The last few records must be read in time; the delay counts from the last batch."""
     reader, end, clock = started(maxTriggerDelay="10s")
     limit = reader.getDefaultReadLimit()
     topics.append("t", 0, [b"a"])
@@ -65,7 +65,7 @@ def test_min_offsets_waits_no_longer_than_max_trigger_delay(topics, started) -> 
 
 
 def test_min_offsets_first_batch_of_a_run_is_not_held_back(topics, started) -> None:
-    """As in Kafka's connector: a restart gives what waits."""
+    """As in Kafka's connector: a restart reads the backlog."""
     reader, end, _ = started()
     topics.append("t", 0, [b"a"])
     assert next_end(reader, end, reader.getDefaultReadLimit()) == end
@@ -74,7 +74,7 @@ def test_min_offsets_first_batch_of_a_run_is_not_held_back(topics, started) -> N
 
 
 def test_min_and_max_offsets_hold_together(topics, started) -> None:
-    """Enough to start, and then no more than the most (R61)."""
+    """Enough to start, and then no more than the maximum (R61)."""
     reader, end, _ = started(maxOffsetsPerTrigger="4")
     limit = reader.getDefaultReadLimit()
     topics.append("t", 0, [b"a", b"b"])
@@ -115,7 +115,7 @@ def test_min_offsets_above_max_is_refused(topics) -> None:
 
 
 def test_micro_batch_looks_at_the_headers_of_its_range_only(topics, monkeypatch) -> None:
-    """At 10,000 batches a look at every header would cost more than the batch."""
+    """At 10,000 batches reading every header would cost more than the batch."""
     topics.create("t")
     for number in range(30):
         topics.append("t", 0, [str(number).encode()])

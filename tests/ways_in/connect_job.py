@@ -83,7 +83,7 @@ def foreach_batch(spark: SparkSession, root: str, checkpoint: Path) -> list[int]
 
 
 def registered(spark: SparkSession, root: str) -> int:
-    """The class registered in the session, under a name of its own."""
+    """The class registered in the session, under another name."""
     from pyspark_txnlog import DefaultSource
 
     class Registered(DefaultSource):
@@ -97,7 +97,7 @@ def registered(spark: SparkSession, root: str) -> int:
 
 
 def artifact(spark: SparkSession, folder: Path) -> str:
-    """A source sent with addArtifacts; the look-up was before, and elsewhere."""
+    """A source sent with addArtifacts; the look-up came before it, in another process."""
     module = folder / "pyspark_late.py"
     module.write_text(
         "from pyspark_txnlog import DefaultSource as Base\n"

@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a job ended; `report` is what job.py says, None when it failed."""
+    """How a job ended; `report` is the report of job.py, None if it failed."""
 
     code: int
     output: str

@@ -1,7 +1,7 @@
-"""Executors in processes of their own: spark-submit to a standalone cluster on this machine.
+"""Executors in separate processes: spark-submit to a standalone cluster on this machine.
 
 `local-cluster[workers,cores,MiB]` starts master and workers in the driver, and each executor in a
-JVM and a folder of its own: what only the driver has is not there. Client mode, all of it.
+its own JVM and folder, without what only the driver has. All tests use client mode.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_archive_with_a_relative_python_needs_its_folder_at_the_driver(
 def test_zip_on_the_python_path_is_found_by_driver_and_executors(
     home: Path, bare: Path, sources: Path, tmp_path: Path
 ) -> None:
-    """A relative PYTHONPATH means another folder in each process; `--files` puts the zip there."""
+    """A relative PYTHONPATH is another folder in each process; `--files` puts the zip there."""
     shutil.copy(sources, tmp_path)
     report = launch.spark_submit(
         home,

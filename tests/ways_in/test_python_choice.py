@@ -1,4 +1,4 @@
-"""Which Python runs the source, and what it looks like when it is the wrong one."""
+"""Which Python runs the source, and the error if it is the wrong one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_FOUND = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: txnlog"
 def test_workers_python_without_txnlog_does_not_find_it(
     home: Path, installed: Path, bare: Path, tmp_path: Path
 ) -> None:
-    """The driver can import it, so everything looks right; the look-up is a worker's."""
+    """The driver can import it, so all seems correct; but a worker does the look-up."""
     environment = {"PYSPARK_PYTHON": str(bare)}
     outcome = launch.plain_python(installed, home, tmp_path, environment=environment)
     assert NOT_FOUND in outcome.error()
@@ -54,7 +54,7 @@ def test_setting_in_place_of_the_variable_is_not_enough(
 def test_driver_variable_of_a_notebook_is_no_python(
     home: Path, installed: Path, tmp_path: Path
 ) -> None:
-    """PYSPARK_DRIVER_PYTHON=jupyter is in many tutorials, and jupyter cannot look anything up."""
+    """PYSPARK_DRIVER_PYTHON=jupyter is in many tutorials, and jupyter cannot do the look-up."""
     jupyter = tmp_path / "jupyter"
     jupyter.write_text("#!/bin/sh\nexit 1\n")
     jupyter.chmod(0o755)

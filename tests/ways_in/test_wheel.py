@@ -1,4 +1,4 @@
-"""The wheel in a venv of its own, and plain Python: what `pip install txnlog` gives."""
+"""The wheel in a new venv, and plain Python: what `pip install txnlog` installs."""
 
 from __future__ import annotations
 
