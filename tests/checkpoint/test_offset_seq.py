@@ -1,4 +1,4 @@
-"""Spark's offset log, from files that a real Spark 4.2 wrote, whole and damaged."""
+"""Spark's offset log, from files that a real Spark 4.2 wrote, intact and damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse(data: bytes) -> OffsetSeq:
     return parse_offset_seq(data, file="/ck/offsets/7")
 
 
-def test_offset_seq_of_spark_v1_keeps_the_lines_letter_for_letter() -> None:
+def test_offset_seq_of_spark_v1_keeps_the_lines_verbatim() -> None:
     """Hazard: a line parsed and written again is no longer what Spark planned (R55)."""
     seq = parse(V1)
     assert (seq.version, seq.source_ids) == (1, ("0", "1", "2", "3", "4"))
@@ -49,7 +49,7 @@ def test_offset_seq_of_spark_v2_has_an_offset_per_source_id(layout: str, batch_i
 
 
 def test_offset_seq_digest_differs_when_a_byte_does() -> None:
-    """Hazard: a batch replayed with other data passes for the decided one (R55)."""
+    """Hazard: a batch replayed with other data is taken for the decided one (R55)."""
     assert parse(V1).digest != parse(V1.replace(b'"0": 10', b'"0": 11')).digest
 
 
@@ -58,7 +58,7 @@ def test_offset_seq_cut_anywhere_in_it_is_never_taken_for_another_offset(data: b
     """Hazard: a truncated file read as a shorter whole one moves a group wrongly (R66).
 
     A cut at the end of a source's line leaves whole lines, which the count of sources of the batch
-    before gives away; a plain number (the counter's) has no end of its own.
+    before shows; a plain number (the counter's) has no end mark.
     """
     whole = parse(data)
     known = dict(zip(whole.source_ids, whole.sources, strict=True))
@@ -105,7 +105,7 @@ def test_offset_seq_that_is_damaged_is_refused_by_name(data: bytes, reason: str)
     assert "new checkpointLocation" in str(caught.value)
 
 
-def test_offset_seq_of_a_later_version_says_to_upgrade() -> None:
+def test_offset_seq_of_a_later_version_names_the_upgrade() -> None:
     """Hazard: a format of a later Spark guessed at (R66)."""
     with pytest.raises(CheckpointError, match=r"version v3.*Upgrade txnlog") as caught:
         parse(V1.replace(b"v1", b"v3", 1))

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("layout", ["v1", "v2", "v2_named"])
 def test_checkpoint_of_spark_gives_id_batches_and_commits(layout: str) -> None:
-    """Hazard: checksum files beside the logs taken for batches (R54)."""
+    """Hazard: checksum files in the logs' folders are taken for batches (R54)."""
     checkpoint = Checkpoint(str(SPARKS / layout))
     stored = json.loads((SPARKS / layout / "metadata").read_text())
     assert checkpoint.query_id() == stored["id"]
@@ -36,7 +36,7 @@ def test_checkpoint_of_spark_gives_id_batches_and_commits(layout: str) -> None:
 
 
 def test_checkpoint_without_its_last_commit_still_has_the_planned_batch(folder: Path) -> None:
-    """Hazard: a planned batch that Spark will run again passes for done, or for unplanned (R54)."""
+    """Hazard: a planned batch that Spark will replay is taken for done, or for unplanned (R54)."""
     (folder / "commits" / "2").unlink()
     checkpoint = Checkpoint(str(folder))
     assert not checkpoint.committed(2)
@@ -46,7 +46,7 @@ def test_checkpoint_without_its_last_commit_still_has_the_planned_batch(folder: 
 
 
 def test_checkpoint_with_a_writers_temporary_files_ignores_them(folder: Path) -> None:
-    """Hazard: a half-written file of a killed driver passes for a batch (R58)."""
+    """Hazard: a half-written file of a killed driver is taken for a batch (R58)."""
     (folder / "offsets" / ".9.6f1c-tmp.tmp").write_text("v1")
     (folder / "offsets" / "8.compact").write_text("v1")
     (folder / "offsets" / "nested").mkdir()
@@ -56,7 +56,7 @@ def test_checkpoint_with_a_writers_temporary_files_ignores_them(folder: Path) ->
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
 def test_checkpoint_written_as_hadoop_writes_it_is_found(folder: Path, prefix: str) -> None:
-    """Hazard: file:/path with one slash, or a %20 that Hadoop takes letter for letter."""
+    """Hazard: file:/path with one slash, or a %20 that Hadoop does not decode."""
     assert Checkpoint(f"{prefix}{folder}/").latest_batch_id() == 2
 
 
@@ -105,7 +105,7 @@ def test_checkpoint_planned_batch_without_file_names_it_and_the_fix(folder: Path
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0", b"{}", b'{"id":4}', b'{"id":"4b', b"\xff"])
 def test_checkpoint_with_damaged_metadata_is_refused_by_name(folder: Path, data: bytes) -> None:
-    """Hazard: the wrong query id lets another query's batches pass for this one's (R66)."""
+    """Hazard: with the wrong query id another query's batches are taken for this one's (R66)."""
     (folder / "metadata").write_bytes(data)
     with pytest.raises(CheckpointError, match="metadata is damaged"):
         Checkpoint(str(folder)).query_id()
@@ -113,7 +113,7 @@ def test_checkpoint_with_damaged_metadata_is_refused_by_name(folder: Path, data:
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0", b"{}", b'v1\n{"nextBatch', b"v1\n\xff", b"v1\n7"])
 def test_checkpoint_with_a_damaged_commit_is_refused_by_name(folder: Path, data: bytes) -> None:
-    """Hazard: a zero-filled file after a power cut passes for a commit (R66)."""
+    """Hazard: a zero-filled file after a power cut is taken for a commit (R66)."""
     (folder / "commits" / "1").write_bytes(data)
     with pytest.raises(CheckpointError, match="commits/1 is damaged"):
         Checkpoint(str(folder)).committed(1)
@@ -126,7 +126,7 @@ def test_checkpoint_with_any_known_commit_version_is_read(folder: Path, data: by
     assert Checkpoint(str(folder)).committed(1)
 
 
-def test_checkpoint_with_a_later_commit_version_says_to_upgrade(folder: Path) -> None:
+def test_checkpoint_with_a_later_commit_version_names_the_upgrade(folder: Path) -> None:
     """Hazard: a format of a later Spark guessed at (R66)."""
     (folder / "commits" / "1").write_bytes(b"v4\n{}")
     with pytest.raises(CheckpointError, match=r"commits/1 has version v4.*Upgrade"):
@@ -163,7 +163,7 @@ def test_location_only_hadoop_reads_is_refused_with_the_fix(location: str) -> No
         Checkpoint(location)
 
 
-def test_location_that_is_empty_says_where_to_set_it() -> None:
+def test_empty_location_names_the_option_to_set() -> None:
     """Hazard: spark.sql.streaming.checkpointLocation set as a conf never reaches the sink."""
     assert not is_readable("")
     with pytest.raises(CheckpointError, match="on the query itself"):

@@ -36,7 +36,7 @@ def line(
 
 
 class Batches:
-    """A checkpoint folder written by hand."""
+    """A checkpoint folder that the test writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -135,7 +135,7 @@ def test_positions_replayed_with_other_data_are_those_of_the_new_plan(batches: B
     assert source_positions(checkpoint, 0, "mine", current=read) == before
 
 
-def test_positions_of_other_sources_and_clusters_are_left_alone(batches: Batches) -> None:
+def test_positions_of_other_sources_and_clusters_are_ignored(batches: Batches) -> None:
     """Hazard: a position of another cluster, or of no group, is committed here (R59)."""
     batches.write(
         0,
@@ -184,7 +184,7 @@ def test_positions_of_two_topics_under_one_group_join(batches: Batches) -> None:
 
 
 def test_positions_that_differ_in_one_group_are_refused(batches: Batches) -> None:
-    """Hazard: two sources under one group at different places; either one loses input (R59)."""
+    """Hazard: two sources under one group at different positions; one of them loses input (R59)."""
     start = {"t": {"0": 0, "3": 0}}
     batches.write(
         0,
@@ -230,7 +230,7 @@ def test_positions_of_two_topic_ids_in_one_group_are_refused(batches: Batches) -
 
 
 def test_positions_after_a_new_generation_start_where_the_old_one_ended(batches: Batches) -> None:
-    """Hazard: a group that moved to another generation loses its place in this checkpoint (R59)."""
+    """Hazard: a group with a new generation loses its position in this checkpoint (R59)."""
     batches.write(0, line({"t": {"0": 9}}, start={"t": {"0": 4}}))
     batches.write(1, line({"t": {"0": 12}}, generation=2))
     (found,) = batches.positions(1)
@@ -238,7 +238,7 @@ def test_positions_after_a_new_generation_start_where_the_old_one_ended(batches:
 
 
 def test_positions_without_the_batch_before_name_its_file(batches: Batches) -> None:
-    """Hazard: a start that cannot be known is guessed (R59)."""
+    """Hazard: an unknown start is guessed (R59)."""
     batches.write(4, line({"t": {"0": 9}}, start={"t": {"0": 4}}))
     with pytest.raises(CheckpointError, match=r"offsets/3 does not exist"):
         batches.positions(4)

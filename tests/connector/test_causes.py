@@ -28,7 +28,7 @@ def refused() -> None:
         raise TopicAuthorizationError("No permission to write topic 'orders'", topic="o") from error
 
 
-def test_chain_is_told_from_the_last_error_to_the_first() -> None:
+def test_message_lists_causes_from_the_last_error_to_the_first() -> None:
     """ "No permission" without the reason makes users search in the wrong place."""
     told = caught(reports_causes(refused))
     assert isinstance(told, TopicAuthorizationError)
@@ -41,7 +41,7 @@ def test_chain_is_told_from_the_last_error_to_the_first() -> None:
     assert not told.retriable
 
 
-def test_told_error_stands_alone() -> None:
+def test_reported_error_has_one_traceback() -> None:
     """A second traceback in Spark's message hides the first line of the one that matters."""
     told = caught(reports_causes(refused))
     assert told.__cause__ is None
@@ -52,14 +52,14 @@ def test_told_error_stands_alone() -> None:
     assert frames <= 2, "this test's, and the one that raised"
 
 
-def test_cause_that_the_message_repeats_is_told_once() -> None:
+def test_cause_that_the_message_repeats_is_listed_once() -> None:
     """Most messages quote their cause already."""
     error = TopicAuthorizationError("No permission: the disk is full")
     error.__cause__ = OSError("the disk is full")
     assert str(with_causes(error)) == "No permission: the disk is full"
 
 
-def test_cause_that_was_switched_off_stays_off() -> None:
+def test_suppressed_cause_is_not_listed() -> None:
     """`raise ... from None` may hide a secret (R67)."""
     error = StorageError("refused")
     error.__context__ = OSError("secret")
@@ -68,7 +68,7 @@ def test_cause_that_was_switched_off_stays_off() -> None:
     assert "secret" not in str(with_causes(error))
 
 
-def test_errors_that_are_not_ours_pass_with_their_traceback() -> None:
+def test_errors_of_other_code_keep_their_traceback() -> None:
     """A bug needs its traceback, and a user's own error is the user's."""
 
     def bug() -> None:
@@ -80,7 +80,7 @@ def test_errors_that_are_not_ours_pass_with_their_traceback() -> None:
 
 
 def test_whole_traceback_is_in_the_debug_log(caplog: pytest.LogCaptureFixture) -> None:
-    """What the message leaves out must be somewhere."""
+    """The log must have what the message omits."""
 
     def too_large() -> None:
         raise RecordTooLargeError("too large", row=3)
@@ -134,6 +134,6 @@ DAMAGED = "txnlog.errors.CorruptLogError: Data file a.parquet is damaged"
         ("", "Exception"),
     ],
 )
-def test_line_of_cause_is_the_one_of_a_hundred_that_says_something(text: str, line: str) -> None:
-    """The first line is py4j's, and the same whatever went wrong."""
+def test_line_of_cause_is_the_line_with_the_error(text: str, line: str) -> None:
+    """The first line is py4j's, and the same for every error."""
     assert line_of_cause(Exception(text)) == line

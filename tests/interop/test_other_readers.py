@@ -208,7 +208,7 @@ def test_readers_group_row_same_offsets(spark: SparkSession, cluster: Cluster) -
 
 
 def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Path) -> None:
-    """Commits are put together before delta-rs sees them: nothing may be lost or come back."""
+    """Commits are combined before delta-rs sees them: no action may be lost or reappear."""
     root = tmp_path / "root"
     cluster = Cluster.open(
         str(root), create=True, shards=1, settings=LogSettings(checkpoint_mode="off")

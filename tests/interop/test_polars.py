@@ -1,4 +1,4 @@
-"""polars reads our topics through delta-rs and pyarrow: the way that docs/sql.md names."""
+"""polars reads our topics through delta-rs and pyarrow, as docs/sql.md describes."""
 
 from __future__ import annotations
 

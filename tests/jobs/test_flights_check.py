@@ -1,4 +1,4 @@
-"""The check finds what it is for: each way a delivery can be wrong, on small frames."""
+"""The check finds each kind of wrong delivery, on small frames."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def moved(index: int, **changes: Any) -> Rows:
 
 
 def test_check_right_delivery_has_no_problems(expected: DataFrame) -> None:
-    """All zeros, whatever order the rows are read in."""
+    """All counts are 0, in whatever order the rows are read."""
     found = check(expected, DELIVERED[::-1])
     assert found.problems() == []
     assert found.rows == 5
@@ -102,12 +102,12 @@ def test_check_wrong_delivery_is_found(
 
 
 def test_check_empty_topics_miss_everything(expected: DataFrame) -> None:
-    """Nothing delivered is not nothing wrong."""
+    """An empty delivery is a problem."""
     assert check(expected, []).problems() == ["reader: missing 5"]
 
 
-def test_report_survives_its_way_between_processes(expected: DataFrame) -> None:
-    """The supervisor judges by what the checking process wrote."""
+def test_report_is_equal_after_json(expected: DataFrame) -> None:
+    """The supervisor reads the report of the checking process."""
     report = Report(
         deliveries=(check(expected, DELIVERED),),
         rows_by_topic={"departures": 4, "cancellations": 1},

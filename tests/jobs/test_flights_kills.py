@@ -1,4 +1,4 @@
-"""The plan of kills: readable, seeded, and with what the demo must show in it."""
+"""The plan of kills: readable, seeded, and complete for the demo."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_plan_default_has_every_kill_the_demo_promises() -> None:
 
 
 def test_plan_moments_stay_within_their_bounds() -> None:
-    """A kill that waits for more transactions than there are would never strike."""
+    """A kill that waits for more transactions than there are would never happen."""
     for seed in range(50):
         for kill in plan_kills(parse_kills(DEFAULT_KILLS), seed):
             assert 1 <= kill.transactions <= TRANSACTIONS_MAX
             assert 0 <= kill.delay_ms <= DELAY_MS_MAX
 
 
-def test_failpoint_of_a_kill_is_one_txnlog_knows() -> None:
+def test_failpoint_of_a_kill_exists_in_txnlog() -> None:
     """A misspelt name would never fire, and the kill would not happen."""
     assert set(FAILPOINTS) <= set(failpoint.NAMES)
     kill = plan_kills(parse_kills("marker.after"), 3)[0]
@@ -54,7 +54,7 @@ def test_failpoint_of_a_kill_is_one_txnlog_knows() -> None:
 
 @pytest.mark.parametrize("text", ["marker", "random+lost", "random,,x"])
 def test_kills_unknown_word_is_named(text: str) -> None:
-    """A typing error must not run a demo with fewer kills."""
+    """A misspelt kill must not run a demo with fewer kills."""
     with pytest.raises(argparse.ArgumentTypeError, match="unknown kill"):
         parse_kills(text)
 

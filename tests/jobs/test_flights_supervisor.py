@@ -158,7 +158,7 @@ def test_supervisor_driver_that_fails_by_itself_fails_the_demo(make: Make) -> No
 
 
 def test_supervisor_last_driver_that_fails_fails_the_demo(make: Make) -> None:
-    """Also when it needed no kill."""
+    """Also without a kill."""
     with pytest.raises(DriverError, match="exit code 1"):
         run(make(CRASH="1"), "")
 
@@ -169,10 +169,10 @@ def test_supervisor_failed_feeder_stops_the_run(make: Make) -> None:
         run(make(FEEDER_EXIT="3"), "random")
 
 
-def test_supervisor_more_kills_than_work_says_so(
+def test_supervisor_more_kills_than_work_is_an_error(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill that cannot happen any more must not be waited for in silence."""
+    """The demo must not wait silently for a kill that cannot happen any more."""
     monkeypatch.setattr("flights_supervisor.STALL_S_MAX", 0.5)
     with pytest.raises(DriverError, match="lower --max-offsets-per-trigger"):
         run(make(TOTAL="1"), "random,random,random")
@@ -189,8 +189,8 @@ def test_supervisor_open_transaction_at_the_end_is_a_problem(
     supervisor.close()
 
 
-def test_supervisor_tells_what_housekeeping_did(make: Make) -> None:
-    """And fails when it failed, with the end of its log."""
+def test_supervisor_reports_what_housekeeping_did(make: Make) -> None:
+    """If it fails, the error has the end of its log."""
     supervisor = make()
     run(supervisor, "")
     supervisor.run_housekeeping()

@@ -1,4 +1,4 @@
-"""Options of the Spark source and sink: what is taken, what is refused, what is never shown."""
+"""Options of the Spark source and sink: accepted, rejected, and never shown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_names_any_case_are_the_same_option() -> None:
 
 
 def test_defaults_absent_options_have_the_tables_default() -> None:
-    """A default that differs from Kafka's connector would change a job that moves over."""
+    """A default that differs from Kafka's connector would change a job moved from it."""
     parsed = parse_options(ROOT, "readStream")
     assert parsed.flag("failOnDataLoss") is True
     assert parsed.flag("includeHeaders") is False
@@ -45,15 +45,15 @@ def test_kafka_prefix_of_an_option_with_a_meaning_is_taken_as_without(name: str)
 
 
 def test_kafka_prefix_given_twice_with_different_values_is_refused() -> None:
-    """One of the two would win by the order of a dictionary (R60)."""
+    """Which of the two applies would depend on the order of a dictionary (R60)."""
     raw = {**ROOT, "group.id": "a", "kafka.group.id": "b"}
     with pytest.raises(ConfigError, match=r"group\.id is given twice"):
         parse_options(raw, "readStream")
     assert parse_options({**raw, "kafka.group.id": "a"}, "readStream").text("group.id") == "a"
 
 
-def test_broker_options_are_taken_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """A job moves over unchanged, but its author learns what has no effect; values stay out."""
+def test_broker_options_are_ignored_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A job works unchanged, but its author learns what has no effect; values are not shown."""
     raw = {
         **ROOT,
         "kafka.bootstrap.servers": "broker:9092",
@@ -99,13 +99,13 @@ def test_kafkas_client_settings_are_all_taken(operation: str) -> None:
 
 @pytest.mark.parametrize("name", ["value.deserializer", "enable.auto.commit", "key.serializer"])
 def test_what_kafkas_connector_refuses_is_refused(name: str) -> None:
-    """Bytes come as they are: a deserializer without effect would change what a job reads (R60)."""
+    """Bytes are not decoded: ignoring a deserializer would change what a job reads (R60)."""
     with pytest.raises(ConfigError, match=rf"kafka\.{name} is not supported.*Leave the option out"):
         parse_options({**ROOT, f"kafka.{name}": "x"}, "readStream")
 
 
 def test_group_id_prefix_is_taken_without_effect() -> None:
-    """As in Kafka's connector when group.id is set: no group is made up here."""
+    """As in Kafka's connector when group.id is set: no group id is generated."""
     for operation in READS:
         parsed = parse_options({**ROOT, "groupIdPrefix": "team"}, operation)  # type: ignore[arg-type]
         assert parsed.ignored == ("groupIdPrefix",)
@@ -158,8 +158,8 @@ def test_unknown_option_names_the_nearest(name: str, operation: str, nearest: st
         parse_options({**ROOT, name: "hunter2"}, operation)  # type: ignore[arg-type]
 
 
-def test_unknown_option_without_a_near_name_lists_what_there_is() -> None:
-    """The value may be a secret under a wrong name, so it stays out (R60, R67)."""
+def test_unknown_option_without_a_near_name_lists_the_options() -> None:
+    """The value may be a secret under a wrong name, so it is not shown (R60, R67)."""
     with pytest.raises(ConfigError, match=r"zzz.*subscribe") as caught:
         parse_options({**ROOT, "zzz": "hunter2"}, "read")
     assert "hunter2" not in str(caught.value)
@@ -167,12 +167,12 @@ def test_unknown_option_without_a_near_name_lists_what_there_is() -> None:
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_ending_of_a_stream_is_refused(name: str) -> None:
-    """It would look as if the stream stopped there (R60)."""
+    """It would seem that the stream stops there (R60)."""
     with pytest.raises(ConfigError, match=f"{name} is for read, not for readStream"):
         parse_options({**ROOT, name: "1"}, "readStream")
 
 
-def test_option_of_another_operation_is_refused_and_says_whose_it_is() -> None:
+def test_option_of_another_operation_is_refused_naming_the_operation() -> None:
     """A topic option on a read would look like a subscription (R60)."""
     with pytest.raises(ConfigError, match="topic is for write and writeStream"):
         parse_options({**ROOT, "topic": "t"}, "read")
@@ -217,7 +217,7 @@ def test_malformed_value_names_the_option(name: str, value: str) -> None:
 
 
 def test_eager_publication_of_a_sink_is_refused() -> None:
-    """Repeated task attempts would be settled, too (R56)."""
+    """The data of repeated task attempts would be committed, too (R56)."""
     with pytest.raises(ConfigError, match="transaction.publish=eager is not for the Spark sink"):
         parse_options({**ROOT, "transaction.publish": "eager"}, "writeStream")
 
@@ -267,7 +267,7 @@ def test_options_pickled_come_back_equal() -> None:
     assert "v'" not in repr(copy.storage)
 
 
-def test_worker_over_tcp_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_over_tcp_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """40 ms a hop, without a visible cause."""
     parsed = parse_options(ROOT, "read")
     options_module._warned.clear()
@@ -295,7 +295,7 @@ def test_table_rows_are_whole() -> None:
 
 
 def test_options_page_is_as_the_table_is() -> None:
-    """Docs that lag behind the code send users into errors."""
+    """Outdated docs lead users into errors."""
     page = PAGE.read_text()
     assert page == with_tables(page), "python -m txnlog.settings.docs docs/options.md"
     missing = [option.name for option in OPTIONS if f"| `{option.name}` |" not in page]

@@ -1,4 +1,4 @@
-"""Producers and copiers that are killed, or sleep while a successor takes over; and the verdict."""
+"""Producers and copiers that are killed, or suspended while a successor takes over; the check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAIN_S_MAX = 1_200
 
 @dataclass(slots=True)
 class Client:
-    """A role under one transactional.id, and its present life."""
+    """A role under one transactional.id, and its current process."""
 
     name: str
     role: str
@@ -55,7 +55,7 @@ class Bounce:
         self.copiers = [self._client("copy", f"copier{n}", n) for n in range(copiers)]
 
     def run(self, duration_s: float, *, every_s: float = 1.0) -> None:
-        """Kill one after the other, or let it sleep until the next one's turn."""
+        """Kill one after the other, or suspend it until the next one's turn."""
         for number in range(1, int(duration_s / every_s) + 1):
             time.sleep(every_s)
             sleeps = number % SLEEPS_EVERY < 2
@@ -65,7 +65,7 @@ class Bounce:
             self._succeed(self.chosen.choice(clients), sleeps=sleeps)
 
     def finish(self) -> None:
-        """Let everybody end in peace; every order is copied then."""
+        """Stop all clients; every order is copied then."""
         self._wake()
         for sleeper in self._woken:
             self._await_end(sleeper, FENCED)
@@ -88,7 +88,7 @@ class Bounce:
         self._await_end(self._checker, 0)
 
     def close(self) -> None:
-        """Kill what is left, when a test has failed."""
+        """Kill the remaining processes of a failed test."""
         clients_left = [client.process for client in (*self.producers, *self.copiers)]
         for process in (*clients_left, *self._sleepers, *self._woken, self._checker):
             if process.is_alive():
@@ -98,7 +98,7 @@ class Bounce:
     # -- the verdict -------------------------------------------------------------------------------
 
     def verdict(self) -> str:
-        """Check what is in the topics; a line of figures."""
+        """Check the topics; returns a line of figures."""
         assert not self._failures()
         read = self._read()
         checked = json.loads((self.folder / "checked.json").read_text())
@@ -149,7 +149,7 @@ class Bounce:
         return len(parts)
 
     def _read(self) -> dict[str, list[list[tuple[int, str]]]]:
-        """Everything a new reader gets."""
+        """All records that a new reader gets."""
         found: dict[str, list[list[tuple[int, str]]]] = {}
         with Consumer({"txnlog.root": str(self.root)}) as reader:
             for topic in (*SOURCES, COPIES):
@@ -176,7 +176,7 @@ class Bounce:
         return process
 
     def _succeed(self, client: Client, *, sleeps: bool) -> None:
-        """The next life: its predecessor is dead, or asleep and will find itself fenced (R44)."""
+        """The next process: its predecessor is dead, or suspended and will be fenced (R44)."""
         process = client.process
         assert process.pid is not None
         if sleeps:

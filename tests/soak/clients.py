@@ -188,7 +188,7 @@ def _copy(producer: Producer, reader: Consumer, found: list[Message], *, commit:
 
 
 def _rewind(reader: Consumer) -> None:
-    """Back to the committed positions (R49); where they are another's now, join again."""
+    """Seek to the committed positions (R49); if another member has them now, join again."""
     try:
         for at in reader.committed(reader.assignment(), 10):
             offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING

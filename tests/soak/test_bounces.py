@@ -1,4 +1,4 @@
-"""Clients in real processes that are killed all the time, as Kafka's TransactionsBounceTest."""
+"""Clients in real processes that are killed repeatedly, as in Kafka's TransactionsBounceTest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txnlog.testing.counts import count
         pytest.param(8, 4, 120, marks=pytest.mark.soak, id="long"),
     ],
 )
-def test_killed_and_sleeping_clients_leave_each_transaction_once_or_not_at_all(
+def test_killed_and_suspended_clients_leave_each_transaction_once_or_never(
     tmp_path: Path, seed: int, producers: int, copiers: int, duration_s: int
 ) -> None:
     """SIGKILL every second, and zombies whose successors have continued.

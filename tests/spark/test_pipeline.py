@@ -59,7 +59,7 @@ def test_stream_topics_of_one_batch_carry_one_transaction(lab: Lab) -> None:
         assert view.markers == {row.producer_id: row.txn_epoch}
 
 
-def test_stream_available_now_ends_where_it_said_at_its_start(
+def test_stream_available_now_ends_at_the_end_fixed_at_its_start(
     lab: Lab, failpoint: Failpoint
 ) -> None:
     """Records that arrive while it runs would keep an AvailableNow query running (R61)."""
@@ -188,7 +188,7 @@ def test_batch_write_with_txn_version_killed_and_run_again_happens_once(
     assert lab.values() == list(range(20))
 
 
-def test_batch_write_killed_after_its_decision_is_finished_by_whoever_sweeps(
+def test_batch_write_killed_after_its_decision_is_finished_by_a_sweep(
     spark: SparkSession, lab: Lab, failpoint: Failpoint
 ) -> None:
     """A batch write is not restarted, so no later run would find its decided transaction (R73)."""

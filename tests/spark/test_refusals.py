@@ -43,7 +43,7 @@ def test_complete_mode_is_refused_with_the_mode_to_use(lab: Lab) -> None:
     assert 'outputMode("append")' in message
 
 
-def test_continuous_trigger_writes_nothing_and_says_why(lab: Lab) -> None:
+def test_continuous_trigger_writes_nothing_and_logs_the_reason(lab: Lab) -> None:
     """Spark runs no write() of a Python sink then, and only logs what its commit raises.
 
     So the query cannot be failed; but no epoch is committed, and the log has the remedy.
@@ -146,7 +146,7 @@ def test_batch_write_modes_other_than_append_are_refused(
     assert 'mode("append")' in message
 
 
-def test_stream_of_a_topic_that_is_not_there_names_those_that_are(lab: Lab) -> None:
+def test_stream_of_a_missing_topic_names_the_existing_ones(lab: Lab) -> None:
     """A misspelt topic (R60)."""
     lab.feed(0, 10)
     frame = pipeline.split(pipeline.numbers(lab.spark, lab.root, subscribe="nubmers"))
@@ -155,9 +155,7 @@ def test_stream_of_a_topic_that_is_not_there_names_those_that_are(lab: Lab) -> N
     assert "there are: numbers" in message
 
 
-def test_read_of_a_root_that_holds_no_cluster_is_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_read_of_a_root_without_a_cluster_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A wrong path read as an empty cluster."""
     frame = spark.read.format("txnlog").option("subscribe", "t").load
     message = refusal(lambda: frame(str(tmp_path / "nothing")).count())

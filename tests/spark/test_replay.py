@@ -80,7 +80,7 @@ def test_undecided_batch_replayed_with_other_rows_is_replaced(
         assert staged[topic] <= there, "and they are not deleted"
 
 
-def test_undecided_batch_planned_anew_with_another_end_is_replaced(
+def test_undecided_batch_planned_again_with_another_end_is_replaced(
     lab: Lab, failpoint: Failpoint
 ) -> None:
     """The offsets file was lost as well, so that the batch gets another end (R55)."""
@@ -93,7 +93,7 @@ def test_undecided_batch_planned_anew_with_another_end_is_replaced(
     lab.check(4 * BATCH)
 
 
-def test_decided_batch_planned_anew_with_another_end_is_refused(
+def test_decided_batch_planned_again_with_another_end_is_refused(
     lab: Lab, failpoint: Failpoint
 ) -> None:
     """To skip it would lose what the new end adds; to commit it would repeat the rest (R55)."""
@@ -128,7 +128,7 @@ def test_batch_below_the_last_committed_one_is_refused(lab: Lab) -> None:
     assert row.owner.run_id == newest.runId, "who is refused takes nothing over"
 
 
-def test_prepared_batch_of_another_run_is_finished_and_the_next_go_on(
+def test_prepared_batch_of_another_run_is_finished_and_the_query_continues(
     lab: Lab, failpoint: Failpoint
 ) -> None:
     """A decided batch must be published before later ones, whichever run finishes it (R36, R55)."""
@@ -160,7 +160,7 @@ def test_restart_under_another_id_repeats_nothing(lab: Lab, failpoint: Failpoint
     lab.check(4 * BATCH)
 
 
-def test_group_added_at_a_restart_that_replays_a_batch_goes_on(
+def test_group_added_at_a_restart_that_replays_a_batch_continues(
     lab: Lab, failpoint: Failpoint
 ) -> None:
     """The batch was planned without the group: the query was blocked for good (R54)."""

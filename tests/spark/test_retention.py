@@ -63,7 +63,7 @@ def removal_all_the_while(lab: Lab) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_stream_that_keeps_up_reads_everything_once_while_files_go(lab: Lab) -> None:
+def test_stream_that_keeps_up_reads_everything_once_while_files_are_deleted(lab: Lab) -> None:
     """The log start follows the stream closely, and files are removed (R14, R20, R22)."""
     lab.feed(0, CHUNK)
     frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
@@ -87,7 +87,7 @@ def test_stream_that_keeps_up_reads_everything_once_while_files_go(lab: Lab) -> 
     check_cluster(Cluster.open(str(lab.root)))
 
 
-def test_stream_that_fell_behind_fails_with_what_is_gone_or_goes_on_without(lab: Lab) -> None:
+def test_stream_that_fell_behind_fails_naming_the_loss_or_continues(lab: Lab) -> None:
     """failOnDataLoss names topic, partition and offsets; if false, nothing else is lost."""
     lab.feed(0, 2 * CHUNK)
     lab.run()

@@ -104,7 +104,7 @@ def failure_of(what: Callable[[], object]) -> str:
     return str(failure.value)
 
 
-def test_stream_with_a_bad_row_commits_nothing_and_goes_on_when_it_is_mended(lab: Lab) -> None:
+def test_stream_with_a_bad_row_commits_nothing_and_continues_when_it_is_corrected(lab: Lab) -> None:
     """One row of 40, in one task of two: the other task's rows must not be committed (R60, R65)."""
     lab.feed(0, COUNT)
     cluster = Cluster.open(str(lab.root))
@@ -153,7 +153,7 @@ def test_batch_write_names_the_task_and_the_row_in_it(spark: SparkSession, tmp_p
 def test_illegal_name_beside_a_new_topic_creates_neither(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A batch that is refused leaves no empty topic behind (R60, R64)."""
+    """A rejected batch creates no empty topic (R60, R64)."""
     frame = spark.sql("select 'v' value, explode(array('fresh', 'no such')) topic")
     message = failure_of(lambda: frame.write.format("txnlog").mode("append").save(str(tmp_path)))
     check_readable(message, ("Task 0: Row 1 of this task, column topic: ", "'no such'"))
@@ -161,7 +161,7 @@ def test_illegal_name_beside_a_new_topic_creates_neither(
 
 
 def test_wrong_columns_are_refused_before_a_task_runs(spark: SparkSession, tmp_path: Path) -> None:
-    """A schema is wrong for all rows: the message names column, type and what may be (R60)."""
+    """A schema is wrong for all rows: the message names column, type and allowed types (R60)."""
     root = tmp_path / "root"
     wrong = {
         "value": "cast(1.5 as double)",
@@ -198,7 +198,7 @@ def test_wrong_columns_are_refused_before_a_task_runs(spark: SparkSession, tmp_p
 def test_null_values_are_tombstones_and_a_void_column_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As in Kafka a null value deletes its key; NULL without a type may be a slip (R60)."""
+    """As in Kafka a null value deletes its key; NULL without a type may be a mistake (R60)."""
     write = spark.sql("select 'k' key, cast(null as string) value, 't' topic").write
     write.format("txnlog").mode("append").save(str(tmp_path))
     read = spark.read.format("txnlog").option("subscribe", "t").load(str(tmp_path))
@@ -209,7 +209,7 @@ def test_null_values_are_tombstones_and_a_void_column_is_refused(
 
 
 def test_damaged_topic_log_is_named_with_its_cause_and_nothing_is_lost(lab: Lab) -> None:
-    """Of a chain of errors Spark shows the last one only: it must say what the first one was
+    """Of a chain of errors Spark shows the last one only: it must include the first one
     (R66).
     """
     lab.feed(0, COUNT)
@@ -231,7 +231,7 @@ def test_damaged_topic_log_is_named_with_its_cause_and_nothing_is_lost(lab: Lab)
 
 
 def test_unknown_option_of_the_sink_is_refused_before_anything_runs(lab: Lab) -> None:
-    """A misspelt option that is silently ignored is found in production (R60)."""
+    """A misspelt option that is silently ignored is noticed only in production (R60)."""
     lab.feed(0, 3)
     frame = pipeline.split(pipeline.numbers(lab.spark, lab.root))
     query = pipeline.writer(frame, lab.root, lab.checkpoint, transactional_ids="x")

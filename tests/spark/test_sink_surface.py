@@ -73,7 +73,7 @@ def test_option_topic_wins_over_the_column(spark: SparkSession, tmp_path: Path) 
 def test_keys_go_where_kafka_puts_them_and_rows_without_stick(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A job that moves over keeps its keys together; rows without a key make one file a task."""
+    """A job moved from Kafka keeps its keys together; rows without a key make one file per task."""
     import pyarrow as pa
 
     keyed = spark.range(0, 50, 1, 1).selectExpr("concat('key-', id) as key", "'v' as value")
@@ -99,7 +99,7 @@ def test_transactional_id_and_timeout_are_those_of_the_options(lab: Lab) -> None
 
 
 def test_timeout_above_the_highest_is_refused_with_both(lab: Lab) -> None:
-    """Who asks for more than the cluster allows must not get less without a word (R33)."""
+    """A timeout above the cluster's maximum must not be reduced silently (R33)."""
     lab.feed(0, 10)
     message = refusal(lambda: lab.run(transaction_timeout_ms=900_001))
     assert "InvalidTxnTimeoutError: transaction.timeout.ms=900001" in message
@@ -109,7 +109,7 @@ def test_timeout_above_the_highest_is_refused_with_both(lab: Lab) -> None:
     lab.check(10)
 
 
-def test_options_of_brokers_are_taken(spark: SparkSession, tmp_path: Path) -> None:
+def test_options_of_brokers_are_ignored(spark: SparkSession, tmp_path: Path) -> None:
     """A job moves over by changing the format and the address."""
     frame = spark.sql("select 'v' value, 't' topic")
     chosen = {"kafka.bootstrap.servers": "b:9092", "kafka.security.protocol": "SASL_SSL"}
@@ -141,7 +141,7 @@ def test_batch_write_without_a_mode_is_refused_by_spark_with_the_mode(
 
 
 def test_update_mode_is_refused(lab: Lab) -> None:
-    """A topic only grows: an update would append the changed rows as if they were new."""
+    """A topic is append-only: an update would append the changed rows as if they were new."""
     lab.feed(0, 10)
     counts = pipeline.numbers(lab.spark, lab.root).groupBy("key", "topic").count()
     counts = counts.selectExpr("key", "cast(count as string) value", "topic")
@@ -191,7 +191,7 @@ def test_foreach_batch_with_txn_version_repeats_nothing(lab: Lab) -> None:
 
 def test_foreach_batch_killed_between_two_writes_writes_the_second_only(lab: Lab) -> None:
     """The batch that failed half-way is run again as a whole, with Delta's idiom: one pair for
-    the writes to two topics. Kept per root, the pair lost every second write without a word.
+    the writes to two topics. Kept per root, the pair silently lost every second write.
     """
     lab.feed(0, 20)
     evens = lab.spark.range(0, 20, 2, 1).selectExpr(

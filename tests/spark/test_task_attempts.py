@@ -48,7 +48,7 @@ def test_stream_task_killed_after_staging_and_repeated_gives_no_duplicates(
 def test_stream_task_that_fails_at_the_end_of_its_input_gives_no_duplicates(
     second_driver: Driver, tmp_path: Path
 ) -> None:
-    """All rows were with the sink when the attempt failed, twice (R56)."""
+    """The sink had all rows when the attempt failed, twice (R56)."""
     root = tmp_path / "root"
     pipeline.feed(root, range(60))
     assert second_driver.run("flaky stream", root, checkpoint=tmp_path / "checkpoint") is None
@@ -101,7 +101,7 @@ def test_commit_takes_only_the_files_that_its_messages_name(tmp_path: Path) -> N
 def test_commit_of_a_batch_that_is_committed_takes_no_file_of_its_repetition(
     tmp_path: Path,
 ) -> None:
-    """A commit that is asked for twice, with other attempts' files (R55, R56)."""
+    """A commit that is called twice, with other attempts' files (R55, R56)."""
     options = parse_options({"txnlog.root": str(tmp_path), "topic": "evens"}, "writeStream")
     run = {"query_id": "query", "run_id": "run", "batch_id": 3}
     commit_micro_batch(options, [stage(tmp_path, range(5), **run)], 3)

@@ -29,10 +29,10 @@ BATCH = 20
         ("marker.after@3", "CONCURRENT_STREAM_LOG_UPDATE"),
     ],
 )
-def test_two_drivers_on_one_checkpoint_one_commits_the_other_is_told(
+def test_two_drivers_on_one_checkpoint_one_commits_the_other_fails(
     lab: Lab, failpoint: Failpoint, second_driver: Driver, place: str, refused: str
 ) -> None:
-    """Both have staged batch 1 and mean to commit it (R58)."""
+    """Both have staged batch 1 and will commit it (R58)."""
     lab.feed(0, 3 * BATCH)
     failpoint.set(f"{place}:pause")
     first = lab.start(batch_records=BATCH)
@@ -68,7 +68,7 @@ def test_second_driver_under_another_id_fences_the_first(
 @pytest.mark.parametrize(
     ("batches", "refused"), [(1, "CONCURRENT_STREAM_LOG_UPDATE"), (3, "CheckpointError")]
 )
-def test_driver_that_wakes_up_late_is_refused_and_takes_nothing_over(
+def test_driver_that_resumes_late_is_refused_and_takes_nothing_over(
     lab: Lab, failpoint: Failpoint, second_driver: Driver, batches: int, refused: str
 ) -> None:
     """It never committed, so it was not fenced; it must not fence the one that continues (R58).
@@ -94,7 +94,7 @@ def test_driver_that_wakes_up_late_is_refused_and_takes_nothing_over(
 def test_two_drivers_racing_on_one_checkpoint_are_exactly_once(
     lab: Lab, second_driver: Driver
 ) -> None:
-    """No moment is chosen: both restart when they are refused, until all is done (R58)."""
+    """Without a fixed interleaving: both restart when refused, until all is committed (R58)."""
     lab.feed(0, BATCH)
     lab.run()
     lab.feed(BATCH, 8 * BATCH)
@@ -141,7 +141,7 @@ def feed_two_sources(lab: Lab) -> None:
 def test_two_queries_with_one_transactional_id_after_each_other_are_exactly_once(
     lab: Lab, failpoint: Failpoint
 ) -> None:
-    """One finishes what the other decided, and does not take its batch ids for its own (R58)."""
+    """One finishes what the other decided, and keeps the batch ids apart (R58)."""
     feed_two_sources(lab)
     failpoint.set("prepare_commit.after@2")
     with pytest.raises(StreamingQueryException):

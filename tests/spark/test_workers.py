@@ -1,4 +1,4 @@
-"""What Spark's Python workers keep from one micro-batch to the next."""
+"""State of Spark's Python workers between micro-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMPORTED_MIN = 10_000
 
 @pytest.mark.spark
 def test_workers_set_aside_what_they_have_imported(lab: Lab, tmp_path: Path) -> None:
-    """Spark collects garbage after each call: else that takes a third of a small micro-batch."""
+    """Spark collects garbage after each call, which would take a third of a small micro-batch."""
     lab.feed(0, 60)
     Cluster.open(str(lab.root)).create_topic("copy", partitions=1)
     lab.spark.dataSource.register(WatchedTxnLog)

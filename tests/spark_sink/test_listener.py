@@ -99,13 +99,13 @@ def commit(root: Path, batch_id: int, **options: str) -> None:
 # -- lag -----------------------------------------------------------------------------------------
 
 
-def test_lag_is_what_is_there_and_not_read_per_partition() -> None:
+def test_lag_is_the_unread_records_per_partition() -> None:
     """Dense offsets make the difference exact; the reserved key is no topic."""
     read = source({"a": {"0": 5, "1": 7}, "@": STAMP}, {"a": {"0": 9, "1": 7}})
     assert lag_of(progress(0, read)) == {"a": {0: 4, 1: 0}}
 
 
-def test_lag_of_several_sources_is_put_together_and_of_others_left_out() -> None:
+def test_lag_of_several_sources_is_combined_and_of_others_omitted() -> None:
     """Kafka's source has topics, too, and rate has a number: only ours has the reserved key."""
     kafka = source({"a": {"0": 1}}, {"a": {"0": 100}})
     rate = source(3, None)
@@ -123,7 +123,7 @@ def test_lag_without_a_latest_offset_is_unknown_not_zero(latest: Any) -> None:
 
 
 def test_lag_reads_offsets_that_are_json_texts() -> None:
-    """Spark Connect's client and Spark itself put the same offset in different ways."""
+    """Spark Connect's client and Spark itself represent the same offset differently."""
     read = source('{"a":{"0":5},"@":{}}', '{"a":{"0":9}}')
     assert lag_of(progress(0, read)) == {"a": {0: 4}}
 
@@ -189,8 +189,8 @@ def test_report_is_one_line_for_people(tmp_path: Path, caplog: pytest.LogCapture
         assert phase in line
 
 
-def test_queries_without_topics_of_ours_are_left_alone(tmp_path: Path) -> None:
-    """A session may run others; one that only writes to us counts from its first commit."""
+def test_queries_without_txnlog_topics_are_ignored(tmp_path: Path) -> None:
+    """A session may run others; one that only writes to txnlog counts from its first commit."""
     reports: list[QueryReport] = []
     listener = TxnLogListener(str(tmp_path), on_report=reports.append)
     start(listener)
@@ -205,7 +205,7 @@ def test_queries_without_topics_of_ours_are_left_alone(tmp_path: Path) -> None:
 # -- trouble -------------------------------------------------------------------------------------
 
 
-def test_listener_never_raises_and_says_the_same_trouble_once(
+def test_listener_never_raises_and_logs_the_same_error_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark would log a wall of Java for each event, or lose the listener."""
@@ -247,10 +247,10 @@ def test_lag_is_reported_when_the_log_cannot_be_read(
     assert listener.latest[QUERY].transactions == 2
 
 
-def test_cluster_that_is_not_there_yet_is_no_trouble_at_the_start(
+def test_missing_cluster_is_no_error_at_the_start_of_a_query(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first query of a new root makes the cluster; the listener does not."""
+    """The first query of a new root creates the cluster; the listener does not."""
     root = tmp_path / "root"
     listener = TxnLogListener(str(root))
     with caplog.at_level(logging.WARNING, logger="txnlog"):
@@ -294,7 +294,7 @@ def test_metrics_of_a_query_and_their_end(tmp_path: Path) -> None:
 
 
 def test_port_serves_the_metrics_on_this_machine_only(tmp_path: Path) -> None:
-    """Who asks for a port must not open it to the network."""
+    """A port must not be open to the network."""
     listener = TxnLogListener(str(tmp_path), port=0)
     try:
         commit(tmp_path, 0)
@@ -308,7 +308,7 @@ def test_port_serves_the_metrics_on_this_machine_only(tmp_path: Path) -> None:
         listener.close()
 
 
-def test_prometheus_is_imported_only_when_asked_for(
+def test_prometheus_is_imported_only_when_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an extra: without it the listener works, and asking for metrics gives the remedy."""

@@ -71,7 +71,7 @@ def committed(shared: SharedMemory) -> list[str]:
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", "b"), ("", "b"), ("a", "")])
-def test_replay_under_another_id_is_skipped_and_the_query_goes_on(before: str, after: str) -> None:
+def test_replay_under_another_id_is_skipped(before: str, after: str) -> None:
     """The memory of (query id, batch id) was kept per id: the replayed batch came twice (R54)."""
     shared = world()
     first = Driver.of(shared, "r1", before)
@@ -88,7 +88,7 @@ def test_replay_under_another_id_is_skipped_and_the_query_goes_on(before: str, a
 
 
 def test_old_run_under_the_old_id_is_fenced() -> None:
-    """A driver that lives on under the old id would commit the next batch a second time (R58)."""
+    """A driver still running under the old id would commit the next batch a second time (R58)."""
     shared = world()
     old = Driver.of(shared, "r1", "a")
     assert old.commit(0)
@@ -102,7 +102,7 @@ def test_old_run_under_the_old_id_is_fenced() -> None:
 
 
 def test_rows_of_former_ids_can_expire_and_the_newest_never() -> None:
-    """An id per start would leave a row per start for ever; the memory must outlive them (R35)."""
+    """An id per start would leave a row per start for ever; batch ids must outlive them (R35)."""
     shared = world()
     for number in range(6):
         assert Driver.of(shared, f"r{number}", f"id-{number}").commit(number)
@@ -235,7 +235,7 @@ def test_restart_under_another_id_after_a_crash_at_any_call_commits_once() -> No
     assert results == {True, False}
 
 
-def test_only_the_first_batch_of_a_run_looks_through_the_shards(tmp_path: Path) -> None:
+def test_only_the_first_batch_of_a_run_reads_all_shards(tmp_path: Path) -> None:
     """Reading all rows per micro-batch would cost more with every id that ever existed."""
     shared = world()
     driver = Driver.of(shared, "r1", "a")

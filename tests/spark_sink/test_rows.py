@@ -130,7 +130,7 @@ def test_required_fields_become_nullable() -> None:
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+05:30"])
 def test_timestamp_of_any_zone_and_unit_is_the_same_moment(unit: str, zone: str) -> None:
-    """The session's time zone must not move a record's time; null is the time of the task."""
+    """The session's time zone must not change a record's time; null is the time of the task."""
     moment = datetime.datetime(2013, 1, 1, 5, 15, tzinfo=datetime.timezone.utc)
     kind = pa.timestamp(unit, zone)
     rows = rows_of(value=pa.array([b"a", b"b"]), timestamp=pa.array([moment, None]).cast(kind))
@@ -138,7 +138,7 @@ def test_timestamp_of_any_zone_and_unit_is_the_same_moment(unit: str, zone: str)
 
 
 def test_timestamp_as_double_is_seconds() -> None:
-    """As Kafka's sink has it: seconds with a fraction; NaN and null are the time of the task."""
+    """As in Kafka's sink: seconds with a fraction; NaN and null are the time of the task."""
     seconds = pa.array([1.5, None, float("nan"), 1_700_000_000.25])
     rows = rows_of(value=pa.array([b"v"] * 4), timestamp=seconds)
     assert micros(rows) == [1_500_000, TASK_US, TASK_US, 1_700_000_000_250_000]
@@ -158,7 +158,7 @@ def test_timestamp_before_1970_names_the_row() -> None:
 
 
 def test_null_topic_names_the_row() -> None:
-    """A row without a topic has nowhere to go (R60)."""
+    """A row without a topic cannot be written (R60)."""
     columns = {"value": [b"v"] * 4, "topic": ["a", "b", None, None]}
     batch = pa.RecordBatch.from_pydict(columns)
     with pytest.raises(InvalidRecordError, match=r"Row 12 .*null topic present in the data"):
@@ -166,7 +166,7 @@ def test_null_topic_names_the_row() -> None:
 
 
 def test_partition_column_null_means_undecided_and_negative_is_refused() -> None:
-    """-1 is our own word for "no partition"; from a user it is an error (R60)."""
+    """-1 means "no partition" internally; from a user it is an error (R60)."""
     rows = rows_of(value=pa.array([b"v"] * 3), partition=pa.array([2, None, 0], pa.int32()))
     assert rows.partitions is not None
     assert rows.partitions.tolist() == [2, -1, 0]

@@ -1,4 +1,4 @@
-"""What the sink refuses before anything runs, and where its tasks refuse to run (R60)."""
+"""What the sink rejects before a task runs, and where its tasks fail (R60)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WRITERS = [batch_writer, stream_writer]
 
 @pytest.fixture
 def other_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """What an executor elsewhere is: a process that has opened nothing."""
+    """A fake executor on another host: a process without an open cluster."""
     return lambda: monkeypatch.setattr(txnlog.cluster, "_CACHE", {})
 
 
@@ -43,7 +43,7 @@ def rows() -> Iterator[pa.RecordBatch]:
 def test_task_where_the_root_is_not_mounted_names_its_host_and_makes_nothing(
     make: Any, tmp_path: Path, other_host: Callable[[], None]
 ) -> None:
-    """It made a second cluster there, whose files the driver's commit then named."""
+    """It would create a second cluster there, whose files the driver's commit then refers to."""
     root = tmp_path / "never-made"
     task = pickle.loads(pickle.dumps(make(options(tmp_path), VALUE, overwrite=False)))
     assert (root / "__cluster").is_dir(), "made where the driver is"
@@ -75,7 +75,7 @@ def test_task_where_the_root_is_another_cluster_writes_nothing(
 
 
 def test_writer_of_missing_root_with_creation_off_refused(tmp_path: Path) -> None:
-    """auto.create.topics.enable=false makes no cluster either."""
+    """auto.create.topics.enable=false creates no cluster either."""
     for make in WRITERS:
         with pytest.raises(ConfigError, match="There is no folder"):
             make(
@@ -114,7 +114,7 @@ def test_batch_writer_txn_app_id_that_cannot_be_kept_refused(
 
 
 def test_writers_headers_checked_unless_switched_off(tmp_path: Path) -> None:
-    """A job that moves over from Kafka must not lose its headers without a word."""
+    """A job moved from Kafka must not lose its headers silently."""
     with pytest.raises(InvalidRecordError, match="headers"):
         batch_writer(options(tmp_path), ODD_HEADERS, overwrite=False)
     batch_writer(options(tmp_path, includeHeaders="false"), ODD_HEADERS, overwrite=False)

@@ -67,12 +67,12 @@ def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     return caplog.messages
 
 
-def test_group_added_at_a_restart_that_replays_a_batch_goes_on(
+def test_group_added_at_a_restart_that_replays_a_batch_continues(
     query: Query, warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The replayed batch was planned without the group: the query was blocked for ever (R54).
 
-    The advice was to give the source the group.id that it had.
+    The error's remedy was to set the group.id that the source already had.
     """
     query.plan(0, 10)
     query.commit(0)
@@ -110,7 +110,7 @@ def test_group_changed_at_a_restart_that_replays_a_batch_commits_it_as_planned(
 def test_group_that_the_source_lacks_is_refused_before_the_second_batch_at_the_latest(
     query: Query, started: bool
 ) -> None:
-    """Nothing would ever be committed to it; a group that exists for others hides that once."""
+    """Nothing would be committed to it; an existing group of others hides that for one batch."""
     if started:
         query.cluster.groups.start("g")
         query.plan(0, 10)

@@ -1,4 +1,4 @@
-"""Staging: every row lands once, in its topic and partition, in order, in bounded memory."""
+"""Staging: every row is written once, to its topic and partition, in order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_small_task_without_keys_makes_one_file_and_large_ones_spread(
     assert max(counts) - min(counts) <= 12
 
 
-def test_headers_are_staged_only_when_asked_for(cluster: Cluster) -> None:
+def test_headers_are_staged_only_when_requested(cluster: Cluster) -> None:
     """Headers must be complete, and absent without includeHeaders."""
     headers = [[{"key": "h", "value": b"1"}], None]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -210,7 +210,7 @@ def test_tombstones_and_empty_values_stay_apart(cluster: Cluster) -> None:
 
 
 def test_missing_topic_is_created_only_when_allowed(cluster: Cluster) -> None:
-    """auto.create.topics.enable=false must not be worked around by a typing error."""
+    """With auto.create.topics.enable=false a misspelt name must not create a topic."""
     with pytest.raises(UnknownTopicOrPartitionError):
         stage(cluster, [batch(value=["v"])], topic="new", auto_create=False)
     assert cluster.list_topics() == []
@@ -225,8 +225,8 @@ def test_topic_names_of_the_column_are_checked(cluster: Cluster, name: str) -> N
         stage(cluster, [batch(value=["v"], topic=[name])], topic=None)
 
 
-def test_name_that_is_refused_is_given_with_its_row_and_creates_no_other(cluster: Cluster) -> None:
-    """Nothing of a batch lands, not even an empty topic; rows count over batches (R60, R64)."""
+def test_invalid_name_is_reported_with_its_row_and_creates_no_other(cluster: Cluster) -> None:
+    """No part of a batch is written, nor an empty topic; rows count over batches (R60, R64)."""
     good = batch(value=["v"] * 3, topic=["fresh"] * 3)
     bad = batch(value=["v"] * 3, topic=["other", "no such", "no such"])
     with pytest.raises(InvalidTopicError, match=r"Row 1 of this task, column topic.*'no such'"):
@@ -257,7 +257,7 @@ def test_partition_out_of_range_names_row_topic_and_count(cluster: Cluster) -> N
 
 
 def test_partition_out_of_range_in_one_of_two_topics_names_that_row(cluster: Cluster) -> None:
-    """Partition 3 is fine for one topic and not for the other."""
+    """Partition 3 is valid for one topic and not for the other."""
     cluster.create_topic("wide", partitions=4)
     cluster.create_topic("slim", partitions=2)
     topics = ["wide", "slim", "wide", "slim", "slim"]
@@ -353,7 +353,7 @@ def keyed_batches(count: int, *, seed: int, keys: int) -> Iterator[pa.RecordBatc
 def test_all_rows_arrive_once_and_in_order_per_key(
     seed: int, keys: int, partitions: int, target_size_bytes: int
 ) -> None:
-    """Rolling, carrying over, streaming and closing early must neither lose, repeat nor swap."""
+    """Rolling, carrying, streaming and closing early must not lose, repeat or reorder rows."""
     cluster = Cluster.open("memory://", create=True)
     cluster.create_topic("t", partitions=partitions)
     count = 600
@@ -387,7 +387,7 @@ def test_files_roll_at_the_target_size(cluster: Cluster) -> None:
 
 
 def test_remote_store_gets_its_last_files_several_at_once(cluster: Cluster) -> None:
-    """Many partitions, one request each: the result must not depend on who finishes first."""
+    """Many partitions, one request each: the result must not depend on their order."""
     cluster.create_topic("t", partitions=32)
     keys = [f"{i}" for i in range(2_000)]
     staged = stage(cluster, [batch(key=keys, value=keys)])

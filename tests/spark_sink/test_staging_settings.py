@@ -16,8 +16,8 @@ def cluster() -> Cluster:
     return Cluster.open("memory://", create=True)
 
 
-def test_staging_compression_is_what_was_asked_for(cluster: Cluster) -> None:
-    """`kafka.compression.type` of a job that moves over keeps its meaning."""
+def test_staging_compression_follows_the_option(cluster: Cluster) -> None:
+    """`kafka.compression.type` of a job moved from Kafka keeps its meaning."""
     cluster.create_topic("t", partitions=1)
     batch = pa.RecordBatch.from_pydict({"value": [b"v" * 100] * 2_000})
     for asked, found in (("lz4", "LZ4"), (None, "ZSTD")):
@@ -28,7 +28,7 @@ def test_staging_compression_is_what_was_asked_for(cluster: Cluster) -> None:
 
 
 def test_row_without_a_key_is_refused_where_keys_are_compacted(cluster: Cluster) -> None:
-    """As Kafka's brokers do: the cleaner could only throw it away (R23)."""
+    """As Kafka's brokers do: key compaction would have to drop it (R23)."""
     cluster.create_topic("latest", partitions=2, config={"cleanup.policy": "compact"})
     cluster.create_topic("all", partitions=2)
     rows = {"topic": ["all", "latest", "latest"], "key": [None, b"k", None], "value": [b"v"] * 3}

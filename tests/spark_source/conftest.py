@@ -1,4 +1,4 @@
-"""A cluster in a folder, with topics that hold what a test wants, for source and Spark alike."""
+"""A cluster in a folder, with topics that tests fill, for the source and for Spark."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def reader_of(topics, **options: str) -> TxnLogStreamReader:
 
 
 def logged(offset: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from Spark's offset log."""
+    """The offset as read from Spark's offset log."""
     copy: dict[str, Any] = json.loads(json.dumps(offset))
     return copy
 

@@ -47,7 +47,7 @@ def test_batch_between_offsets_reads_just_that(letters) -> None:
 
 
 def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:
-    """Spark makes InputPartition(None) of no partitions, and reads it (R60)."""
+    """For an empty plan Spark creates InputPartition(None), and reads it (R60)."""
     letters.create("empty")
     reader = reader_of(letters, subscribe="empty")
     assert reader.partitions() == []
@@ -68,14 +68,14 @@ def test_batch_of_an_empty_topic_yields_nothing(letters) -> None:
         ),
     ],
 )
-def test_batch_offsets_that_cannot_be_name_the_option(letters, options, message: str) -> None:
+def test_invalid_batch_offsets_name_the_option(letters, options, message: str) -> None:
     """(R60)"""
     with pytest.raises(ConfigError, match=message):
         values(reader_of(letters, **options))
 
 
 def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:
-    """An end that is not there yet is no shorter read."""
+    """An end after the log's end must not shorten the read."""
     ending = '{"t":{"0":9,"1":0}}'
     message = "Option endingOffsets names .*offset 9 of partition 0 of topic t is after its end"
     with pytest.raises(DataLossError, match=message):
@@ -84,7 +84,7 @@ def test_batch_beyond_or_below_the_log_is_data_loss(letters) -> None:
     assert values(reader) == [b"a", b"b", b"c"]
 
 
-def test_batch_committed_looks_and_does_not_join(letters) -> None:
+def test_batch_committed_reads_offsets_and_does_not_start_in_the_group(letters) -> None:
     """A backfill must not fence the query that runs in the group (R48)."""
     letters.commit_offsets("g", {"t": {0: 1}})
     generation = letters.cluster.groups.start("g")
@@ -93,7 +93,7 @@ def test_batch_committed_looks_and_does_not_join(letters) -> None:
     assert letters.cluster.groups.fetch("g", generation) == {"t": {0: 1}}
 
 
-def test_batch_of_a_missing_topic_names_those_there_are(letters) -> None:
+def test_batch_of_a_missing_topic_names_the_existing_ones(letters) -> None:
     """(R60)"""
     with pytest.raises(UnknownTopicOrPartitionError, match="nope.*there are: t"):
         values(reader_of(letters, subscribe="nope", failOnDataLoss="false"))

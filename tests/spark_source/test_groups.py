@@ -9,7 +9,7 @@ from txnlog.errors import IllegalGenerationError
 
 
 def test_group_offsets_are_read_after_the_bump(topics, monkeypatch) -> None:
-    """An old driver commits between the two: read first, its batch would come twice (D6, R59)."""
+    """An old driver commits between the two: fetched first, its batch is repeated (D6, R59)."""
     topics.create("t")
     topics.append("t", 0, [b"a", b"b", b"c"])
     groups = topics.cluster.groups
@@ -25,8 +25,8 @@ def test_group_offsets_are_read_after_the_bump(topics, monkeypatch) -> None:
     assert values(reader, {}, next_end(reader, {})) == [b"c"]
 
 
-def test_query_that_was_overtaken_before_it_read_the_offsets_says_so(topics, monkeypatch) -> None:
-    """Two drivers start at once: one of them is the group's, the other must not read (R59)."""
+def test_query_overtaken_before_it_read_the_offsets_fails(topics, monkeypatch) -> None:
+    """Two drivers start at once: only one of them may read in the group (R59)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
     topics.commit_offsets("g", {"t": {0: 1}})

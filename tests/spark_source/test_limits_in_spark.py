@@ -1,4 +1,4 @@
-"""Limits of batches and tasks, held by real Spark (R61)."""
+"""Limits of batches and tasks in real Spark (R61)."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def task_sizes(spark: SparkSession, topics: Any, **options: str) -> list[int]:
     return [row["count"] for row in rows]
 
 
-def test_available_now_ends_where_it_said_at_its_start(
+def test_available_now_ends_at_the_end_fixed_at_its_start(
     spark: SparkSession, filled, tmp_path: Path
 ) -> None:
-    """Each batch brings new records, as a busy topic does: the run ends all the same (R61)."""
+    """Each batch adds new records, as in a busy topic: the run still ends (R61)."""
     seen: list[list[str]] = []
 
     def see(frame: DataFrame, batch_id: int) -> None:
@@ -80,7 +80,7 @@ def test_available_now_ends_where_it_said_at_its_start(
 
 
 def test_min_partitions_and_max_records_hold(spark: SparkSession, filled) -> None:
-    """Fewer tasks would leave cores idle, bigger ones could not fit (R61)."""
+    """Fewer tasks would leave cores idle, larger ones might exceed memory (R61)."""
     assert task_sizes(spark, filled) == [90]
     assert task_sizes(spark, filled, minPartitions="2") == [60, 30]
     assert task_sizes(spark, filled, minPartitions="6") == [15, 15, 15, 15, 15, 15]
@@ -120,7 +120,7 @@ def test_max_offsets_and_tasks_of_a_stream_hold(
     assert len(values) == len(set(values)) == 90
 
 
-def test_min_offsets_hold_batches_back_and_max_trigger_delay_lets_them_go(
+def test_min_offsets_delay_batches_up_to_max_trigger_delay(
     spark: SparkSession, filled, tmp_path: Path
 ) -> None:
     """Spark passes the limit back unchanged, and polls without empty batches (R61)."""

@@ -1,4 +1,4 @@
-"""Several sources in one query: unions, joins, beside one of Spark's own, with the sink's group."""
+"""Several sources in one query: unions, joins, with a Spark source, with the sink's group."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def run(tmp_path: Path) -> Run:
     return run_to_end
 
 
-def test_union_of_two_topics_and_of_rate_goes_on_where_it_was(
+def test_union_of_two_topics_and_of_rate_continues_at_a_restart(
     spark: SparkSession, two, run: Run
 ) -> None:
-    """Each source has its own line in the offsets file; a foreign one is none of ours."""
+    """Each source has its own line in the offsets file; lines of other sources are ignored."""
     a, b = stream_of(spark, two, "a", maxOffsetsPerTrigger="2"), stream_of(spark, two, "b")
     rate = (
         spark.readStream.format("rate-micro-batch")
@@ -93,7 +93,7 @@ def test_union_of_two_topics_and_of_rate_goes_on_where_it_was(
 def test_self_union_gives_every_record_twice(
     spark: SparkSession, two, run: Run, loads: int
 ) -> None:
-    """One DataFrame twice, or one topic loaded twice: two readings of one topic, both whole."""
+    """One DataFrame twice, or one topic loaded twice: two complete reads of one topic."""
     frames = [stream_of(spark, two, "a", failOnDataLoss="true") for _ in range(loads)]
     frame = frames[0].union(frames[-1])
     assert run(frame) == ["a1", "a1", "a2", "a2", "a3", "a3"]
@@ -163,10 +163,10 @@ def test_group_of_a_source_used_twice_is_committed_once(
     assert two.cluster.groups.fetch("g") == {"a": {0: 2, 1: 3}, "b": {0: 0, 1: 3}}
 
 
-def test_group_of_two_sources_is_refused_and_says_what_to_do(
+def test_group_of_two_sources_is_refused_with_the_remedy(
     spark: SparkSession, two, tmp_path: Path
 ) -> None:
-    """The second source fences the first; nothing is written before that is found out (R60)."""
+    """The second source fences the first; nothing is written before that is detected (R60)."""
     frames = [stream_of(spark, two, topic, group_id="g").select("value") for topic in "ab"]
     with pytest.raises(StreamingQueryException, match="Read the topics with one source"):
         write(frames[0].union(frames[1]), two, tmp_path / "checkpoint", "g")
@@ -186,7 +186,7 @@ def test_groups_of_two_sources_are_committed_each_under_its_own(
 
 
 def test_offsets_file_has_a_line_for_each_source(spark: SparkSession, two, tmp_path: Path) -> None:
-    """What the sink reads in the checkpoint: one JSON per source, each with its topics' ids."""
+    """The sink reads it in the checkpoint: one JSON per source, with the ids of its topics."""
     frame = stream_of(spark, two, "a").union(stream_of(spark, two, "b"))
     query = (
         frame.writeStream.format("noop")

@@ -31,7 +31,7 @@ def test_source_offset_written_comes_back_equal() -> None:
 
 
 def test_source_offset_equal_offsets_are_equal_text() -> None:
-    """Spark compares offsets as text: another order of keys would be new data for ever."""
+    """Spark compares offsets as text: another order of keys would look like new data."""
     again = SourceOffset(
         positions={"a": {0: 7}, "b": {2: 1, 10: 4}},
         cluster="c1",
@@ -46,7 +46,7 @@ def test_source_offset_equal_offsets_are_equal_text() -> None:
 
 
 def test_source_offset_without_group_or_start_leaves_them_out() -> None:
-    """`absent` is what other readers of the checkpoint look for."""
+    """Other readers of the checkpoint test whether the key `absent` exists."""
     stamp = SourceOffset(positions={"a": {0: 1}}, cluster="c").to_json()["@"]
     assert set(stamp) == {"cluster", "topics"}
 
@@ -55,7 +55,7 @@ def test_source_offset_without_group_or_start_leaves_them_out() -> None:
     "logged", [{"t": {"0": 5}}, {"@": {"cluster": "c", "topics": {}}, "t": 5}, {"@": 1}]
 )
 def test_source_offset_of_another_source_is_an_error(logged: dict[str, object]) -> None:
-    """A checkpoint of Spark's Kafka source holds offsets of other topics (R60)."""
+    """A checkpoint of Spark's Kafka source has offsets of other topics (R60)."""
     with pytest.raises(CheckpointError, match="new checkpointLocation"):
         SourceOffset.from_json(logged)
 

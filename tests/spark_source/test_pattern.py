@@ -1,4 +1,4 @@
-"""Option subscribePattern: which topics match, which come and go."""
+"""Option subscribePattern: which topics match, and which are created or deleted later."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_pattern_topic_that_appears_joins_at_earliest(topics) -> None:
     assert next_end(reader, second) == second
 
 
-def test_pattern_topic_that_goes_is_data_loss(topics, caplog) -> None:
+def test_deleted_topic_of_a_pattern_is_data_loss(topics, caplog) -> None:
     """failOnDataLoss decides, as for a topic that is named (R60)."""
     topics.create("orders.eu")
     topics.create("orders.us")
@@ -63,18 +63,18 @@ def test_pattern_topic_that_goes_is_data_loss(topics, caplog) -> None:
     assert positions(second) == {"orders.eu": {"0": 0}}
 
 
-def test_pattern_changed_on_a_checkpoint_says_that_it_does_not_name_the_topic(topics) -> None:
-    """Another pattern leaves topics behind: that is not the topic's fault (R60)."""
+def test_pattern_changed_on_a_checkpoint_is_data_loss_naming_the_option(topics) -> None:
+    """Another pattern excludes topics that the query has read (R60)."""
     topics.create("orders.eu")
     end = next_end(pattern_of(topics), {})
     with pytest.raises(DataLossError, match="subscribePattern no longer names it"):
         next_end(pattern_of(topics, "invoices"), end)
 
 
-def test_pattern_without_a_topic_yet_waits_and_says_what_there_is(topics, caplog) -> None:
-    """Kafka's waits, too; a misspelt pattern must show somewhere (R60).
+def test_pattern_without_a_topic_yet_waits_and_warns_with_the_existing_ones(topics, caplog) -> None:
+    """Kafka's source waits, too; a misspelt pattern must be visible somewhere (R60).
 
-    The others are named, not read: one that is damaged must not end the query.
+    The others are listed, not read: a damaged one must not end the query.
     """
     for topic in ("broken", "invoices", "orders.old"):
         topics.create(topic)
@@ -108,7 +108,7 @@ def test_pattern_available_now_leaves_new_topics_for_the_next_run(topics) -> Non
     assert values(again, end, next_end(again, end)) == [b"late"]
 
 
-def test_pattern_costs_one_listing_a_batch_and_looks_into_matching_topics_only(
+def test_pattern_costs_one_listing_a_batch_and_reads_matching_topics_only(
     topics, monkeypatch
 ) -> None:
     """A root of a thousand topics must not be tailed at every trigger for one of them."""
@@ -161,11 +161,11 @@ def damaged(topics, name: str) -> None:
 
 
 def forget(reader) -> None:
-    """As a new process: one that has read the log before does not read it again."""
+    """As in a new process: a process that has read the log does not read it again."""
     Cluster.cached(reader._settings.options.root, {})._topics.clear()
 
 
-def test_pattern_reads_on_beside_a_damaged_topic_that_it_has_not_read(topics, caplog) -> None:
+def test_pattern_continues_beside_a_damaged_topic_that_it_has_not_read(topics, caplog) -> None:
     """One damaged topic among a thousand kept the query from starting (R37)."""
     topics.create("orders.eu")
     topics.append("orders.eu", 0, [b"a"])
@@ -182,8 +182,8 @@ def test_pattern_reads_on_beside_a_damaged_topic_that_it_has_not_read(topics, ca
 
 
 @pytest.mark.parametrize("lenient", ["true", "false"])
-def test_damaged_topic_that_was_read_does_not_pass_for_deleted(topics, lenient: str) -> None:
-    """Its position would be forgotten, and all of it read again once it is restored (R60)."""
+def test_damaged_topic_that_was_read_is_not_taken_for_deleted(topics, lenient: str) -> None:
+    """Its position would be lost, and all of it read again once it is restored (R60)."""
     topics.create("orders.eu")
     topics.create("orders.us")
     reader = pattern_of(topics, failOnDataLoss=lenient)
@@ -193,8 +193,8 @@ def test_damaged_topic_that_was_read_does_not_pass_for_deleted(topics, lenient: 
         next_end(pattern_of(topics, failOnDataLoss=lenient), end)
 
 
-def test_batch_of_a_pattern_is_short_of_no_topic_unasked(topics) -> None:
-    """A table without the rows of one topic looks like any other (R60)."""
+def test_batch_of_a_pattern_lacks_no_topic_silently(topics) -> None:
+    """A table without the rows of one topic would not be noticed (R60)."""
     topics.create("orders.eu")
     topics.append("orders.eu", 0, [b"a"])
     damaged(topics, "orders.us")

@@ -44,8 +44,8 @@ def test_small_ranges_share_one_task_in_order() -> None:
     assert planned(*(of_size(p, 2_000) for p in range(50))) == [list(range(50))]
 
 
-def test_big_ranges_have_tasks_of_their_own() -> None:
-    """All cores work; a partition is never cut in two, so its order holds."""
+def test_large_ranges_are_one_task_each() -> None:
+    """All cores work; a partition is never split, so its order is kept."""
     big, small = TASK_BYTES, TASK_BYTES // 3 - FILE_BYTES
     assert planned(of_size(0, big), of_size(1, small), of_size(2, big), of_size(3, small)) == [
         [0],
@@ -105,8 +105,8 @@ def pieces(*ranges: PartitionRange, **limits: int) -> list[list[int]]:
     return found
 
 
-def test_min_partitions_cuts_the_longest_ranges() -> None:
-    """A skewed partition is what hinders the cores; short ones stay whole (R61)."""
+def test_min_partitions_splits_the_longest_ranges() -> None:
+    """A skewed partition limits parallelism; short ones are not split (R61)."""
     ranges = [in_files(1000, partition=0), in_files(10, partition=1), in_files(500, partition=2)]
     assert pieces(*ranges, min_tasks=3) == [[1000], [10], [500]]
     assert pieces(*ranges, min_tasks=4) == [[500, 500], [10], [500]]
@@ -114,19 +114,19 @@ def test_min_partitions_cuts_the_longest_ranges() -> None:
 
 
 def test_min_partitions_beyond_the_records_is_one_record_a_task() -> None:
-    """Empty tasks would do nothing but cost (R61)."""
+    """Empty tasks would cost without reading (R61)."""
     assert pieces(in_files(3), min_tasks=100) == [[1, 1, 1]]
     assert pieces(min_tasks=100) == []
 
 
-def test_max_records_cuts_evenly_and_holds_to_the_record() -> None:
+def test_max_records_splits_evenly_and_exactly() -> None:
     """25 at most 10 is 8, 8, 9 and not 10, 10, 5: the last task is not the idle one (R61)."""
     assert pieces(in_files(25), records_max=10) == [[8, 8, 9]]
     assert pieces(in_files(20), in_files(5, partition=1), records_max=10) == [[10, 10], [5]]
 
 
 def test_both_limits_hold_together() -> None:
-    """First no more than the most, then no fewer tasks than the least (R61)."""
+    """First no more records than the maximum, then no fewer tasks than the minimum (R61)."""
     assert pieces(in_files(20), records_max=10, min_tasks=1) == [[10, 10]]
     assert pieces(in_files(20), records_max=10, min_tasks=4) == [[5, 5, 5, 5]]
 
@@ -197,7 +197,7 @@ def test_pieces_of_a_file_read_its_records_once(topics, cuts: int) -> None:
 
 
 def test_ranges_come_from_headers_without_aborted_files(topics) -> None:
-    """Aborted data is never opened; a file that straddles the range is in it (R16)."""
+    """Aborted data is never opened; a file that overlaps the range is included (R16)."""
     topics.create("t", 2)
     topics.append("t", 0, [b"a", b"b"])
     aborted = topics.append("t", 0, [b"x"], status="ongoing")

@@ -41,7 +41,7 @@ SUBSCRIBED = Subscription(option="subscribe", partitions={"t": None})
 
 
 def test_wanted_subscribe_takes_every_partition_and_skips_missing_topics() -> None:
-    """Whether a missing topic is an error is decided where the cluster can be asked."""
+    """Whether a missing topic is an error is decided with access to the cluster."""
     subscription = Subscription(option="subscribe", partitions={"t": None, "gone": None})
     assert wanted_partitions(subscription, SNAPSHOTS) == {"t": [0, 1]}
 
@@ -89,7 +89,7 @@ def test_committed_falls_back_to_auto_offset_reset() -> None:
 
 
 def test_committed_partition_added_since_starts_at_earliest() -> None:
-    """At latest, what came in while the query was down would be lost (R59)."""
+    """At latest, records written while the query was down would be lost (R59)."""
     snapshots = {"t": snapshot((0, 20), (3, 9))}
     wanted = {"t": [0, 1]}
     assert resolve_committed({"t": {0: 11}}, None, wanted, snapshots) == {"t": {0: 11, 1: 3}}
@@ -153,7 +153,7 @@ def test_continue_topic_created_again_starts_over_and_is_a_loss() -> None:
     )
 
 
-def test_continue_below_the_log_start_goes_on_from_there_and_is_a_loss() -> None:
+def test_continue_below_the_log_start_moves_to_it_and_is_a_loss() -> None:
     """Retention was faster than the query."""
     positions, moved, losses = go_on(logged({"t": {0: 2, 1: 0}}), SNAPSHOTS)
     assert positions == {"t": {0: 5, 1: 0}}

@@ -85,9 +85,7 @@ def test_read_uncommitted_gives_what_the_source_gives(spark: SparkSession, world
 
 
 @pytest.mark.spark
-def test_read_committed_opens_only_files_that_may_hold_what_is_asked(
-    spark: SparkSession, world: Topics
-) -> None:
+def test_read_committed_opens_only_files_that_may_match(spark: SparkSession, world: Topics) -> None:
     """Header columns cost nothing: Delta leaves files out when the read is planned."""
     frame = read_committed(spark, world.root, TOPIC)
     assert files(frame) == 5
@@ -170,7 +168,7 @@ def test_read_committed_is_a_snapshot(spark: SparkSession, topics: Topics) -> No
 
 @pytest.mark.spark
 @pytest.mark.soak
-def test_read_committed_of_files_that_vacuum_took_names_the_file(
+def test_read_committed_of_files_that_vacuum_deleted_names_the_file(
     spark: SparkSession, topics: Topics
 ) -> None:
     """A frame older than what vacuum keeps must fail, and name the missing file (R66)."""
@@ -186,7 +184,7 @@ def test_read_committed_of_files_that_vacuum_took_names_the_file(
 
 @pytest.mark.spark
 @pytest.mark.soak
-def test_read_committed_goes_on_after_log_clean_up(spark: SparkSession, topics: Topics) -> None:
+def test_read_committed_continues_after_log_clean_up(spark: SparkSession, topics: Topics) -> None:
     """The version was deleted from the log: an older frame has already been resolved (R70)."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
@@ -216,7 +214,7 @@ def views(spark: SparkSession, topics: Topics) -> Any:
 
 
 @pytest.mark.spark
-def test_views_are_there_for_plain_sql(spark: SparkSession, topics: Topics, views: Views) -> None:
+def test_views_serve_plain_sql(spark: SparkSession, topics: Topics, views: Views) -> None:
     """One call, then SQL only; state and offsets with the columns of Kafka's tools."""
     assert views.names == ("__transaction_state", "__consumer_offsets", "empty", TOPIC)
     found = spark.sql(f"SELECT offset, string(value) AS v FROM `{TOPIC}` ORDER BY 1").collect()
@@ -277,7 +275,7 @@ def test_views_show_whole_what_the_state_shows_as_committed(
     views.drop()
 
 
-def test_views_that_sql_cannot_tell_apart_are_refused(topics: Topics) -> None:
+def test_views_that_differ_only_by_case_are_refused(topics: Topics) -> None:
     """Topic names have case, SQL's have none: one view would hide the other."""
     topics.create("t")
     topics.create("T")
@@ -332,7 +330,7 @@ def test_read_committed_without_delta_names_the_lines_of_conf(world: Topics, sai
         read_committed(session, world.root, "plain")
 
 
-def test_read_committed_of_an_unknown_topic_names_those_there_are(world: Topics) -> None:
+def test_read_committed_of_an_unknown_topic_names_the_existing_ones(world: Topics) -> None:
     """(R60)"""
     session: Any = StandIn()
     with pytest.raises(UnknownTopicOrPartitionError, match="'nope'.*there are: empty, orders.eu-1"):
@@ -342,7 +340,7 @@ def test_read_committed_of_an_unknown_topic_names_those_there_are(world: Topics)
 
 
 @pytest.mark.spark
-def test_read_committed_where_spark_sees_nothing_says_what_to_give(
+def test_read_committed_where_spark_cannot_read_names_the_remedy(
     spark: SparkSession, world: Topics, tmp_path: Path
 ) -> None:
     """Spark has its own credentials and schemes; the message has no secrets (R60, R67)."""

@@ -87,7 +87,7 @@ def test_batch_filters_and_pruned_columns_work(spark: SparkSession, topics) -> N
     assert frame.select(F.count("*")).collect()[0][0] == 10
 
 
-def test_stream_available_now_reads_all_once_and_goes_on(
+def test_stream_available_now_reads_all_once_and_continues_at_a_restart(
     spark: SparkSession, topics, tmp_path: Path
 ) -> None:
     """Batches respect maxOffsetsPerTrigger; a restart continues from the checkpoint (R61)."""

@@ -46,9 +46,7 @@ def test_sql_view_reads_a_topic_and_joins(spark: SparkSession, letters) -> None:
     assert spark.sql(joined.format("nothing")).count() == 0
 
 
-def test_sql_view_shows_what_was_there_when_it_was_first_asked(
-    spark: SparkSession, letters
-) -> None:
+def test_sql_view_shows_the_state_of_its_first_use(spark: SparkSession, letters) -> None:
     """Spark plans a Python source once per view or DataFrame, as docs/options.md states."""
     view(spark, "letters", letters.root, subscribe="t")
     ask = "SELECT count(*) FROM letters"
@@ -133,7 +131,7 @@ def test_error_with_a_cause_ends_with_ours(
     assert_matches(f"CorruptLogError: Data file t/{damaged} .*Restore it", shown(caught.value))
 
 
-def test_topic_deleted_under_a_stream_says_so_in_sparks_message(
+def test_topic_deleted_under_a_stream_is_named_in_sparks_message(
     spark: SparkSession, letters, tmp_path: Path
 ) -> None:
     """(R60)"""

@@ -44,7 +44,7 @@ def read(topics, **options: str) -> list[bytes]:
 LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
 
 
-def test_starting_timestamp_is_the_first_record_so_late(days) -> None:
+def test_starting_timestamp_is_the_first_record_at_or_after_it(days) -> None:
     """Kafka's offsetsForTimes: inclusive; a partition without such a record by the strategy."""
     assert starts(days, startingTimestamp=at(1)) == {"0": 0, "1": 0}
     assert starts(days, startingTimestamp=at(2), **LATEST) == {"0": 1, "1": 1}
@@ -84,13 +84,13 @@ def test_starting_timestamps_per_partition_and_their_rank(days) -> None:
         pytest.param("[" * 100_000, "startingOffsetsByTimestamp is not JSON", id="deep"),
     ],
 )
-def test_starting_timestamps_that_cannot_be_name_option_and_topic(days, value, message) -> None:
+def test_invalid_starting_timestamps_name_option_and_topic(days, value, message) -> None:
     """(R60)"""
     with pytest.raises(ConfigError, match=message):
         starts(days, startingOffsetsByTimestamp=value)
 
 
-def test_starting_timestamp_of_a_missing_topic_names_those_there_are(days) -> None:
+def test_starting_timestamp_of_a_missing_topic_names_the_existing_ones(days) -> None:
     """(R60)"""
     with pytest.raises(UnknownTopicOrPartitionError, match="'nope'.*there are: t"):
         next_end(reader_of(days, subscribe="nope", startingTimestamp="1"), {})

@@ -70,7 +70,7 @@ def test_first_batch_logs_its_start_and_a_replay_reads_the_same(topics) -> None:
     assert values(replay, replay.initialOffset(), end) == []
 
 
-def test_nothing_new_gives_the_start_back_letter_for_letter(topics) -> None:
+def test_without_new_records_the_start_is_returned_unchanged(topics) -> None:
     """Spark compares text; anything else would be an empty batch at every trigger."""
     topics.create("t", 2)
     reader = reader_of(topics)
@@ -103,7 +103,7 @@ def test_limit_cuts_batches_and_all_is_read_in_order(topics) -> None:
     ]
 
 
-def test_available_now_ends_where_it_said_at_its_start(topics) -> None:
+def test_available_now_ends_at_the_end_fixed_at_its_start(topics) -> None:
     """Else a busy topic keeps the run alive for ever (R61)."""
     topics.create("t")
     topics.append("t", 0, [b"a", b"b", b"c"])
@@ -165,7 +165,7 @@ def test_starting_offsets_json_is_used_and_checked(topics) -> None:
         reader_of(topics, startingOffsets='{"t":{"0":9,"1":0}}').latestOffset({}, ALL)
 
 
-def test_missing_topic_names_the_topics_there_are(topics) -> None:
+def test_missing_topic_names_the_existing_topics(topics) -> None:
     """A misspelt topic must not wait for ever for its first record (R60)."""
     topics.create("orders")
     for options in ({}, {"failOnDataLoss": "false"}):
@@ -173,7 +173,7 @@ def test_missing_topic_names_the_topics_there_are(topics) -> None:
             reader_of(topics, **options).latestOffset({}, ALL)
 
 
-def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:
+def test_deleted_topic_fails_or_continues_by_fail_on_data_loss(topics, caplog) -> None:
     """failOnDataLoss decides, at the running query and at its restart (R60, R71)."""
     topics.create("t")
     topics.create("u")
@@ -195,7 +195,7 @@ def test_deleted_topic_fails_or_goes_on_as_told(topics, caplog) -> None:
         reader_of(topics, subscribe="t,u").latestOffset(second, ALL)
 
 
-def test_deleted_topic_is_no_reason_to_look_at_others(topics, monkeypatch) -> None:
+def test_deleted_topic_does_not_lead_to_reading_others(topics, monkeypatch) -> None:
     """failOnDataLoss=false would fail for a topic the query does not read, and read all (R60)."""
     for topic in ("t", "u", "broken"):
         topics.create(topic)
@@ -373,7 +373,7 @@ def test_committed_without_group_names_the_option(topics) -> None:
         {"subscribePattern": "t", "assign": '{"t":[0]}'},
     ],
 )
-def test_what_to_read_is_said_exactly_once(topics, options) -> None:
+def test_exactly_one_subscription_option_is_required(topics, options) -> None:
     """One of two would override the other silently (R60)."""
     with pytest.raises(ConfigError, match="exactly one of the options subscribe"):
         open_reader({"path": topics.root, **options}, spark_schema(include_headers=False))

@@ -29,14 +29,14 @@ def started(topics):
     return start
 
 
-def test_limit_given_to_spark_is_the_one_it_has_to_hand_back(topics) -> None:
+def test_limit_given_to_spark_is_the_one_it_passes_back(topics) -> None:
     """Spark's Python API takes one limit; ReadAllAvailable would mean that there is none."""
     assert reader_of(topics, **MIN).getDefaultReadLimit() == ReadMinRows(3)
     both = reader_of(topics, maxOffsetsPerTrigger="5", **MIN)
     assert both.getDefaultReadLimit() == ReadMaxRows(5)
 
 
-def test_min_offsets_holds_a_batch_back_until_there_are_enough(topics, started) -> None:
+def test_min_offsets_delays_a_batch_until_there_are_enough(topics, started) -> None:
     """All partitions together count (R61)."""
     reader, end, _ = started()
     limit = reader.getDefaultReadLimit()
@@ -64,7 +64,7 @@ def test_min_offsets_waits_no_longer_than_max_trigger_delay(topics, started) -> 
     assert next_end(reader, second, limit) == second
 
 
-def test_min_offsets_first_batch_of_a_run_is_not_held_back(topics, started) -> None:
+def test_min_offsets_first_batch_of_a_run_is_not_delayed(topics, started) -> None:
     """As in Kafka's connector: a restart reads the backlog."""
     reader, end, _ = started()
     topics.append("t", 0, [b"a"])
@@ -85,7 +85,7 @@ def test_min_and_max_offsets_hold_together(topics, started) -> None:
     assert next_end(reader, second, limit) == second
 
 
-def test_min_offsets_do_not_hold_where_spark_wants_everything(topics, started) -> None:
+def test_min_offsets_do_not_apply_when_spark_reads_all(topics, started) -> None:
     """Spark asks for all with ReadAllAvailable: to wait then would lose the run's end."""
     reader, end, _ = started()
     topics.append("t", 0, [b"a"])
@@ -114,7 +114,7 @@ def test_min_offsets_above_max_is_refused(topics) -> None:
         reader_of(topics, minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")
 
 
-def test_micro_batch_looks_at_the_headers_of_its_range_only(topics, monkeypatch) -> None:
+def test_micro_batch_reads_the_headers_of_its_range_only(topics, monkeypatch) -> None:
     """At 10,000 batches reading every header would cost more than the batch."""
     topics.create("t")
     for number in range(30):

@@ -1,4 +1,4 @@
-"""What the ways in have in common: a wheel, environments with and without it, a Spark home."""
+"""Fixtures of the installation tests: a wheel, environments with and without it, a Spark home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job over Spark Connect, and what is different there."""
+"""The job over Spark Connect, and the differences there."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def unknown_option(spark: SparkSession, root: str) -> str:
 
 
 def failure(spark: SparkSession, name: str, root: str, **options: str) -> str:
-    """What a batch read fails with; "" when it works."""
+    """The error of a batch read; "" if it succeeds."""
     try:
         spark.read.format(name).options(**options).load(root).count()
     except Exception as error:

@@ -91,7 +91,7 @@ def plain_python(
 def run(
     command: Sequence[str], folder: Path, home: Path, environment: Mapping[str, str]
 ) -> Outcome:
-    """Run to the end; nothing it started outlives it."""
+    """Run to the end, and end all its child processes."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -166,7 +166,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def zip_of_sources(archive: Path) -> Path:
-    """What the wheel holds but its metadata, in one zip."""
+    """The contents of the wheel without its metadata, in one zip."""
     with zipfile.ZipFile(archive, "w") as made:
         made.write(PROJECT / "pyspark_txnlog.py", "pyspark_txnlog.py")
         for package in PACKAGES:

@@ -86,10 +86,10 @@ def test_zip_in_py_files_alone_is_not_found(
     assert "DATA_SOURCE_NOT_FOUND" in outcome.error()
 
 
-def test_zip_in_py_files_with_register_serves_batches_but_no_stream(
+def test_zip_in_py_files_with_register_works_for_batches_but_no_stream(
     home: Path, bare: Path, sources: Path, tmp_path: Path
 ) -> None:
-    """The worker that plans a streaming source has no --py-files either: no half-way house."""
+    """The worker that plans a streaming source has no --py-files either."""
     outcome = launch.spark_submit(
         home,
         tmp_path,
@@ -104,7 +104,7 @@ def test_zip_in_py_files_with_register_serves_batches_but_no_stream(
 
 
 def submit_archive(home: Path, archive: Path, folder: Path) -> launch.Outcome:
-    """As the docs say it."""
+    """The command of the docs."""
     return launch.spark_submit(
         home,
         folder,

@@ -11,10 +11,10 @@ from tests.ways_in import job, launch
 pytestmark = [pytest.mark.spark, pytest.mark.ways]
 
 
-def test_connect_streams_reads_and_says_what_it_cannot(
+def test_connect_streams_and_reads_and_reports_its_limits(
     home: Path, installed: Path, tmp_path: Path
 ) -> None:
-    """The client has no JVM: what works only in a classic session is found out late."""
+    """The client has no JVM: what works only in a classic session fails late."""
     pytest.importorskip("grpc", reason='Spark Connect needs pip install "pyspark[connect]"')
     report = launch.plain_python(
         installed,

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.ways]
 def test_wheel_in_a_fresh_venv_streams_and_reads(
     home: Path, installed: Path, tmp_path: Path
 ) -> None:
-    """What only an editable install or the checkout's own folder brings is missed by every user."""
+    """Files that only an editable install or the checkout provides would be missing for users."""
     environment = {"PYSPARK_PYTHON": str(installed)}
     outcome = launch.plain_python(installed, home, tmp_path, environment=environment)
     report = outcome.succeeded()
