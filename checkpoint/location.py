@@ -7,7 +7,7 @@ import re
 
 from txnlog.errors import CheckpointError
 
-__all__ = ["is_readable", "shown", "store_url"]
+__all__ = ["is_readable", "redacted_location", "store_url"]
 
 # Hadoop's scheme -> the store's. Other schemes need a Hadoop client, which we do not have.
 STORE_SCHEMES: dict[str, str] = {
@@ -58,11 +58,12 @@ def store_url(location: str) -> str:
             return _local_path(local[1])
     elif scheme in STORE_SCHEMES and rest.startswith("//"):
         return f"{STORE_SCHEMES[scheme]}:{rest.rstrip('/')}" if rest != "//" else location
+    printable = redacted_location(location)
     raise CheckpointError(
-        f"The checkpoint at {shown(location)!r} is on {scheme}:, which txnlog cannot read, and "
+        f"The checkpoint at {printable!r} is on {scheme}:, which txnlog cannot read, and "
         "group.id needs the offsets in it. Put checkpointLocation on a local disk (file:/...), "
         "s3://, gs://, az:// or abfss://, or omit option group.id on the sink.",
-        location=shown(location),
+        location=printable,
         scheme=scheme,
     )
 
@@ -72,6 +73,6 @@ def _local_path(path: str) -> str:
     return "/" + os.path.normpath(path).lstrip("/")
 
 
-def shown(location: str) -> str:
+def redacted_location(location: str) -> str:
     """The location without credentials, for messages."""
     return _CREDENTIALS.sub("://***@", location)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from checkpoint.location import shown, store_url
+from checkpoint.location import redacted_location, store_url
 from checkpoint.offset_seq import OffsetSeq, damaged, log_version, parse_offset_seq
 from txnlog.errors import (
     CheckpointError,
@@ -55,7 +55,7 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         # Storage options may be secrets.
-        return f"Checkpoint({shown(self._location)!r})"
+        return f"Checkpoint({redacted_location(self._location)!r})"
 
     def __reduce__(self) -> tuple[type[Checkpoint], tuple[str, dict[str, str]]]:
         # The absolute URL: a relative location would be another folder where it is unpickled.
@@ -127,7 +127,7 @@ class Checkpoint:
 
     def file_name(self, path: str) -> str:
         """The name of one of the checkpoint's files, for messages."""
-        return f"{shown(self._url)}/{path}"
+        return f"{redacted_location(self._url)}/{path}"
 
     def _latest(self, log: str) -> int | None:
         try:
@@ -154,10 +154,11 @@ class Checkpoint:
             try:
                 self._opened = ObjectStore.from_url(self._url, self._storage_options, create=False)
             except (ConfigError, UnsupportedStoreError) as error:
+                location = redacted_location(self._location)
                 raise CheckpointError(
-                    f"The checkpoint at {shown(self._location)!r} cannot be opened: {error} Its "
-                    "store's settings are the options checkpoint.storage.<key>.",
-                    location=shown(self._location),
+                    f"The checkpoint at {location!r} cannot be opened: {error} Its store's settings "
+                    "are the options checkpoint.storage.<key>.",
+                    location=location,
                 ) from error
         return self._opened
 

@@ -17,10 +17,9 @@ from checkpoint.reader import Checkpoint
 from txnlog.errors import CheckpointError
 from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, decode
 from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.source_offsets import RESERVED_KEY
 
 __all__ = ["group_positions", "groups_of", "source_positions"]
-
-MARK = "@"
 
 LoggedPositions = dict[str, dict[PartitionNumber, Natural]]
 
@@ -143,9 +142,9 @@ def _own_lines(seq: OffsetSeq, cluster_id: str, file: str) -> Iterator[_Line]:
         if text is None or not text.startswith("{"):
             continue
         fields = _FIELDS.decode(text)
-        if MARK not in fields:
+        if RESERVED_KEY not in fields:
             continue
-        raw = fields.pop(MARK)
+        raw = fields.pop(RESERVED_KEY)
         mark = decode(_ANY, bytes(raw))
         if not isinstance(mark, dict) or mark.get("cluster") != cluster_id:
             continue

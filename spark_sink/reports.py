@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from checkpoint.source_positions import MARK
 from txnlog.coordinator.history import CommittedTransaction
+from txnlog.protocol.source_offsets import RESERVED_KEY
 
 Lag = Mapping[str, Mapping[int, int]]
 
@@ -101,7 +101,7 @@ def txnlog_sources(
     """(end, latest) of each txnlog source."""
     for source in progress.get("sources", ()):
         end = _offsets(source.get("endOffset"))
-        if MARK in end:
+        if RESERVED_KEY in end:
             yield end, _offsets(source.get("latestOffset"))
 
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from txnlog.errors import CheckpointError, ConfigError
 from txnlog.protocol.group_metadata import Positions
+from txnlog.protocol.source_offsets import RESERVED_KEY
 from txnlog.protocol.topics import check_topic_name
 
 EARLIEST, EARLIEST_OFFSET = "earliest", -2
 LATEST, LATEST_OFFSET = "latest", -1
-RESERVED_KEY = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
