@@ -156,8 +156,8 @@ class Checkpoint:
             except (ConfigError, UnsupportedStoreError) as error:
                 location = redacted_location(self._location)
                 raise CheckpointError(
-                    f"The checkpoint at {location!r} cannot be opened: {error} Its store's settings "
-                    "are the options checkpoint.storage.<key>.",
+                    f"The checkpoint at {location!r} cannot be opened: {error} Its store's "
+                    "settings are the options checkpoint.storage.<key>.",
                     location=location,
                 ) from error
         return self._opened

@@ -30,23 +30,23 @@ def refused() -> None:
 
 def test_message_lists_causes_from_the_last_error_to_the_first() -> None:
     """ "No permission" without the reason makes users search in the wrong place."""
-    told = caught(reports_causes(refused))
-    assert isinstance(told, TopicAuthorizationError)
-    assert str(told).splitlines() == [
+    reported = caught(reports_causes(refused))
+    assert isinstance(reported, TopicAuthorizationError)
+    assert str(reported).splitlines() == [
         "No permission to write topic 'orders'",
         "Caused by StorageError: s3://lake/orders: the store refuses to put",
         "Caused by PermissionError: read-only file system",
     ]
-    assert told.topic == "o"
-    assert not told.retriable
+    assert reported.topic == "o"
+    assert not reported.retriable
 
 
 def test_reported_error_has_one_traceback() -> None:
     """A second traceback in Spark's message hides the first line of the one that matters."""
-    told = caught(reports_causes(refused))
-    assert told.__cause__ is None
-    assert told.__context__ is None
-    frames, trace = 0, told.__traceback__
+    reported = caught(reports_causes(refused))
+    assert reported.__cause__ is None
+    assert reported.__context__ is None
+    frames, trace = 0, reported.__traceback__
     while trace is not None:
         frames, trace = frames + 1, trace.tb_next
     assert frames <= 2, "this test's, and the one that raised"

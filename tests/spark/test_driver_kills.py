@@ -24,11 +24,11 @@ BATCH = 20
 DRIVERS_AT_ONCE = 2
 # Undecided; decided but unpublished; between two topics; before Spark logs the commit.
 # Kills of the commit's worker and lost checkpoints go through all of them.
-TELLING = {"pending_offsets.after", "marker.after"}
-PLACES = [pytest.param(n, marks=() if n in TELLING else pytest.mark.soak) for n in TRANSACTION]
+RELEVANT = {"pending_offsets.after", "marker.after"}
+PLACES = [pytest.param(n, marks=() if n in RELEVANT else pytest.mark.soak) for n in TRANSACTION]
 
 
-def die(start_driver: Callable[..., Driver], folder: Path, name: str) -> None:
+def run_until_killed(start_driver: Callable[..., Driver], folder: Path, name: str) -> None:
     """Run the pipeline in a new driver until it is killed in the second of three batches."""
     pipeline.feed(folder / "root", range(3 * BATCH))
     driver = start_driver()
@@ -38,12 +38,12 @@ def die(start_driver: Callable[..., Driver], folder: Path, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def died(
+def killed(
     request: pytest.FixtureRequest,
     start_driver: Callable[..., Driver],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str, str], Path]]:
-    """`died(test, place)`: the folder of that test's dead driver; those of the next run ahead."""
+    """`killed(test, place)`: the folder of that test's dead driver; those of the next run ahead."""
     order = [
         (item.originalname, item.callspec.params["name"])
         for item in request.session.items
@@ -58,9 +58,12 @@ def died(
             for key in order[at : at + DRIVERS_AT_ONCE]:
                 if key not in folders:
                     folder = tmp_path_factory.mktemp("driver")
-                    folders[key] = folder, pool.submit(die, start_driver, folder, key[1])
-            folder, death = folders[test, name]
-            death.result()
+                    folders[key] = (
+                        folder,
+                        pool.submit(run_until_killed, start_driver, folder, key[1]),
+                    )
+            folder, run = folders[test, name]
+            run.result()
             return folder
 
         yield wait
@@ -68,10 +71,10 @@ def died(
 
 @pytest.mark.parametrize("name", PLACES)
 def test_driver_killed_and_started_again_is_exactly_once(
-    lab: Lab, died: Callable[[str, str], Path], name: str
+    lab: Lab, killed: Callable[[str, str], Path], name: str
 ) -> None:
     """Both topics are correct after a crash of all processes (R36, R54)."""
-    folder = died("test_driver_killed_and_started_again_is_exactly_once", name)
+    folder = killed("test_driver_killed_and_started_again_is_exactly_once", name)
     lab.root, lab.checkpoint = folder / "root", folder / "checkpoint"
     lab.run(batch_records=BATCH)
     lab.check(3 * BATCH)
@@ -80,10 +83,10 @@ def test_driver_killed_and_started_again_is_exactly_once(
 @pytest.mark.soak
 @pytest.mark.parametrize("name", TRANSACTION)
 def test_driver_killed_and_checkpoint_lost_is_exactly_once(
-    lab: Lab, died: Callable[[str, str], Path], name: str
+    lab: Lab, killed: Callable[[str, str], Path], name: str
 ) -> None:
     """Only the root remains, whenever the driver was killed (R36, R59, R73)."""
-    folder = died("test_driver_killed_and_checkpoint_lost_is_exactly_once", name)
+    folder = killed("test_driver_killed_and_checkpoint_lost_is_exactly_once", name)
     lab.root, lab.checkpoint = folder / "root", folder / "checkpoint"
     shutil.rmtree(lab.checkpoint)
     lab.run(batch_records=BATCH)

@@ -41,13 +41,13 @@ def removal_all_the_while(lab: Lab) -> Iterator[list[int]]:
 
     An age would be a race with a machine that is slow today.
     """
-    told = threading.Event()
+    stopped = threading.Event()
     removed: list[int] = []
 
     def run() -> None:
         cluster = Cluster.open(str(lab.root))
         keeper = Retention(cluster)
-        while not told.wait(0.1):
+        while not stopped.wait(0.1):
             group = cluster.groups.describe(pipeline.GROUP)
             read = {} if group is None else group.positions().get(pipeline.SOURCE, {})
             if read:
@@ -59,7 +59,7 @@ def removal_all_the_while(lab: Lab) -> Iterator[list[int]]:
     try:
         yield removed
     finally:
-        told.set()
+        stopped.set()
         thread.join()
 
 
@@ -99,11 +99,11 @@ def test_stream_that_fell_behind_fails_naming_the_loss_or_continues(lab: Lab) ->
     gone = log_starts(lab)
     with pytest.raises(StreamingQueryException) as refused:
         lab.run()
-    said = str(refused.value)
+    message = str(refused.value)
     for partition, start in enumerate(gone):
         expected = f"to {start - 1} of partition {partition} of topic numbers are below its log"
-        assert expected in said
-    assert "failOnDataLoss" in said
+        assert expected in message
+    assert "failOnDataLoss" in message
     lab.run(source={"failOnDataLoss": "false"})
     kept = [*range(2 * CHUNK), *range(4 * CHUNK, 5 * CHUNK)]
     assert lab.values() == kept

@@ -28,12 +28,12 @@ class Case:
     """Columns that replace a valid row's, required parts of the message, sink options."""
 
     columns: dict[str, str]
-    says: tuple[str, ...]
+    expected: tuple[str, ...]
     options: dict[str, object]
 
 
-def case(*says: str, options: dict[str, object] | None = None, **columns: str) -> Case:
-    return Case(columns, says, options or {})
+def case(*expected: str, options: dict[str, object] | None = None, **columns: str) -> Case:
+    return Case(columns, expected, options or {})
 
 
 HEADERS = "array(named_struct('key', cast({} as string), 'value', cast('v' as binary)))"
@@ -116,15 +116,15 @@ def test_stream_with_a_bad_row_commits_nothing_and_continues_when_it_is_correcte
         query = pipeline.writer(frame, lab.root, lab.checkpoint, **wrong.options).start()
         with pytest.raises(StreamingQueryException) as failure:
             pipeline.run(query)
-        check_readable(str(failure.value), wrong.says)
+        check_readable(str(failure.value), wrong.expected)
         assert state(lab.root) == before, name
     lab.run()
     lab.check(COUNT)
 
 
-def check_readable(message: str, says: tuple[str, ...]) -> None:
+def check_readable(message: str, expected: tuple[str, ...]) -> None:
     """The message is complete, and not hidden by stack frames."""
-    for words in says:
+    for words in expected:
         assert re.search(words, message), f"{words!r} not in:\n{message}"
     assert message.count("Traceback (most recent call last)") == 1, message
     assert message.count('  File "') <= 2, message

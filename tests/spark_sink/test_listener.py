@@ -65,7 +65,9 @@ def progress(batch_id: int, *sources: dict[str, Any], name: str | None = None) -
     }
 
 
-def tell(listener: TxnLogListener, batch_id: int, end: int, latest: int, **more: Any) -> None:
+def send_progress(
+    listener: TxnLogListener, batch_id: int, end: int, latest: int, **more: Any
+) -> None:
     """A progress event of a query that reads topic s, of one partition."""
     read = source({"s": {"0": end}, "@": STAMP}, {"s": {"0": latest}})
     event = QueryProgressEvent.fromJson({"progress": progress(batch_id, read, **more)})
@@ -139,8 +141,8 @@ def test_reports_count_transactions_since_the_start_of_the_query(tmp_path: Path)
     start(listener, "copy")
     for batch_id in (1, 2):
         commit(tmp_path, batch_id)
-    tell(listener, 2, 20, 50, name="copy")
-    tell(listener, 3, 50, 50, name="copy")
+    send_progress(listener, 2, 20, 50, name="copy")
+    send_progress(listener, 3, 50, 50, name="copy")
     first, second = reports
     assert (first.transactions, second.transactions) == (2, 2)
     assert (first.total_lag, second.total_lag) == (30, 0)
@@ -157,7 +159,7 @@ def test_query_is_found_under_its_transactional_id(tmp_path: Path) -> None:
     listener = TxnLogListener(str(tmp_path), transactional_ids={"copy": "copier"})
     start(listener, "copy")
     commit(tmp_path, 0, **{"transactional.id": "copier"})
-    tell(listener, 0, 1, 1, name="copy")
+    send_progress(listener, 0, 1, 1, name="copy")
     assert listener.latest[QUERY].transactions == 1
 
 
@@ -166,10 +168,10 @@ def test_listener_that_is_added_to_a_running_query_counts_from_its_newest(tmp_pa
     for batch_id in range(3):
         commit(tmp_path, batch_id)
     listener = TxnLogListener(str(tmp_path))
-    tell(listener, 2, 1, 1)
+    send_progress(listener, 2, 1, 1)
     assert listener.latest[QUERY].transactions == 1
     commit(tmp_path, 3)
-    tell(listener, 3, 2, 2)
+    send_progress(listener, 3, 2, 2)
     assert listener.latest[QUERY].transactions == 2
 
 
@@ -179,7 +181,7 @@ def test_report_is_one_line_for_people(tmp_path: Path, caplog: pytest.LogCapture
     start(listener)
     commit(tmp_path, 0)
     with caplog.at_level(logging.INFO, logger="txnlog"):
-        tell(listener, 0, 20, 50)
+        send_progress(listener, 0, 20, 50)
     (record,) = caplog.records
     line = record.getMessage()
     assert line.startswith(
@@ -217,7 +219,7 @@ def test_listener_never_raises_and_logs_the_same_error_once(
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         for batch_id in range(3):
             commit(tmp_path, batch_id)
-            tell(listener, batch_id, 1, 1)
+            send_progress(listener, batch_id, 1, 1)
     assert len(caplog.records) == 1
     assert "the user's callback fails" in caplog.text
     assert listener.latest[QUERY].batch_id == 2
@@ -230,7 +232,7 @@ def test_lag_is_reported_when_the_log_cannot_be_read(
     listener = TxnLogListener(str(tmp_path))
     start(listener)
     commit(tmp_path, 0)
-    tell(listener, 0, 10, 50)
+    send_progress(listener, 0, 10, 50)
     cluster = Cluster.open(str(tmp_path))
     logs = tmp_path / f"__transaction_state-{cluster.shard_of(QUERY)}" / "_delta_log"
     commit(tmp_path, 1)
@@ -239,11 +241,11 @@ def test_lag_is_reported_when_the_log_cannot_be_read(
     newest.write_bytes(whole[:-20])
     with caplog.at_level(logging.WARNING, logger="txnlog"):
         for batch_id in (1, 1):
-            tell(listener, batch_id, 20, 50)
+            send_progress(listener, batch_id, 20, 50)
     assert len(caplog.records) == 1
     assert (listener.latest[QUERY].total_lag, listener.latest[QUERY].transactions) == (30, 1)
     newest.write_bytes(whole)
-    tell(listener, 1, 50, 50)
+    send_progress(listener, 1, 50, 50)
     assert listener.latest[QUERY].transactions == 2
 
 
@@ -259,7 +261,7 @@ def test_missing_cluster_is_no_error_at_the_start_of_a_query(
     assert not caplog.records
     commit(root, 0)
     commit(root, 1)
-    tell(listener, 1, 1, 1)
+    send_progress(listener, 1, 1, 1)
     assert listener.latest[QUERY].transactions == 2
 
 
@@ -274,8 +276,8 @@ def test_metrics_of_a_query_and_their_end(tmp_path: Path) -> None:
     for batch_id in range(3):
         commit(tmp_path, batch_id)
         if batch_id != 1:
-            tell(listener, batch_id, 10 * batch_id, 50, name="copy")
-    tell(listener, 2, 20, 50, name="copy")
+            send_progress(listener, batch_id, 10 * batch_id, 50, name="copy")
+    send_progress(listener, 2, 20, 50, name="copy")
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"query": "copy", **labels})
@@ -298,7 +300,7 @@ def test_port_serves_the_metrics_on_this_machine_only(tmp_path: Path) -> None:
     listener = TxnLogListener(str(tmp_path), port=0)
     try:
         commit(tmp_path, 0)
-        tell(listener, 0, 1, 4)
+        send_progress(listener, 0, 1, 4)
         assert listener._metrics is not None
         assert listener._metrics._server.server_address[0] == "127.0.0.1"
         with urllib.request.urlopen(f"http://127.0.0.1:{listener.port}/metrics") as page:

@@ -99,17 +99,17 @@ def test_batch_writer_txn_app_id_alone_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "message"),
     [
         ({"txnAppId": "txnlog/7"}, "start with txnlog/"),
         ({"txnAppId": "a", "transactional.id": "b"}, "cannot be combined"),
     ],
 )
 def test_batch_writer_txn_app_id_that_cannot_be_kept_refused(
-    tmp_path: Path, more: dict[str, str], says: str
+    tmp_path: Path, more: dict[str, str], message: str
 ) -> None:
     """The pair is a `txn` action in the topic's log, beside txnlog's own; one id decides it."""
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         batch_writer(options(tmp_path, txnVersion="1", **more), VALUE, overwrite=False)
 
 

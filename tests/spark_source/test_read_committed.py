@@ -317,15 +317,15 @@ class StandIn:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta.",
         "[DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG] This Delta operation requires",
     ],
 )
-def test_read_committed_without_delta_names_the_lines_of_conf(world: Topics, said: str) -> None:
+def test_read_committed_without_delta_names_the_lines_of_conf(world: Topics, message: str) -> None:
     """The txnlog source needs no jar, so a session may lack Delta (R60)."""
-    session: Any = StandIn(AnalysisException(said))
+    session: Any = StandIn(AnalysisException(message))
     with pytest.raises(ConfigError, match="spark.sql.extensions=io.delta.*Spark says: .DATA|DELTA"):
         read_committed(session, world.root, "plain")
 

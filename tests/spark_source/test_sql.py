@@ -76,8 +76,8 @@ def test_sql_view_takes_every_option(spark: SparkSession, letters) -> None:
 
 def shown(error: PySparkException) -> str:
     """The last line of Spark's error message, the one that users read."""
-    told = str(error).partition("=== Streaming Query")[0].splitlines()
-    lines = [line for line in told if line.strip() and not line.strip().startswith("SQLSTATE")]
+    message = str(error).partition("=== Streaming Query")[0].splitlines()
+    lines = [line for line in message if line.strip() and not line.strip().startswith("SQLSTATE")]
     return lines[-1]
 
 
