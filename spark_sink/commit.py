@@ -76,7 +76,7 @@ def commit_once(
         elif before is not None:
             cluster.coordinator.finish(before)
     # A decided transaction is finished first, whichever run decided it. A committed batch is
-    # skipped before the takeover: a driver that resumes late would fence the one that replaced it.
+    # skipped without a takeover: else a driver that resumes late would fence its successor.
     if _is_committed(newest, options, run, planned):
         return False
     with phases.measure("own"):
