@@ -76,7 +76,7 @@ class Supervisor:
 
     def feed(self, months: Sequence[int] | None) -> None:
         """Start the feeder, which runs in the background during `run`."""
-        command = ["feed", "--root", str(self.root), *_chosen(months)]
+        command = ["feed", "--root", str(self.root), *_months(months)]
         self._feeder = self._start_driver(command, {}, self._log("feeder"))
         self._running.append(self._feeder)
 
@@ -119,7 +119,7 @@ class Supervisor:
         Raises: DriverError if the check cannot run; problems are in the report.
         """
         file = self._data_dir / "report.json"
-        command = ["check", "--root", str(self.root), "--report", str(file), *_chosen(months)]
+        command = ["check", "--root", str(self.root), "--report", str(file), *_months(months)]
         self._display.event(f"checking {INPUT_TOPIC}, {', '.join(OUTPUT_TOPICS)} with two readers")
         checker = self._start_driver(command, {}, self._log("check"))
         self._running.append(checker)
@@ -233,5 +233,5 @@ class Supervisor:
         return code is None
 
 
-def _chosen(months: Sequence[int] | None) -> list[str]:
+def _months(months: Sequence[int] | None) -> list[str]:
     return ["--months", ",".join(map(str, months))] if months else []

@@ -131,7 +131,7 @@ def test_positions_replayed_with_other_data_are_those_of_the_new_plan(batches: B
     batches.write(0, line({"t": {"0": 11}}, start={"t": {"0": 4}}))
     (found,) = source_positions(checkpoint, 0, "mine")
     assert found.end == {"t": {0: 11}}
-    # Who has read the file once gets digest and positions from that one read.
+    # A caller that has read the file gets digest and positions from that one read.
     assert source_positions(checkpoint, 0, "mine", current=read) == before
 
 

@@ -36,16 +36,16 @@ assert before() is not None and gc.get_freeze_count() == 0, "not a worker of Spa
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
 kept, later = cycle()
 spark_workers.collect_garbage()
-assert gc.get_freeze_count() > 1_000 and len(gc.get_objects()) < 100, "set aside"
+assert gc.get_freeze_count() > 1_000 and len(gc.get_objects()) < 100, "frozen"
 
 del kept
 thing, between = cycle()
 del thing
 spark_workers.collect_garbage()
-assert between() is None and later() is not None, "what died after it was set aside"
+assert between() is None and later() is not None, "garbage is collected, frozen objects are not"
 for _ in range(spark_workers.UNFREEZE_EVERY):
     spark_workers.collect_garbage()
-assert before() is None and later() is None, "have their turn, too"
+assert before() is None and later() is None, "after unfreezing they are"
 assert gc.get_freeze_count() > 1_000
 """
 

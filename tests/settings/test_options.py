@@ -75,7 +75,7 @@ def test_broker_options_are_ignored_with_one_warning(caplog: pytest.LogCaptureFi
     assert "hunter2" not in caplog.text
 
 
-# Of Kafka's client settings, those a job may well have; most of them are in no way ours.
+# Kafka client settings that a job may have; most of them have no counterpart here.
 KAFKA_SETTINGS = """
 bootstrap.servers client.id client.rack connections.max.idle.ms default.api.timeout.ms
 delivery.timeout.ms fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.instance.id

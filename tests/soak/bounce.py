@@ -201,7 +201,7 @@ class Bounce:
             owners = [c for c in clients if (self.folder / f"owner-{c.name}-{c.life}").exists()]
             if owners:
                 return owners
-            assert time.monotonic() < deadline_s, "no client has come past its init"
+            assert time.monotonic() < deadline_s, "no client has finished its init"
             self._check_alive()
             time.sleep(0.05)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-# Spark's workers inherit the environment of the JVM, so it is set before any test starts one; what
-# the file says, and whether it is there at all, is up to each test.
+# Spark's workers inherit the environment of the JVM, so it is set before any test starts one; each
+# test decides whether the file exists, and its content.
 FAILPOINT_FILE = Path(tempfile.gettempdir()) / f"txnlog-failpoint-{os.getpid()}"
 os.environ["TXNLOG_FAILPOINT"] = f"file:{FAILPOINT_FILE}"
 

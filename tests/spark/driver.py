@@ -1,6 +1,6 @@
 """A Spark driver in a separate process, for tests that kill it or need a second one.
 
-Its fail point is TXNLOG_FAILPOINT's. Started with a master; says "ready"; then each line on stdin
+Its fail point is TXNLOG_FAILPOINT's. Started with a master; prints "ready"; then each line on stdin
 is the arguments of a pipeline as JSON, answered when the query has ended by a line with its error,
 or null. A fourth task attempt may succeed where the three before failed: `local[2,4]`.
 """

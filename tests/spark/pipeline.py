@@ -1,8 +1,8 @@
 """The pipeline that the tests run, kill and check: topic `numbers` into `evens` and `odds`.
 
 Record i of `numbers` has value str(i) and key str(i % KEYS), so all records of a key go to one
-topic and one partition, and must lie there in the order of their values. The same code runs in the
-tests' own session and in drivers of their own (driver.py).
+topic and one partition, and must be there in the order of their values. The same code runs in the
+tests' own session and in separate drivers (driver.py).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def start(
 
 def run(query: StreamingQuery) -> StreamingQuery:
     """Wait until a query has ended. Raises StreamingQueryException when it failed."""
-    assert query.awaitTermination(WAIT_S), "the query is still at work"
+    assert query.awaitTermination(WAIT_S), "the query is still running"
     return query
 
 

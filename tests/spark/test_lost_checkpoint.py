@@ -19,8 +19,8 @@ from txnlog.process.failpoint import TRANSACTION
 pytestmark = pytest.mark.spark
 
 BATCH = 20
-# What differs for a new query: nothing staged, an entry in the group, decided, half out, offsets
-# written, complete. The other places lie between two of these.
+# The states a new query can find: nothing staged, a pending entry, decided, half published, offsets
+# written, complete. The other fail points are between two of these.
 TELLING = {
     "stage.after",
     "pending_offsets.after",
@@ -57,7 +57,7 @@ def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
     shutil.rmtree(lab.checkpoint)
     lab.run(checkpoint=new_checkpoint(lab), batch_records=BATCH)
     assert lab.values() == list(range(3 * BATCH))
-    # Where only COMPLETE was missing, nothing of the new query meets the dead one's row (R73).
+    # If only COMPLETE was missing, the new query does not read the killed one's row (R73).
     lab.sweep()
     lab.check(3 * BATCH)
 

@@ -130,7 +130,7 @@ def test_python_clients_and_a_spark_stream_share_topics_exactly_once(
         read_up_to(lambda: READ_WHILE_WRITING)
         writer.stop()
         read_up_to(lambda: sum(map(len, writer.written.values())))
-    # What has no record at its end is to be seen as read, too; and nothing more is to come.
+    # Offsets without a record at the end must count as read, too; and no record may follow.
     query.processAllAvailable()
     note(read, consumer.consume(1_000, 1))
     consumer.close()

@@ -52,7 +52,7 @@ def test_continuous_trigger_writes_nothing_and_logs_the_reason(lab: Lab) -> None
     rate = lab.spark.readStream.format("rate").option("rowsPerSecond", 100).load()
     frame = rate.selectExpr("cast(value as string) value", "'evens' topic")
     query = pipeline.writer(frame, lab.root, lab.checkpoint, group_id=None)
-    # Epochs long enough that their commits do not pile up, and run on behind the next tests.
+    # Long epochs, so that their commits do not queue up and continue during the next tests.
     running = query.trigger(continuous="1 second").start()
     running.awaitTermination(2.5)
     running.stop()

@@ -105,7 +105,7 @@ def test_decided_batch_planned_again_with_another_end_is_refused(
         lab.run()
     assert str(lab.checkpoint) in str(failure.value)
     assert lab.values() == list(range(2 * BATCH))
-    # What the message advises.
+    # The remedy of the message.
     lab.run(checkpoint=lab.checkpoint.with_name("new"))
     lab.check(4 * BATCH)
 
@@ -125,7 +125,7 @@ def test_batch_below_the_last_committed_one_is_refused(lab: Lab) -> None:
     lab.check(3 * BATCH)
     row = Cluster.open(str(lab.root)).coordinator.describe(newest.id)
     assert row is not None
-    assert row.owner.run_id == newest.runId, "who is refused takes nothing over"
+    assert row.owner.run_id == newest.runId, "a refused run takes nothing over"
 
 
 def test_prepared_batch_of_another_run_is_finished_and_the_query_continues(
@@ -134,9 +134,9 @@ def test_prepared_batch_of_another_run_is_finished_and_the_query_continues(
     """A decided batch must be published before later ones, whichever run finishes it (R36, R55)."""
     lab.feed(0, 3 * BATCH)
     killed(lab, failpoint, "prepare_commit.after@2", batch_records=BATCH)
-    # Of the decided batch nothing is out yet.
+    # Nothing of the decided batch is published yet.
     assert lab.values() == list(range(BATCH))
-    # Spark has forgotten the batch altogether, and reads nothing more of it.
+    # Spark has no record of the batch, and reads nothing more of it.
     (lab.checkpoint / "commits" / "1").write_text("v1\n{}")
     lab.run(batch_records=BATCH)
     lab.check(3 * BATCH)

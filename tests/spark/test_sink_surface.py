@@ -181,7 +181,7 @@ def test_foreach_batch_with_txn_version_repeats_nothing(lab: Lab) -> None:
     start_each(lab)
     assert lab.values() == list(range(60))
     lab.forget_batch("commits", 2)
-    # Other values at the replay: what is written already stays.
+    # Other values at the replay: rows already written remain.
     start_each(lab, shift=1000)
     assert lab.values() == list(range(60))
     lab.feed(60, 80)
@@ -197,7 +197,7 @@ def test_foreach_batch_killed_between_two_writes_writes_the_second_only(lab: Lab
     evens = lab.spark.range(0, 20, 2, 1).selectExpr(
         f"cast(id % {pipeline.KEYS} as string) as key", "cast(id as string) value"
     )
-    # What the first of the two writes of batch 0 has left.
+    # The output of the first of the two writes of batch 0.
     write(evens, lab.root, topic="evens", num_partitions=2, txnAppId="each", txnVersion="0")
     start_each(lab)
     assert lab.values() == list(range(20))

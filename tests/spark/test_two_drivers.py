@@ -1,6 +1,6 @@
 """Two drivers on one checkpoint, two queries with one transactional.id (R58).
 
-The first is the shared session, held at a fail point; the second a process of its own.
+The first is the shared session, held at a fail point; the second a separate process.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def test_two_drivers_racing_on_one_checkpoint_are_exactly_once(
             errors.append(str(error))
     errors.append(second_driver.end() or "")
     if lab.values() != list(range(8 * BATCH)):
-        # Both wrote the same offsets file in one instant: the way out that the message names.
+        # Both wrote the same offsets file at the same time: the remedy of the message.
         assert "CheckpointError" in "".join(errors)
         lab.run(checkpoint=lab.checkpoint.with_name("new"))
     lab.check(8 * BATCH)

@@ -46,7 +46,7 @@ def test_task_where_the_root_is_not_mounted_names_its_host_and_makes_nothing(
     """It would create a second cluster there, whose files the driver's commit then refers to."""
     root = tmp_path / "never-made"
     task = pickle.loads(pickle.dumps(make(options(tmp_path), VALUE, overwrite=False)))
-    assert (root / "__cluster").is_dir(), "made where the driver is"
+    assert (root / "__cluster").is_dir(), "created on the driver's host"
     mounted = root.rename(tmp_path / "mounted")
     for _ in ("no folder", "an empty mount point"):
         other_host()

@@ -49,7 +49,7 @@ print(round(peak[0] - start))
 @pytest.mark.parametrize("partitions", [4, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_memory_stays_bounded_whatever_is_staged(tmp_path: Path, partitions: int) -> None:
     """1 GB through one task: an executor's memory is shared by all its tasks."""
-    # Not less than 1 GB, or a task that keeps everything would pass, too.
+    # At least 1 GB: with less, a task that keeps all rows would pass, too.
     script = [sys.executable, "-c", _MEMORY_SCRIPT, str(tmp_path), str(partitions), "1000"]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

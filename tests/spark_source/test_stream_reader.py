@@ -262,7 +262,7 @@ def test_topic_created_again_is_another_topic(topics, caplog) -> None:
     assert "failOnDataLoss" not in caplog.text
     assert second["@"]["start"] == {"t": {"0": 2}}
     assert values(lenient, end, second) == [b"new"]
-    # Having gone on once, the query is whole again.
+    # After it has continued once, the query loses nothing more.
     strict = reader_of(topics)
     assert next_end(strict, second) == second
 

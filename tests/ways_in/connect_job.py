@@ -78,7 +78,7 @@ def foreach_batch(spark: SparkSession, root: str, checkpoint: Path) -> list[int]
         .start()
     )
     if not query.awaitTermination(120):
-        raise TimeoutError("the query is still at work")
+        raise TimeoutError("the query is still running")
     return job.read(spark, root, "copies")
 
 

@@ -84,7 +84,7 @@ def stream(spark: SparkSession, root: str, checkpoint: Path, killed: Path | None
         .start(root)
     )
     if not query.awaitTermination(1_200):
-        raise TimeoutError("the query is still at work")
+        raise TimeoutError("the query is still running")
 
 
 def read(spark: SparkSession, root: str, topics: str) -> list[int]:
