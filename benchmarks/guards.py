@@ -57,7 +57,7 @@ def _without_guards() -> Iterator[None]:
             ("_encode", encode),
             ("_follows", lambda log, version: True),
             ("_is_at_head", lambda log, base, *, sure: True),
-            ("_must_look", lambda log: False),
+            ("_must_check_slots", lambda log: False),
         ):
             stack.enter_context(patch.object(DeltaLog, name, instead))
         stack.enter_context(patch.object(actions, "digest_of", lambda data: ""))

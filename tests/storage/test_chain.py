@@ -90,7 +90,7 @@ def test_log_that_was_replaced_by_another_is_no_news_but_an_error(store: ObjectS
     reader, _ = opened(store)
     write_again(store, 4)
     reader.invalidate()
-    with pytest.raises(CorruptLogError, match="another one than this process read") as error:
+    with pytest.raises(CorruptLogError, match="differs from the one this process read") as error:
         reader.refresh()
     found_by("a commit written again", error, commit_path(TABLE, 4))
 
@@ -99,7 +99,7 @@ def test_warm_writer_never_fills_a_hole(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commits above the hole would follow one that they were not decided on (R62, R66)."""
-    monkeypatch.setattr(delta_log, "_LOCAL_LOOK_AGAIN_MS", -1)
+    monkeypatch.setattr(delta_log, "_LOCAL_CHECK_SLOTS_MS", -1)
     log = created(store, 3)
     other, _ = opened(store)
     for number in (4, 5):
