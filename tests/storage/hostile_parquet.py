@@ -1,4 +1,4 @@
-"""Parquet files and checkpoints that ask for far more than they hold."""
+"""Parquet files and checkpoints whose metadata claims far more than they contain."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def whole(body: bytes, footer: bytes) -> bytes:
 
 
 def page_asks(parquet: bytes, asked: int) -> bytes:
-    """The first page's header says that its data has so many bytes; lengths stay as they are.
+    """The first page's header claims `asked` bytes of data; lengths do not change.
 
     A page header begins with its type (15 00 or 15 04) and the uncompressed size, a varint.
     """
@@ -64,7 +64,7 @@ def page_asks(parquet: bytes, asked: int) -> bytes:
     while parquet[end] & 128:
         end += 1
     end += 1
-    # The data behind it moves: only readers who believe the header come to that.
+    # The data after it moves: only readers that trust the header get there.
     return parquet[: at + 3] + varint(asked) + parquet[end:]
 
 
@@ -183,7 +183,7 @@ def believed(world: World, name: str) -> str:
     store = world.opened().store
     with pytest.raises(TxnLogError, match=name):
         read_tombstones(store, "orders", version=0)
-    # All its commits are there: it is passed over for them.
+    # All its commits exist: they are read instead.
     world.read("orders")
     read_checkpoint(store, "orders", list_log(store, "orders").checkpoints[-1])
     return name

@@ -1,4 +1,4 @@
-"""Records as lists are the same records as Arrow's, whoever asks for which."""
+"""Records as lists equal records as Arrow, in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small record batch files are encoded by our own code: every Parquet reader must agree with it."""
+"""Small record batch files have an encoder of their own: every Parquet reader must read them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
     assert read(written.size_bytes).equals(read(None))
 
 
-def test_files_of_others_are_left_to_pyarrow() -> None:
+def test_foreign_files_are_left_to_pyarrow() -> None:
     """Without our footer, cut short, or a page of another kind."""
     table = numbered(to_table([(5, b"a", None), (3, None, b"xyz")]))
     sink = pa.BufferOutputStream()
@@ -112,7 +112,7 @@ def test_files_of_others_are_left_to_pyarrow() -> None:
 
 
 def test_small_batch_metadata_says_what_pyarrow_would(tmp_path: Path) -> None:
-    """Statistics, sizes and sorting are what readers plan with."""
+    """Readers plan with statistics, sizes and sorting."""
     table = to_table([(5, b"a", None), (3, None, b"xyz"), (None, b"b", b"")])
     encoded = encode(from_arrow(table), "none")
     ours = pq.ParquetFile(pa.BufferReader(encoded.pages + encoded.footer)).metadata
