@@ -43,7 +43,7 @@ def own_process(
 def _answer(connection: Connection) -> Any:
     failure, value = connection.recv()
     if failure:
-        raise RuntimeError(f"in a process of its own:\n{failure}")
+        raise RuntimeError(f"in another process:\n{failure}")
     return value
 
 

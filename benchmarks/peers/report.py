@@ -1,6 +1,6 @@
 """RESULTS.md and its plot, from the figures of peers.json.
 
-What stands below END in RESULTS.md is written by people, and stays.
+Text below END in RESULTS.md is written by hand, and stays.
 """
 
 from __future__ import annotations

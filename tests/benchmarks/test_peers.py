@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(
         not Path(sys.prefix, ".peers", "stamp").exists(), reason="`make bench-peers` sets it up"
     ),
-    pytest.mark.skipif(not PROCESSES.exists(), reason="processes are looked for in /proc"),
+    pytest.mark.skipif(not PROCESSES.exists(), reason="processes are listed in /proc"),
 ]
 
 

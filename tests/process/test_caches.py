@@ -79,7 +79,7 @@ def test_secret_is_in_no_key_and_no_repr(cache: ProcessCache[Opened]) -> None:
 
 
 def test_key_of_a_secret_differs_between_caches() -> None:
-    """Without a key of its own, a digest could be compared with those of likely passwords."""
+    """A plain digest could be compared with the digests of likely passwords."""
     keys = set()
     for _ in range(2):
         cache: ProcessCache[Opened] = ProcessCache(size_max=1)

@@ -116,9 +116,7 @@ def broken(shared: SharedMemory) -> Cluster:
     ids=["compactor", "retention", "log files", "producers", "vacuum", "housekeeper"],
 )
 def test_maintenance_reports_every_topic_that_failed(work) -> None:  # type: ignore[no-untyped-def]
-    """Only the first was told: with two topics broken, the second showed after the first was mended
-    (R37).
-    """
+    """Only the first was reported: the second showed after the first was repaired (R37)."""
     cluster = broken(world())
     with pytest.raises(StorageError) as found:
         work(cluster)

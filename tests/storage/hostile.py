@@ -1,7 +1,7 @@
 """Malicious files that txnlog never writes, and readers of them; run as a program.
 
 `python -m tests.storage.hostile <folder> <case> ...` makes cases and reads them, with little
-memory; a case `seed <number>` is files damaged at random. A line for each says how it ended.
+memory; a case `seed <number>` is files damaged at random. Prints a line with the result of each.
 """
 
 from __future__ import annotations

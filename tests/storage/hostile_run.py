@@ -1,7 +1,7 @@
-"""Files that no process of ours writes, made to hurt whoever reads them; run as a program.
+"""Malicious files that txnlog never writes, and random damage; run as a program.
 
 `python -m tests.storage.hostile_run <folder> <case> ...` makes cases and reads them, with little
-memory; a case `seed <number>` is files damaged at random. A line for each says how it ended.
+memory; a case `seed <number>` is files damaged at random. Prints a line with the result of each.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_damaged(world: World, seed: int) -> Iterator[str]:
             lambda: source_positions(Checkpoint(str(world.root / "query")), 0, "c"),
         ):
             end = ended(read)
-            if end != "BELIEVED":
+            if end != "ACCEPTED":
                 yield f"{name}: {end}"
         world.path(name).write_bytes(whole_file)
 
@@ -112,7 +112,7 @@ def ended(read: Callable[[], object]) -> str:
     # Any other exception would end a process in production, too.
     except BaseException as error:
         return f"UNTYPED {type(error).__name__}: {str(error)[:300]}"
-    return "BELIEVED"
+    return "ACCEPTED"
 
 
 def lines_of(root: Path, wanted: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""Whatever a file says, its reader ends with a typed error that names it, in bounded time and
-memory (R66). Each case is read in a child process with an address space of 3 GB.
+"""Reading a malicious file ends with a typed error that names it, in bounded time and memory (R66).
+
+Each case is read in a child process with an address space of 3 GB.
 """
 
 from __future__ import annotations

@@ -85,9 +85,9 @@ def test_put_if_absent_of_many_threads_has_one_winner(disk: LocalDisk) -> None:
             assert disk.get(f"{slot}") == writers[won.index(True)]
 
 
-@pytest.mark.parametrize("stood_still_ms", [0, 3_600_000])
+@pytest.mark.parametrize("paused_ms", [0, 3_600_000])
 def test_put_if_absent_after_a_pause_has_the_time_when_it_appeared(
-    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, stood_still_ms: int
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, paused_ms: int
 ) -> None:
     """Clean-up uses the times of files: a commit must not be old when it appears (R70)."""
     clock = VirtualClock()
@@ -95,8 +95,8 @@ def test_put_if_absent_after_a_pause_has_the_time_when_it_appeared(
     real = os.link
 
     def stopped(temporary: str, target: str) -> None:
-        clock.advance_ms(stood_still_ms)
-        then_s = os.stat(temporary).st_mtime - stood_still_ms / 1000
+        clock.advance_ms(paused_ms)
+        then_s = os.stat(temporary).st_mtime - paused_ms / 1000
         os.utime(temporary, (then_s, then_s))
         real(temporary, target)
 
@@ -145,9 +145,7 @@ def test_path_that_leaves_the_root_is_refused(disk: LocalDisk, path: str) -> Non
 
 
 def test_get_of_a_folder_is_an_error_and_not_an_absence(disk: LocalDisk) -> None:
-    """A folder in the place of a commit holds its slot: a reader that took it for absent would
-    believe that the log ends there.
-    """
+    """A folder in the place of a commit occupies its slot: a reader must not end the log there."""
     disk.put("a/b", b"")
     with pytest.raises(IrregularFileError, match="a folder"):
         disk.get("a")

@@ -120,10 +120,10 @@ KEYS = {"aws_access_key_id": "AKIA", "aws_secret_access_key": SECRET, "aws_regio
 
 def output_of(action: Callable[[], object]) -> str:
     try:
-        told = action()
+        output = action()
     except TxnLogError as error:
-        told = (error, error.context, error.__cause__, repr(error))
-    return f"{told} {told!r} {vars(told) if isinstance(told, ObjectStore) else ''}"
+        output = (error, error.context, error.__cause__, repr(error))
+    return f"{output} {output!r} {vars(output) if isinstance(output, ObjectStore) else ''}"
 
 
 @pytest.mark.parametrize(

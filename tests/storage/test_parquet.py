@@ -174,7 +174,7 @@ def test_batch_file_range_reads_only_that_range(
 
 
 def test_batch_file_reads_only_the_requested_columns(store: ObjectStore) -> None:
-    """Headers cost to read; whoever leaves them out still gets the others in schema order."""
+    """Headers take time to read; without them the others still come in schema order."""
     write_batch_file(store, PATH, records(10))
     found = read(store, columns=["value", "key"])
     assert found.schema.names == ["key", "value"]

@@ -40,7 +40,7 @@ def numbered(table: pa.Table) -> pa.Table:
 
 
 @given(rows=ROWS, codec=st.sampled_from(["none", "snappy"]), data=st.data())
-def test_small_batch_reads_back_whatever_is_in_it(
+def test_small_batch_reads_back_as_written(
     rows: list[tuple[int | None, bytes | None, bytes | None]], codec: str, data: st.DataObject
 ) -> None:
     """Slices, chunks, nulls and empty values are all kinds of Arrow memory (R66)."""
@@ -88,7 +88,7 @@ def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
         )
         return pa.Table.from_batches(batches, pa.schema(wanted)).combine_chunks()
 
-    # Only a file whose size is known to be small is looked at by our own reader.
+    # Only a file of a known small size is decoded by our own reader.
     assert read(written.size_bytes).equals(read(None))
 
 

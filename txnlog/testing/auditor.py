@@ -1,4 +1,4 @@
-"""Compares what clients were told with what readers got: no loss, duplicate, torn transaction.
+"""Compares what clients learned with what readers got: no loss, duplicate, torn transaction.
 
 A test names every record that it produces through an Auditor, reports the outcome of each
 transaction as far as the client knows it, and passes every record that readers get, in their

@@ -382,7 +382,7 @@ class DeltaLog:
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             raise CorruptLogError(
                 f"{self.store.url}/{commit_path(self.path, commit.version)}: this version cannot "
-                f"be understood ({type(error).__name__}: {error}). It was not written by txnlog, "
+                f"be parsed ({type(error).__name__}: {error}). It was not written by txnlog, "
                 "or is damaged; restore the file from a backup.",
                 file=commit_path(self.path, commit.version),
             ) from error
