@@ -455,7 +455,7 @@ class DeltaLog:
             self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
         if self._must_check_slots() and self.store.exists(commit_path(self.path, version + 1)):
-            # A refresh shows whether others were faster, or this commit is missing.
+            # A refresh shows whether others were faster, or the commit of this version is missing.
             self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
@@ -507,7 +507,7 @@ class DeltaLog:
         return not files.checkpoints and files.commits == list(range(len(files.commits)))
 
     def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
-        """Put until it is known whether our commit is in the slot; None: still unknown."""
+        """Put the same bytes until it is known whose commit is in the slot; None: still unknown."""
         give_up_ms = self._clock.boot_ms() + self.settings.commit_timeout_ms
         doubtful = False
         for attempt in range(_PUTS_MAX):
