@@ -416,7 +416,7 @@ class DeltaLog:
         if reader > READER_VERSION or writer > WRITER_VERSION or features:
             raise UnsupportedProtocolError(
                 f"{self.store.url}/{self.path} is a Delta table of protocol ({reader}, {writer}) "
-                f"with features {features}; txnlog supports (1, 2) without any. Upgrade txnlog, or "
+                f"with features {features}; txnlog knows (1, 2) without any. Upgrade txnlog, or "
                 "undo the table upgrade that another tool made.",
                 table=self.path,
             )
