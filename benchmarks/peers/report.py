@@ -60,8 +60,8 @@ def render(entries: list[Entry]) -> str:
         "## Where txnlog loses",
         "\n".join(_losses(entries)) or "Nowhere in these figures.",
         "## Against the limit",
-        "Arrow transfer alone: a Python source that gives equal rows, a Python sink that drops its "
-        "rows. All of it is Spark's own; of its garbage collections txnlog needs less (D50).",
+        "Arrow transfer alone: a Python source of equal rows, a Python sink that drops its rows. "
+        "It is Spark's own time; txnlog needs less of it for garbage collection (D50).",
         _table(
             ("", "share of the limit", "spread", ""),
             (

@@ -172,7 +172,7 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
 
 
 def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | RecordLists:
-    """Open a file: by one get if it is small, else a local one by its path, a remote one by ranges.
+    """A small file by one get, a local one by its path, a large remote one by ranges, else one get.
 
     RecordLists are all records of a file that txnlog.storage.batches.small_batch has encoded.
     """
