@@ -15,6 +15,7 @@ from txnlog.housekeeping.compaction import STORES, store_at
 from txnlog.process.caches import ProcessCache
 
 URL = "s3://bucket/root"
+WAIT_S = 600
 SECRET = "hunter2-of-the-store"
 OPTIONS = {"access_key_id": "key", "secret_access_key": SECRET}
 
@@ -113,17 +114,17 @@ def test_opening_one_object_does_not_hold_up_another(cache: ProcessCache[Opened]
 
     def hang() -> Opened:
         is_opening.set()
-        assert release.wait(30)
+        assert release.wait(WAIT_S)
         return Opened()
 
     slow = threading.Thread(target=cache.get, args=("s3://slow", None, hang))
     slow.start()
     try:
-        assert is_opening.wait(30)
+        assert is_opening.wait(WAIT_S)
         assert cache.get("s3://quick", None, Opened)
     finally:
         release.set()
-        slow.join(30)
+        slow.join(WAIT_S)
 
 
 def test_cache_per_thread_gives_each_thread_its_own() -> None:
@@ -132,7 +133,7 @@ def test_cache_per_thread_gives_each_thread_its_own() -> None:
     found = []
     thread = threading.Thread(target=lambda: found.append(cache.get(URL, OPTIONS, Opened)))
     thread.start()
-    thread.join(30)
+    thread.join(WAIT_S)
     assert found[0] is not mine
     assert cache.get(URL, OPTIONS, Opened) is mine
 
@@ -175,12 +176,12 @@ def test_child_of_a_fork_gets_its_own_even_when_a_thread_was_opening(
 
     def hang() -> Opened:
         is_opening.set()
-        assert release.wait(30)
+        assert release.wait(WAIT_S)
         return Opened()
 
     slow = threading.Thread(target=cache.get, args=("s3://slow", None, hang))
     slow.start()
-    assert is_opening.wait(30)
+    assert is_opening.wait(WAIT_S)
 
     def check() -> bool:
         own = cache.get(URL, None, Opened)
@@ -191,7 +192,7 @@ def test_child_of_a_fork_gets_its_own_even_when_a_thread_was_opening(
         assert passes_in_a_child(check)
     finally:
         release.set()
-        slow.join(30)
+        slow.join(WAIT_S)
     assert cache.get(URL, None, Opened) is inherited
 
 
@@ -214,7 +215,7 @@ def test_clusters_are_kept_per_thread_and_their_secrets_are_in_no_key(tmp_path: 
     found = []
     thread = threading.Thread(target=lambda: found.append(Cluster.cached(str(tmp_path), OPTIONS)))
     thread.start()
-    thread.join(30)
+    thread.join(WAIT_S)
     assert found[0] is not mine
     assert SECRET not in repr(CLUSTERS) + repr(list(CLUSTERS._entries))
 
