@@ -1,10 +1,10 @@
-"""The cluster's own log: made once, refused when it is newer, producer ids given out once."""
+"""The cluster's log: created once, refused if it is newer, producer ids assigned once."""
 
 from __future__ import annotations
 
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -26,7 +26,6 @@ from txnlog.storage.tables.schemas import create_actions
 from txnlog.testing.faults import Fault, SharedMemory
 
 OFF = LogSettings(checkpoint_mode="off")
-Ids: TypeAlias = "multiprocessing.Queue[list[int]]"
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -49,14 +48,16 @@ def test_open_of_nothing_is_refused_and_writes_nothing(store: ObjectStore) -> No
 
 
 def test_number_of_shards_is_written_once(store: ObjectStore) -> None:
-    """An id's shard must be the same for every process, whatever it was told."""
+    """An id's shard must be the same for every process, whatever its argument."""
     first = opened(store, shards=3)
     second = opened(store, shards=50)
     assert (second.shards, second.cluster_id) == (3, first.cluster_id)
 
 
-def test_number_of_shards_is_a_setting_of_whoever_creates_the_cluster(tmp_path: Path) -> None:
-    """Kafka's transaction.state.log.num.partitions; afterwards it is what was written."""
+def test_number_of_shards_is_a_setting_of_the_process_that_creates_the_cluster(
+    tmp_path: Path,
+) -> None:
+    """Kafka's transaction.state.log.num.partitions; it does not change afterwards."""
     for folder, client in [("a", AdminClient), ("b", Producer)]:
         root = str(tmp_path / folder)
         for shards in (3, 5):
@@ -68,8 +69,8 @@ def test_number_of_shards_is_a_setting_of_whoever_creates_the_cluster(tmp_path: 
         assert Cluster.open(root).shards == 3
 
 
-def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -> None:
-    """A root that was made anew has other ids in its shards, maybe in another number (R71)."""
+def test_shard_of_another_cluster_is_refused(store: ObjectStore) -> None:
+    """A root that was created again has other ids, and maybe another number of shards (R71)."""
     before = Cluster.open(store, create=True, shards=4)
     for meta in store.list(""):
         store.delete([meta.path])
@@ -83,7 +84,7 @@ def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -
 
 @pytest.mark.parametrize("format_version", ["2", "", "x"])
 def test_open_of_a_newer_format_is_refused(store: ObjectStore, format_version: str) -> None:
-    """What a newer version means is not ours to guess (R38)."""
+    """The meaning of a newer version is unknown (R38)."""
 
     class Nothing:
         def reset(self) -> None: ...
@@ -115,7 +116,7 @@ def test_producer_ids_of_many_processes_never_repeat(store: ObjectStore) -> None
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LAND_LATE, Fault.SAY_EXISTS])
-def test_producer_id_block_in_doubt_is_given_to_nobody_else(fault: Fault) -> None:
+def test_producer_id_block_of_an_unknown_commit_is_never_shared(fault: Fault) -> None:
     """A block whose commit ended unknown may be lost, never shared (R10, R63)."""
     shared = SharedMemory()
     opened(shared.open())
@@ -138,26 +139,22 @@ def test_producer_id_block_in_doubt_is_given_to_nobody_else(fault: Fault) -> Non
     assert len(set(given)) == len(given)
 
 
-def draw(root: str, out: Ids) -> None:
+def draw(root: str) -> list[int]:
     log = opened(ObjectStore.from_url(root))
-    out.put([log.next_producer_id() for _ in range(PRODUCER_ID_BLOCK + 10)])
+    return [log.next_producer_id() for _ in range(PRODUCER_ID_BLOCK + 10)]
 
 
 def test_producer_ids_of_racing_processes_never_repeat(tmp_path: Path) -> None:
     """Four real processes, no coordination but the log (R10, R62)."""
     context = multiprocessing.get_context("spawn")
-    out: Ids = context.Queue()
-    workers = [context.Process(target=draw, args=(str(tmp_path), out)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    given = [number for _ in workers for number in out.get(timeout=1_200)]
-    for worker in workers:
-        worker.join(600)
+    together = context.Barrier(4).wait
+    with ProcessPoolExecutor(4, mp_context=context, initializer=together) as pool:
+        given = [number for drawn in pool.map(draw, [str(tmp_path)] * 4) for number in drawn]
     assert len(set(given)) == len(given) == 4 * (PRODUCER_ID_BLOCK + 10)
 
 
 def test_internal_topic_is_refused_even_after_it_was_opened_inside() -> None:
-    """A handle in the cache must not open the door to names users may not write (R64)."""
+    """A cached handle must not give users access to internal topics (R64)."""
     cluster = Cluster.open(SharedMemory().open(), create=True, settings=OFF)
     cluster.topic_log("__audit", internal=True)
     for call in (cluster.topic, cluster.topic_log, cluster.create_topic, cluster.delete_topic):

@@ -1,4 +1,4 @@
-"""DeltaLog: one winner per version, lost replies known for what they are, catching up."""
+"""DeltaLog: one winner per version, lost replies, catching up."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -30,8 +31,6 @@ from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
-Won: TypeAlias = "multiprocessing.Queue[tuple[int, list[int]]]"
-
 
 @pytest.fixture(params=["memory", "local"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
@@ -42,9 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 # --- Racing (R62) ---------------------------------------------------------------------------------
 
 
-def race(
-    root: str, worker: int, commits: int, out: multiprocessing.Queue[tuple[int, list[int]]]
-) -> None:
+def race(root: str, worker: int, commits: int) -> list[int]:
     """One process's share of the race: `commits` commits, each retried until it wins a version."""
     log, _ = opened(ObjectStore.from_url(root))
     won = []
@@ -53,7 +50,7 @@ def race(
         match write(log, worker * 1_000 + len(won)):
             case Committed(version):
                 won.append(version)
-    out.put((worker, won))
+    return won
 
 
 def test_commit_raced_by_processes_gives_each_version_one_winner(tmp_path: Path) -> None:
@@ -61,14 +58,9 @@ def test_commit_raced_by_processes_gives_each_version_one_winner(tmp_path: Path)
     root = str(tmp_path / "root")
     created(ObjectStore.from_url(root))
     context = multiprocessing.get_context("spawn")
-    out: Won = context.Queue()
-    workers = [context.Process(target=race, args=(root, n, 50, out)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    won = dict(out.get(timeout=1_200) for _ in workers)
-    for worker in workers:
-        worker.join(600)
-        assert worker.exitcode == 0
+    together = context.Barrier(4).wait
+    with ProcessPoolExecutor(4, mp_context=context, initializer=together) as pool:
+        won = dict(enumerate(pool.map(partial(race, root, commits=50), range(4))))
     assert sorted(v for versions in won.values() for v in versions) == list(range(1, 201))
     log, view = opened(ObjectStore.from_url(root))
     assert log.version == 200
@@ -89,7 +81,7 @@ def test_commit_at_a_taken_version_is_a_conflict_that_leaves_no_trace(store: Obj
 
 
 def test_commit_before_refresh_is_a_bug_not_a_write(store: ObjectStore) -> None:
-    """Version 0 of a log nobody looked at would be a guess."""
+    """Version 0 of a log that was not read would be a guess."""
     with pytest.raises(RuntimeError, match="before refresh"):
         write(DeltaLog(store, TABLE, History(), settings=OFF), 1)
 
@@ -97,15 +89,15 @@ def test_commit_before_refresh_is_a_bug_not_a_write(store: ObjectStore) -> None:
 # --- Lost replies (R63) ---------------------------------------------------------------------------
 
 
-def test_commit_reply_lost_is_known_as_ours() -> None:
-    """A writer that takes its own commit for somebody else's writes it twice (R63)."""
+def test_commit_whose_reply_is_lost_is_recognised() -> None:
+    """A writer that takes its own commit for a foreign one writes it twice (R63)."""
     shared, log = faulty({0: Fault.LOSE_REPLY})
     assert write(log, 1) == Committed(1)
     assert opened(shared.open())[0].version == 1
 
 
 def test_commit_refused_as_existing_though_nothing_landed_is_put_again() -> None:
-    """S3 answers 409 to a conditional put that raced, whatever came of either (R63)."""
+    """S3 replies 409 to a conditional put that raced, whichever of them landed (R63)."""
     shared, log = faulty({0: Fault.SAY_EXISTS})
     assert write(log, 1) == Committed(1)
     assert opened(shared.open())[1].numbers == {"1": 1}
@@ -119,7 +111,7 @@ def test_commit_put_fails_and_then_succeeds_is_committed_once() -> None:
 
 
 def test_commit_lost_race_hidden_by_lost_replies_is_a_conflict() -> None:
-    """A put that never landed must not be believed because some put is in the slot (R63)."""
+    """A put that never landed must not count because another one is in the slot (R63)."""
     shared, log = faulty({0: Fault.FAIL_BEFORE})
     other, _ = opened(shared.open())
     assert write(other, 7) == Committed(1)
@@ -127,7 +119,7 @@ def test_commit_lost_race_hidden_by_lost_replies_is_a_conflict() -> None:
 
 
 def test_commit_put_under_way_lands_late_and_counts_once() -> None:
-    """Read back absent is not "never": the first put may land between the tries (R63)."""
+    """An empty slot proves nothing: the first put may land between the attempts (R63)."""
     shared = SharedMemory()
     created(shared.open())
     store = shared.open()
@@ -144,8 +136,8 @@ def assert_landed(shared: SharedMemory) -> None:
     assert shared.land_late() == [commit_path(TABLE, 1)]
 
 
-def test_commit_given_up_is_unknown_and_never_a_failure() -> None:
-    """After half a minute of errors nobody knows; "failed" would make the caller write twice."""
+def test_commit_that_times_out_is_unknown_and_never_a_failure() -> None:
+    """After half a minute of errors the state is unknown; a failure would be written twice."""
     shared = SharedMemory()
     created(shared.open())
     store = shared.open()
@@ -158,7 +150,7 @@ def test_commit_given_up_is_unknown_and_never_a_failure() -> None:
     assert (log.version, view.numbers) == (1, {"1": 1})
 
 
-def test_commit_of_other_bytes_after_unknown_meets_the_late_one_as_conflict() -> None:
+def test_commit_of_other_bytes_after_unknown_conflicts_with_the_late_one() -> None:
     """A late put and a new decision contend for one slot: whichever lands, the other never does."""
     shared = SharedMemory()
     created(shared.open())
@@ -175,7 +167,7 @@ def test_commit_of_other_bytes_after_unknown_meets_the_late_one_as_conflict() ->
 
 
 def test_commit_refused_for_permission_raises_and_writes_nothing() -> None:
-    """A refusal is the one error that is a "no" (R68)."""
+    """A refusal is the only error which proves that nothing landed (R68)."""
     shared, log = faulty({0: Fault.DENY})
     with pytest.raises(StorePermissionError):
         write(log, 1)
@@ -184,7 +176,7 @@ def test_commit_refused_for_permission_raises_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("first", [Fault.LAND_LATE, Fault.SAY_EXISTS])
 def test_commit_refused_for_permission_after_a_doubtful_put_is_unknown(first: Fault) -> None:
-    """Credentials may expire between two tries of one commit; the first may still land (R63)."""
+    """Credentials may expire between two attempts of one commit; the first may land (R63)."""
     _, log = faulty({0: first, 2: Fault.DENY})
     assert isinstance(write(log, 1), Unknown)
 
@@ -202,7 +194,7 @@ def test_refresh_error_leaves_memory_as_it_was() -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_open_that_fails_leaves_memory_as_it_was(call: int) -> None:
-    """Who asks memory without a refresh, as for the number of shards, must not find it empty."""
+    """A caller that reads memory without a refresh must not find it empty."""
     shared = SharedMemory()
     writer = created(shared.open(), 3)
     create_checkpoint(shared.open(), TABLE, trust_ms=OFF.trust_ms)
@@ -253,7 +245,7 @@ def test_refresh_far_behind_a_checkpoint_starts_from_it(store: ObjectStore) -> N
 
 @pytest.mark.parametrize("call", range(1, 6))
 def test_catch_up_racing_with_clean_up_opens_again(call: int) -> None:
-    """What was listed may be gone when it is read; a newer checkpoint holds it."""
+    """Listed files may be gone when they are read; a newer checkpoint has their content."""
     shared = SharedMemory()
     writer = created(shared.open())
     store = shared.open()
