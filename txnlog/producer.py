@@ -28,7 +28,7 @@ from txnlog.errors import (
 )
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
 from txnlog.producing.deadlines import Deadline
-from txnlog.producing.producer_transactions import ProducerTransactions
+from txnlog.producing.producer_session import ProducerSession
 from txnlog.producing.publishing import Deferred, aborted
 from txnlog.producing.record_producer import RecordProducer
 from txnlog.producing.requests import Eager
@@ -300,11 +300,11 @@ class Producer(RecordProducer):
             self._check_call(call)
         return True
 
-    def _own(self) -> ProducerTransactions:
+    def _own(self) -> ProducerSession:
         assert self._transactions is not None
         return self._transactions
 
-    def _enter(self, call: ProducerCall, *, move: bool = True) -> ProducerTransactions:
+    def _enter(self, call: ProducerCall, *, move: bool = True) -> ProducerSession:
         """Begin a call: refused, or the state while it runs."""
         self._check_usable()
         with self._accumulator.lock:

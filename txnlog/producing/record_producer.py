@@ -27,7 +27,7 @@ from txnlog.producing.arrow_records import Records, check_records, to_records
 from txnlog.producing.deadlines import Deadline, exhausted
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations, check_record
-from txnlog.producing.producer_transactions import ProducerTransactions, new_owner
+from txnlog.producing.producer_session import ProducerSession, new_owner
 from txnlog.producing.publishing import Deferred, Outlet
 from txnlog.producing.record_arguments import (
     HeadersArgument,
@@ -117,14 +117,14 @@ class RecordProducer:
         self._error: TxnLogError | None = None
         self._is_forked = False
         self._background = background
-        self._transactions: ProducerTransactions | None = None
+        self._transactions: ProducerSession | None = None
         self._state = ProducerState.IDLE
         if transactional_id is None:
             self._sender.publication = Idempotent(self._outlet, on_lost=self._destinations.forget)
             self._accumulator.is_open = True
         else:
             self._state = ProducerState.UNINITIALIZED
-            self._transactions = ProducerTransactions(
+            self._transactions = ProducerSession(
                 cluster,
                 transactional_id=transactional_id,
                 owner=new_owner(get("client.id")),

@@ -50,7 +50,7 @@ class _Positions:
     end: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
-class ProducerTransactions:
+class ProducerSession:
     """One producer session's row, and what its open transaction has done to it.
 
     `lost` is why this session may not go on after a transaction of it has ended well.
