@@ -10,9 +10,7 @@ from txnlog.producer import Producer
 
 def open_buffer(made: Producer, topic: str) -> None:
     """What another thread's `produce` has done when it loses the lock, and has the record still."""
-    destination = made._make_ready(topic, made._deadline("produce()", None))
-    with made._accumulator.lock:
-        made._accumulator.open_rows(destination, 0)
+    made._admission.open_buffer(topic, None, 0, 1, made._deadline("produce()", None))
 
 
 @pytest.mark.parametrize("publish", ["deferred", "eager", None])

@@ -241,7 +241,7 @@ def test_producer_without_store_from_any_call_on_times_out_and_goes_on(
         committed = recovered(made, act)
         shared.land_late()
         check_cluster(process(shared))
-        if lands_last and made._state.name != "FATAL_ERROR":
+        if lands_last and made._lifecycle.state.name != "FATAL_ERROR":
             with made.transaction():
                 fill(made, "next")
             assert seen(shared, "next")
@@ -251,7 +251,7 @@ def test_producer_without_store_from_any_call_on_times_out_and_goes_on(
 
 def recovered(made: Producer, act: Act) -> bool | None:
     """Do what the state machine says may be done; whether the transaction committed."""
-    state = made._state.name
+    state = made._lifecycle.state.name
     if state == "COMMITTING":
         made.commit_transaction()
         return True

@@ -50,7 +50,7 @@ def row_of(shared: SharedMemory) -> TransactionMetadata:
 def end_whose_put_is_late(shared: SharedMemory, made: Producer, how: str) -> Late:
     """The client gave up waiting, tried again, and was told; the first put is still on its way."""
     call = made.commit_transaction if how == "commit" else made.abort_transaction
-    if how == "abort" and not made._is_eager:
+    if how == "abort" and not made._transactions.is_eager:
         # Nothing of it was anywhere, so nothing is written.
         call()
         return shared.land_late
@@ -69,7 +69,7 @@ def end_whose_put_is_late(shared: SharedMemory, made: Producer, how: str) -> Lat
 
 def end_by_another_coordinator(shared: SharedMemory, made: Producer, how: str) -> Late:
     """The same request as one that was answered, at another process, as by a proxy's retry."""
-    before = made._own().row if made._is_eager else row_of(shared)
+    before = made._transactions.session.row if made._transactions.is_eager else row_of(shared)
     end(made, how)
     late = process(shared).coordinator
     return lambda: late.commit(before) if how == "commit" else late.abort(before)

@@ -56,14 +56,15 @@ def test_interrupt_in_the_middle_of_produce_tears_no_record_apart() -> None:
     made = producer(world(), "p", "deferred")
     made.init_transactions()
     made.begin_transaction()
-    now_ms = made._now_ms
+    accumulator = made._accumulator
+    now_ms = accumulator._now_ms
 
     def interrupted() -> int:
         raise KeyboardInterrupt
 
     sent = []
     for number in range(20):
-        made._now_ms = interrupted if number % 3 == 1 else now_ms
+        accumulator._now_ms = interrupted if number % 3 == 1 else now_ms
         with contextlib.suppress(KeyboardInterrupt):
             made.produce("orders", f"v{number}")
             sent.append(f"v{number}")

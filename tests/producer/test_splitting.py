@@ -8,8 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.producing.accumulator import Destination, OnDelivery, Rows, Table
+from txnlog.producing.accumulator import OnDelivery, Rows, Table
 from txnlog.producing.batching import Batch, split
+from txnlog.producing.destinations import Destination
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 

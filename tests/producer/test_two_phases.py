@@ -118,7 +118,7 @@ def test_heir_of_an_heir_keeps_the_same_state(publish: str) -> None:
         heirs.append(producer(shared, "tx", publish))
         heirs[-1].init_transactions(keep_prepared=True)
         assert heirs[-1].prepared_state == state
-    epochs = [heir._own().row.producer_epoch for heir in heirs]
+    epochs = [heir._transactions.session.row.producer_epoch for heir in heirs]
     assert sorted(set(epochs)) == epochs
     with pytest.raises(ProducerFencedError):
         heirs[0].complete_transaction(state)

@@ -17,7 +17,7 @@ from txnlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.producing.accumulator import Destination
+from txnlog.producing.destinations import Destination
 from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
 
 SLICE_BYTES_MAX = 16 << 20

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import StorePermissionError, TopicAuthorizationError
-from txnlog.producing.accumulator import Destination, OnDelivery, Piece, Rows, Table
+from txnlog.producing.accumulator import OnDelivery, Piece, Rows, Table
+from txnlog.producing.destinations import Destination
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.storage.batches.record_lists import RecordLists, concatenate
@@ -58,7 +59,7 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
     """The batches of a piece, by partition; together they have all its bytes."""
     destination = piece.destination
     if isinstance(piece, Rows):
-        piece.drop_torn()
+        piece.drop_incomplete()
         parts = _of_rows(piece, sticky_run_bytes)
     else:
         parts = _of_table(piece, sticky_run_bytes)

@@ -33,6 +33,7 @@ from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.settings.config import Config
 
 
 def new_owner(client_id: str) -> Owner:
@@ -56,18 +57,16 @@ class ProducerSession:
     `lost` is why this session may not go on after a transaction of it has ended well.
     """
 
-    def __init__(
-        self, cluster: Cluster, *, transactional_id: str, owner: Owner, timeout_ms: int
-    ) -> None:
+    def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._coordinator = cluster.coordinator
         self._clock = cluster.store.clock
-        self._owner = owner
-        self._timeout_ms = timeout_ms
+        self._owner = new_owner(config.get("client.id"))
+        self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
         self._seen_ms = 0
         self._is_unsure = False
-        self.transactional_id = transactional_id
+        self.transactional_id: str = config.get("transactional.id")
         self.lost: TxnLogError | None = None
         self.begin()
 
