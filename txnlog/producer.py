@@ -254,7 +254,7 @@ class Producer:
         return 0 if is_deferred else self._sender.num_records()
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Throw away records that are not delivered yet; poll or flush call their callbacks.
+        """Discard records that are not delivered yet; poll or flush call their callbacks.
 
         `in_queue`: records that were not sent yet; all records of a deferred transaction are.
         `in_flight`: records that were sent without a reply, and may be in the topic. A transaction
@@ -270,7 +270,7 @@ class Producer:
                 return
             if in_queue:
                 self._sender.fill_publication()
-            error = RecordPurgedError("The record was thrown away by purge() before its delivery.")
+            error = RecordPurgedError("The record was discarded by purge() before its delivery.")
             publication.purge(error, in_queue=in_queue, in_flight=in_flight)
             if publication.error is error:
                 self._fail_send(error)
@@ -361,7 +361,7 @@ class Producer:
         self._manager(ProducerCall.COMMIT).commit(deadline)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Throw the transaction away. After a time-out only this may be called again (R41)."""
+        """Discard the transaction. After a time-out only this may be called again (R41)."""
         deadline = self._deadline(ProducerCall.ABORT.value, timeout)
         self._manager(ProducerCall.ABORT).abort(deadline)
 

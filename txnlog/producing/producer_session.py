@@ -1,12 +1,12 @@
-"""A producer's transactions at the coordinator: one attempt per call, no waiting, no threads.
+"""A producer's session at the transaction coordinator: one attempt per call, no waits, no threads.
 
-init      own the transactional.id; with keep_prepared, what was prepared before
-renew     before a begin: take a new producer id if the id has expired
-open      name partitions and groups in the row (eager publication), before the first data
-prepare   hold what is to be committed until an outside database has decided (KIP-939)
-commit    steps 0 to 4; repeated after a retriable error, it finds what has been done
-abort     always ends in a write where something of the transaction may be under way, since
-          a put that comes late would otherwise land, and open what nobody knows of
+init      take over the transactional.id; with keep_prepared, its prepared transaction, too
+renew     before a begin: take a new producer id if the transactional.id has expired
+open      add partitions and groups to the row (eager publication), before the first data
+prepare   hold the transaction until an outside database has decided (KIP-939)
+commit    steps 0 to 4; repeated after a retriable error, it skips the steps that are done
+abort     always writes if a put of the transaction may be under way: that put could land later,
+          and open a transaction that no process ends
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from txnlog.settings.config import Config
 
 
 def new_owner(client_id: str) -> Owner:
-    """A producer's session as an owner of its transactional.id."""
+    """The owner of a transactional.id that stands for one producer session."""
     run_id = f"{client_id}-{uuid.uuid4()}"
     return Owner(run_id=run_id, host=socket.gethostname(), pid=os.getpid())
 
 
 @dataclass(slots=True)
 class _Positions:
-    """What one group has read, as of its newest `send_offsets_to_transaction`."""
+    """Next offsets to read of one group, as of its last `send_offsets_to_transaction`."""
 
     generation: int
     member_id: str
@@ -52,9 +52,9 @@ class _Positions:
 
 
 class ProducerSession:
-    """One producer session's row, and what its open transaction has done to it.
+    """One producer session's row, and what its open transaction has written to it.
 
-    `lost` is why this session may not go on after a transaction of it has ended well.
+    `lost` is why this session cannot continue although its transaction ended as asked.
     """
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
@@ -72,7 +72,7 @@ class ProducerSession:
 
     @property
     def row(self) -> TransactionMetadata:
-        """The row as this session knows it."""
+        """The row as this session last read or wrote it."""
         if self._row is None:
             raise InvalidTxnStateError(
                 f"{self.transactional_id!r} is not initialised. Call init_transactions first."
@@ -81,11 +81,11 @@ class ProducerSession:
 
     @property
     def prepared_state(self) -> str:
-        """The name of the prepared transaction, for an outside database to keep."""
+        """The prepared transaction's name, to be stored in an outside database."""
         return f"{self.row.producer_id}:{self.row.txn_epoch}"
 
     def init(self, *, keep_prepared: bool, take_over: bool = True) -> bool:
-        """Own the id; whether a prepared transaction is kept."""
+        """Take over the id; whether a prepared transaction is kept."""
         seen_ms = self._clock.boot_ms()
         self._row = self._coordinator.init_producer_id(
             self.transactional_id,
@@ -105,16 +105,16 @@ class ProducerSession:
         return self._is_unsure or self._clock.boot_ms() - self._seen_ms >= SEEN_MS_MAX
 
     def renew(self) -> None:
-        """Read the row again; take a new producer id if it is gone, while no transaction is open.
+        """Read the row again; take a new producer id if the row is missing.
 
-        Only before a begin: a row that is missing later may have been another owner's in between,
-        or may be the one whose commit is being repeated (R44). Raises ProducerFencedError when
-        another owner has the id.
+        Only before a begin, while no transaction is open: a row that is missing later may have had
+        another owner in between, or may be the one whose commit is being repeated (R44). Raises
+        ProducerFencedError when another owner has the id.
         """
         self.init(keep_prepared=False, take_over=False)
 
     def begin(self) -> None:
-        """Forget the transaction before; no I/O (R29)."""
+        """Reset the state of the former transaction; no I/O (R29)."""
         self._offsets: dict[str, _Positions] = {}
         self._is_touched = False
         self._is_doubtful = False
@@ -123,17 +123,17 @@ class ProducerSession:
         self._aborting: TransactionMetadata | None = None
 
     def open(
-        self, named: Sequence[TopicPartitions], groups: Sequence[str] = ()
+        self, partitions: Sequence[TopicPartitions], groups: Sequence[str] = ()
     ) -> TransactionMetadata:
-        """AddPartitionsToTxn, and groups (R30); the row with all that was named so far."""
+        """AddPartitionsToTxn, and groups (R30); the row with all that was added so far."""
         self._is_touched = True
-        self._row = self._coordinator.add_partitions(self.row, named, groups=groups)
+        self._row = self._coordinator.add_partitions(self.row, partitions, groups=groups)
         return self._row
 
     def add_offsets(
         self, positions: Iterable[TopicPartition], group: ConsumerGroupMetadata, *, eager: bool
     ) -> None:
-        """Remember what was read; repeated calls add up. Raises when the group has moved on."""
+        """Record positions to commit; calls add up. Raises if the group has a newer generation."""
         log = self._cluster.offsets_log()
         log.refresh()
         check_member(
@@ -142,10 +142,10 @@ class ProducerSession:
             generation=group.generation,
             member_id=group.member_id,
         )
-        known = self._offsets.get(group.group_id)
-        if known is not None and known.generation != group.generation:
+        before = self._offsets.get(group.group_id)
+        if before is not None and before.generation != group.generation:
             raise IllegalGenerationError(
-                f"This transaction has offsets of generation {known.generation} of group "
+                f"This transaction has offsets of generation {before.generation} of group "
                 f"{group.group_id!r}, and now of generation {group.generation}. Abort it, and "
                 "begin again from the committed positions.",
                 group_id=group.group_id,
@@ -159,28 +159,28 @@ class ProducerSession:
             entry.end.setdefault(position.topic, {})[position.partition] = position.offset
 
     def is_empty(self, batches: Sequence[StagedBatch]) -> bool:
-        """Nothing to commit, and nothing of it anywhere."""
+        """Whether the transaction has nothing to commit, and has written nothing."""
         return not batches and not self._offsets and not self._is_touched
 
     def prepare(self, batches: Sequence[StagedBatch]) -> str:
-        """The first of two phases; the state to keep."""
-        self._row = self._decided(
+        """The first of two phases; returns `prepared_state`."""
+        self._row = self._attempt(
             lambda: self._coordinator.prepare(self.row, batches, offsets=self._requests())
         )
         return self.prepared_state
 
     def commit(self, batches: Sequence[StagedBatch]) -> None:
-        """Commit, or go on with a commit. Raises what refuses it, `is_committed` says for certain.
+        """Commit, or continue a commit. Raises what refuses it.
 
-        After a try whose outcome is not known no refusal is believed: OutcomeLostError. After one
-        that decided it, a refusal says that another process has finished it; the next begin looks
-        who has the id.
+        An attempt with an unknown outcome may have committed, so a later refusal proves nothing:
+        OutcomeLostError, unless `is_committed`. After an attempt that decided the commit, a refusal
+        means that another process has finished it; the next begin checks who owns the id.
         """
         held = self.row.pending.prepared_by_client
         offsets = () if held else self._requests()
         seen_ms = self._clock.boot_ms()
         try:
-            row = self._decided(
+            row = self._attempt(
                 lambda: self._coordinator.commit(self.row, batches, offsets=offsets)
             )
         except TxnLogError as error:
@@ -191,11 +191,11 @@ class ProducerSession:
         self._adopt(row, seen_ms)
 
     def is_committed(self) -> bool:
-        """Whether the transaction is decided as a commit, whoever finishes it."""
+        """Whether the transaction is decided as a commit, whichever process finishes it."""
         return self._is_touched and self._coordinator.is_committed(self.row)
 
     def abort(self) -> None:
-        """Abort, or go on with an abort."""
+        """Abort, or continue an abort."""
         if not self._is_touched and not self._is_lost:
             return
         try:
@@ -208,16 +208,16 @@ class ProducerSession:
                 self._adopt(self._coordinator.abort(self._aborting), seen_ms)
                 return
         except InvalidProducerIdMappingError:
-            # The commit that removed the row took the slot of every put that may be under way.
+            # The commit that removed the row took the version of any put that may be under way.
             self._is_unsure = True
             return
         except InvalidProducerEpochError:
-            # Another process ended it; if nobody took the id, it continues under a new epoch.
+            # Another process ended it. Unless the id has another owner, take a new epoch.
             self._is_lost = True
         self.init(keep_prepared=False, take_over=False)
 
     def note_failure(self, error: TxnLogError) -> None:
-        """An error that an abort will have to make good."""
+        """Remember that an abort must take a new epoch, after an error that says so."""
         self._is_lost |= isinstance(error, InvalidProducerEpochError)
 
     # -- inside ----------------------------------------------------------------------------------
@@ -234,30 +234,29 @@ class ProducerSession:
             for group_id, entry in sorted(self._offsets.items())
         )
 
-    def _decided(self, attempt: Callable[[], TransactionMetadata]) -> TransactionMetadata:
-        """A try of a deciding write, which keeps in mind whether one may have landed."""
+    def _attempt(self, write: Callable[[], TransactionMetadata]) -> TransactionMetadata:
+        """Attempt a deciding write, and record whether one may have landed."""
         self._is_touched = True
         try:
-            return attempt()
+            return write()
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
             self._is_doubtful |= isinstance(error, CommitStateUnknownError)
-            # What was prepared does not expire: another process has ended it, which way is lost.
+            # A prepared transaction does not expire: another process committed or aborted it.
             held = self.row.pending.prepared_by_client
             is_gone = held and isinstance(error, InvalidProducerIdMappingError)
-            is_told = error.retriable or self._is_decided or not (self._is_doubtful or is_gone)
-            if is_told or self.is_committed():
+            is_certain = error.retriable or self._is_decided or not (self._is_doubtful or is_gone)
+            if is_certain or self.is_committed():
                 raise
-            why = "another process ended it" if is_gone else "an earlier try got no reply"
+            why = "another process ended it" if is_gone else "an earlier attempt got no reply"
             raise OutcomeLostError(
-                f"Whether the transaction of {self.transactional_id!r} at epoch "
-                f"{self.row.producer_epoch} was committed is not known: {why}, and now: "
-                f"{error.message}",
+                f"It is unknown whether the transaction of {self.transactional_id!r} at epoch "
+                f"{self.row.producer_epoch} was committed: {why}. The last error: {error.message}",
                 transactional_id=self.transactional_id,
             ) from error
 
     def _adopt(self, row: TransactionMetadata, seen_ms: int) -> None:
-        """Go on with the row after an end, unless it is another owner's by now."""
+        """Continue with the row that the end wrote, unless it has another owner now."""
         if row.owner.run_id != self._owner.run_id:
             self.lost = fenced(row, f"run {self._owner.run_id}")
         else:
