@@ -34,7 +34,7 @@ from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartiti
 from txnlog.process.forking import watch
 from txnlog.producing.accumulator import Accumulator, OnDelivery
 from txnlog.producing.admission import Admission
-from txnlog.producing.arrow_records import to_records
+from txnlog.producing.arrow_records import to_slices
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.deliveries import Deliveries
 from txnlog.producing.destinations import Destinations
@@ -208,9 +208,9 @@ class Producer:
         called = arguments.function("on_delivery", on_delivery) or self._on_delivery
         rows_taken = 0
         try:
-            for records in to_records(table, self._clock.now_ms()):
-                self._admission.add_table(topic, records, called, deadline)
-                rows_taken += records.records.num_rows
+            for part in to_slices(table, self._clock.now_ms()):
+                self._admission.add_table(topic, part, called, deadline)
+                rows_taken += part.records.num_rows
         except TxnLogError as error:
             if not rows_taken:
                 raise

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from txnlog.messages import Headers
 from txnlog.process.clock import Clock
-from txnlog.producing.arrow_records import Records
+from txnlog.producing.arrow_records import TableSlice
 from txnlog.producing.destinations import Destination, check_record
 from txnlog.producing.producer_config import is_deferred
 from txnlog.settings.config import Config
@@ -157,15 +157,15 @@ class Accumulator:
                     self.changed.notify_all()
 
     def add_table(
-        self, destination: Destination, found: Records, callback: OnDelivery | None
+        self, destination: Destination, part: TableSlice, callback: OnDelivery | None
     ) -> bool:
         """Add Arrow records after those of their topic so far; False: none is accepted now."""
         table = Table(
             destination,
             self._boot_ms(),
-            found.records,
-            found.partitions,
-            found.size_bytes,
+            part.records,
+            part.partitions,
+            part.size_bytes,
             callback,
         )
         with self.lock:
@@ -192,7 +192,7 @@ class Accumulator:
             return pieces
 
     def release(self, size_bytes: int) -> None:
-        """Free the bytes of records that are sent, staged or failed. Who waits for room polls."""
+        """Free the bytes of records that are sent, staged or failed. `Admission` polls for it."""
         with self.lock:
             self.held_bytes -= size_bytes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnlog.producing.accumulator import Accumulator, OnDelivery
-from txnlog.producing.arrow_records import Records, check_records
+from txnlog.producing.arrow_records import TableSlice, check_records
 from txnlog.producing.deadlines import Deadline, exhausted
 from txnlog.producing.destinations import Destination, Destinations, check_record
 from txnlog.producing.lifecycle import Lifecycle
@@ -46,14 +46,14 @@ class Admission:
         self._accumulator.open_buffer(destination)
 
     def add_table(
-        self, topic: str, found: Records, callback: OnDelivery | None, deadline: Deadline
+        self, topic: str, part: TableSlice, callback: OnDelivery | None, deadline: Deadline
     ) -> None:
         """Add Arrow records."""
         is_added = False
         while not is_added:
             destination = self._await_room(topic, deadline)
-            check_records(found, destination)
-            is_added = self._accumulator.add_table(destination, found, callback)
+            check_records(part, destination)
+            is_added = self._accumulator.add_table(destination, part, callback)
 
     def _await_room(self, topic: str, deadline: Deadline) -> Destination:
         """The topic, read where it is not cached, as soon as there is room for records."""

@@ -27,7 +27,7 @@ TIMESTAMP_TYPE = RECORD_SCHEMA.field("timestamp").type
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class TableSlice:
     """A slice of a table as records of RECORD_SCHEMA. `partitions` is int32, null where the key
     decides; `size_bytes` is the sum of the records' sizes, `size_bytes_max` the largest size."""
 
@@ -37,7 +37,7 @@ class Records:
     size_bytes_max: int
 
 
-def to_records(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[Records]:
+def to_slices(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[TableSlice]:
     """The table in slices of up to SLICE_BYTES_MAX; `now_ms` is the timestamp of rows without one.
 
     Raises InvalidRecordError naming the column.
@@ -58,11 +58,11 @@ def to_records(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[Record
                 yield _records_of(part, now_ms)
 
 
-def check_records(slice_: Records, to: Destination) -> None:
+def check_records(part: TableSlice, to: Destination) -> None:
     """Raises RecordTooLarge-, InvalidRecord-, UnknownTopicOrPartitionError."""
-    _check_sizes(slice_, topic=to.topic, size_bytes_max=to.record_bytes_max)
-    _check_partitions(slice_, topic=to.topic, partitions=to.partitions)
-    keys = slice_.records.column("key")
+    _check_sizes(part, topic=to.topic, size_bytes_max=to.record_bytes_max)
+    _check_partitions(part, topic=to.topic, partitions=to.partitions)
+    keys = part.records.column("key")
     if to.needs_key and keys.null_count:
         raise InvalidRecordError(
             f"Row {pc.index(keys.is_null(), True)} of a batch for topic {to.topic!r} has no key, "
@@ -72,25 +72,25 @@ def check_records(slice_: Records, to: Destination) -> None:
         )
 
 
-def _check_sizes(slice_: Records, *, topic: str, size_bytes_max: int) -> None:
+def _check_sizes(part: TableSlice, *, topic: str, size_bytes_max: int) -> None:
     """Raises RecordTooLargeError naming the row of the slice (R65)."""
-    if slice_.size_bytes_max > size_bytes_max:
-        row = int(np.argmax(record_sizes(slice_.records) > size_bytes_max))
+    if part.size_bytes_max > size_bytes_max:
+        row = int(np.argmax(record_sizes(part.records) > size_bytes_max))
         raise RecordTooLargeError(
             f"Row {row} of a batch for topic {topic!r} is larger than {size_bytes_max} bytes, the "
             "smaller of the topic's max.message.bytes and the producer's max.request.size. Nothing "
             "of the batch from there on was taken; split it, or raise both.",
             topic=topic,
-            size_bytes=slice_.size_bytes_max,
+            size_bytes=part.size_bytes_max,
             size_bytes_max=size_bytes_max,
         )
 
 
-def _check_partitions(slice_: Records, *, topic: str, partitions: int) -> None:
+def _check_partitions(part: TableSlice, *, topic: str, partitions: int) -> None:
     """Raises UnknownTopicOrPartitionError for numbers that the topic does not have."""
-    if slice_.partitions is None or slice_.partitions.null_count == len(slice_.partitions):
+    if part.partitions is None or part.partitions.null_count == len(part.partitions):
         return
-    low, high = pc.min_max(slice_.partitions).values()
+    low, high = pc.min_max(part.partitions).values()
     for number in (low.as_py(), high.as_py()):
         if not -1 <= number < partitions:
             raise UnknownTopicOrPartitionError(
@@ -110,7 +110,7 @@ def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _sliced(batch.slice(half))
 
 
-def _records_of(batch: pa.RecordBatch, now_ms: int) -> Records:
+def _records_of(batch: pa.RecordBatch, now_ms: int) -> TableSlice:
     records = pa.RecordBatch.from_arrays(
         [
             _timestamps(batch, now_ms),
@@ -124,7 +124,7 @@ def _records_of(batch: pa.RecordBatch, now_ms: int) -> Records:
     if "partition" in batch.schema.names:
         partitions = _cast(batch, "partition", _to_partitions)
     sizes = record_sizes(records)
-    return Records(records, partitions, int(sizes.sum()), int(sizes.max()))
+    return TableSlice(records, partitions, int(sizes.sum()), int(sizes.max()))
 
 
 def _to_partitions(column: pa.Array) -> pa.Array:

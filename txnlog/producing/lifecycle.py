@@ -119,11 +119,11 @@ class Lifecycle:
             if self._state in _OPEN:
                 self._set(failed_state(error, self._state))
 
-    def end_transaction(self, lost: TxnLogError | None) -> None:
-        """Record the end of a transaction; `lost` is why the producer can begin no other one."""
-        self._error = lost
+    def end_transaction(self, error: TxnLogError | None) -> None:
+        """Record the end of a transaction; `error` prevents another one."""
+        self._error = error
         self.move(ProducerState.READY)
-        if lost is not None:
+        if error is not None:
             self.move(ProducerState.FATAL_ERROR)
 
     def close(self) -> None:

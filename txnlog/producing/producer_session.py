@@ -54,7 +54,7 @@ class _Positions:
 class ProducerSession:
     """One producer session's row, and what its open transaction has written to it.
 
-    `lost` is why this session cannot continue although its transaction ended as asked.
+    `fenced_error` is why this session cannot continue although its transaction ended as asked.
     """
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
@@ -64,10 +64,10 @@ class ProducerSession:
         self._owner = new_owner(config.get("client.id"))
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
-        self._seen_ms = 0
-        self._is_unsure = False
+        self._row_read_ms = 0
+        self._must_renew = False
         self.transactional_id: str = config.get("transactional.id")
-        self.lost: TxnLogError | None = None
+        self.fenced_error: TxnLogError | None = None
         self.begin()
 
     @property
@@ -86,7 +86,7 @@ class ProducerSession:
 
     def init(self, *, keep_prepared: bool, take_over: bool = True) -> bool:
         """Take over the id; whether a prepared transaction is kept."""
-        seen_ms = self._clock.boot_ms()
+        read_ms = self._clock.boot_ms()
         self._row = self._coordinator.init_producer_id(
             self.transactional_id,
             self._owner,
@@ -94,15 +94,15 @@ class ProducerSession:
             keep_prepared=keep_prepared,
             take_over=take_over,
         )
-        self._seen_ms, self._is_unsure = seen_ms, False
+        self._row_read_ms, self._must_renew = read_ms, False
         is_kept = self._row.state is TransactionState.ONGOING
-        self._is_touched = is_kept
+        self._has_written = is_kept
         return is_kept
 
     @property
     def is_stale(self) -> bool:
         """Whether the id may have expired or changed hands: `renew` before the next begin."""
-        return self._is_unsure or self._clock.boot_ms() - self._seen_ms >= SEEN_MS_MAX
+        return self._must_renew or self._clock.boot_ms() - self._row_read_ms >= SEEN_MS_MAX
 
     def renew(self) -> None:
         """Read the row again; take a new producer id if the row is missing.
@@ -116,17 +116,17 @@ class ProducerSession:
     def begin(self) -> None:
         """Reset the state of the former transaction; no I/O (R29)."""
         self._offsets: dict[str, _Positions] = {}
-        self._is_touched = False
-        self._is_doubtful = False
+        self._has_written = False
+        self._is_outcome_unknown = False
         self._is_decided = False
-        self._is_lost = False
+        self._has_lost_epoch = False
         self._aborting: TransactionMetadata | None = None
 
     def open(
         self, partitions: Sequence[TopicPartitions], groups: Sequence[str] = ()
     ) -> TransactionMetadata:
         """AddPartitionsToTxn, and groups (R30); the row with all that was added so far."""
-        self._is_touched = True
+        self._has_written = True
         self._row = self._coordinator.add_partitions(self.row, partitions, groups=groups)
         return self._row
 
@@ -160,7 +160,7 @@ class ProducerSession:
 
     def is_empty(self, batches: Sequence[StagedBatch]) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
-        return not batches and not self._offsets and not self._is_touched
+        return not batches and not self._offsets and not self._has_written
 
     def prepare(self, batches: Sequence[StagedBatch]) -> str:
         """The first of two phases; returns `prepared_state`."""
@@ -178,7 +178,7 @@ class ProducerSession:
         """
         held = self.row.pending.prepared_by_client
         offsets = () if held else self._requests()
-        seen_ms = self._clock.boot_ms()
+        read_ms = self._clock.boot_ms()
         try:
             row = self._attempt(
                 lambda: self._coordinator.commit(self.row, batches, offsets=offsets)
@@ -186,39 +186,39 @@ class ProducerSession:
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
-            self._is_unsure = True
+            self._must_renew = True
             return
-        self._adopt(row, seen_ms)
+        self._adopt(row, read_ms)
 
     def is_committed(self) -> bool:
         """Whether the transaction is decided as a commit, whichever process finishes it."""
-        return self._is_touched and self._coordinator.is_committed(self.row)
+        return self._has_written and self._coordinator.is_committed(self.row)
 
     def abort(self) -> None:
         """Abort, or continue an abort."""
-        if not self._is_touched and not self._is_lost:
+        if not self._has_written and not self._has_lost_epoch:
             return
         try:
-            if not self._is_lost:
-                seen_ms = self._clock.boot_ms()
+            if not self._has_lost_epoch:
+                read_ms = self._clock.boot_ms()
                 if self._aborting is None:
                     self._aborting = self._coordinator.add_partitions(
                         self.row, (), groups=sorted(self._offsets)
                     )
-                self._adopt(self._coordinator.abort(self._aborting), seen_ms)
+                self._adopt(self._coordinator.abort(self._aborting), read_ms)
                 return
         except InvalidProducerIdMappingError:
             # The commit that removed the row took the version of any put that may be under way.
-            self._is_unsure = True
+            self._must_renew = True
             return
         except InvalidProducerEpochError:
             # Another process ended it. Unless the id has another owner, take a new epoch.
-            self._is_lost = True
+            self._has_lost_epoch = True
         self.init(keep_prepared=False, take_over=False)
 
     def note_failure(self, error: TxnLogError) -> None:
         """Remember that an abort must take a new epoch, after an error that says so."""
-        self._is_lost |= isinstance(error, InvalidProducerEpochError)
+        self._has_lost_epoch |= isinstance(error, InvalidProducerEpochError)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -236,16 +236,18 @@ class ProducerSession:
 
     def _attempt(self, write: Callable[[], TransactionMetadata]) -> TransactionMetadata:
         """Attempt a deciding write, and record whether one may have landed."""
-        self._is_touched = True
+        self._has_written = True
         try:
             return write()
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
-            self._is_doubtful |= isinstance(error, CommitStateUnknownError)
+            self._is_outcome_unknown |= isinstance(error, CommitStateUnknownError)
             # A prepared transaction does not expire: another process committed or aborted it.
             held = self.row.pending.prepared_by_client
             is_gone = held and isinstance(error, InvalidProducerIdMappingError)
-            is_certain = error.retriable or self._is_decided or not (self._is_doubtful or is_gone)
+            is_certain = (
+                error.retriable or self._is_decided or not (self._is_outcome_unknown or is_gone)
+            )
             if is_certain or self.is_committed():
                 raise
             why = "another process ended it" if is_gone else "an earlier attempt got no reply"
@@ -255,9 +257,9 @@ class ProducerSession:
                 transactional_id=self.transactional_id,
             ) from error
 
-    def _adopt(self, row: TransactionMetadata, seen_ms: int) -> None:
+    def _adopt(self, row: TransactionMetadata, read_ms: int) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
         if row.owner.run_id != self._owner.run_id:
-            self.lost = fenced(row, f"run {self._owner.run_id}")
+            self.fenced_error = fenced(row, f"run {self._owner.run_id}")
         else:
-            self._row, self._seen_ms = row, seen_ms
+            self._row, self._row_read_ms = row, read_ms

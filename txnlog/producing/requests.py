@@ -42,7 +42,7 @@ class Request:
     staged: list[StagedBatch] = field(default_factory=list)
     producer_id: int = -1
     base_sequences: dict[int, int] = field(default_factory=dict)
-    is_doubtful: bool = False
+    is_outcome_unknown: bool = False
 
     @property
     def num_records(self) -> int:
@@ -125,7 +125,9 @@ class RequestPublication:
             if not isinstance(error, TxnLogError):
                 logger.exception("A request for topic %r met a bug", request.topic)
             failed = unexpected(error, f"Writing records to topic {request.topic!r}")
-            request.is_doubtful |= isinstance(failed, (CommitStateUnknownError, UnexpectedError))
+            request.is_outcome_unknown |= isinstance(
+                failed, (CommitStateUnknownError, UnexpectedError)
+            )
             return self._drop_unless_retriable(request, failed)
         for (_, batches), offset in written:
             for batch in batches:
@@ -143,11 +145,11 @@ class RequestPublication:
         age_ms = self._clock.boot_ms() - request.created_ms
         if age_ms <= self._delivery_timeout_ms:
             return False
+        unknown = ", but may have been written" if request.is_outcome_unknown else ""
         failed = OperationTimedOutError(
             f"{request.num_records} records for topic {request.topic!r} could not be delivered "
-            f"within delivery.timeout.ms={self._delivery_timeout_ms}"
-            f"{', and may have been written nevertheless' if request.is_doubtful else ''}. The "
-            f"last error: {error.message}",
+            f"within delivery.timeout.ms={self._delivery_timeout_ms}{unknown}. The last error: "
+            f"{error.message}",
             topic=request.topic,
             # Producing the records again might write them twice.
             retriable=False,
@@ -203,7 +205,7 @@ class Idempotent(RequestPublication):
         try:
             offsets = self._append_identified(request)
         except OutOfOrderSequenceError as error:
-            if error.context.get("expected_sequence") != 0 or request.is_doubtful:
+            if error.context.get("expected_sequence") != 0 or request.is_outcome_unknown:
                 raise
             # The idle producer expired in the log. All its earlier records were acknowledged.
             self._reset()

@@ -155,7 +155,7 @@ class TransactionManager:
 
     def _end(self) -> None:
         self._sender.publication = None
-        self._lifecycle.end_transaction(self.session.lost)
+        self._lifecycle.end_transaction(self.session.fenced_error)
 
     def _flush(self, deadline: Deadline) -> list[StagedBatch]:
         """Send all records; the files of a deferred transaction. Raises for a failed send (R40)."""
