@@ -25,10 +25,15 @@ from tests.producer.worlds import (
     world,
 )
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import InvalidTxnStateError, ProducerFencedError, UnstableOffsetCommitError
+from txnlog.errors import (
+    InvalidTxnStateError,
+    OperationTimedOutError,
+    ProducerFencedError,
+    UnstableOffsetCommitError,
+)
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
-from txnlog.testing.faults import SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 DAY_MS = 86_400_000
@@ -169,6 +174,21 @@ def test_nothing_is_added_to_a_prepared_transaction(publish: str) -> None:
             call()
     made.commit_transaction()
     assert values(process(shared), "orders") == ["a"]
+
+
+@BOTH
+def test_complete_after_an_abort_that_timed_out_does_not_report_a_commit(publish: str) -> None:
+    """Once an abort has begun only that may be repeated, whatever the database holds (R41)."""
+    shared = world()
+    made, state = prepared(shared, publish)
+    store = cluster_of(made).store
+    store.plan = lambda verb, path: Fault.FAIL_BEFORE
+    with pytest.raises(OperationTimedOutError):
+        made.abort_transaction(timeout=5)
+    store.plan = lambda verb, path: Fault.NONE
+    assert made.complete_transaction(state) is False
+    assert values(process(shared), "orders") == []
+    check_cluster(process(shared), settled=True)
 
 
 @BOTH

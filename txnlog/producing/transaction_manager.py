@@ -111,21 +111,23 @@ class TransactionManager:
         return state
 
     def complete(self, state: str | None, deadline: Deadline) -> bool:
-        """Commit if `state` is that of the prepared transaction, else abort; which of the two."""
+        """Commit if `state` is that of the prepared transaction, else abort; whether it committed.
+
+        A transaction that is being aborted stays so (R41).
+        """
         self._lifecycle.enter(ProducerCall.COMPLETE)
-        is_ours = state == self.session.prepared_state
         entered = self._lifecycle.state
-        if is_ours and entered is not ProducerState.ABORTING:
+        if state == self.session.prepared_state and entered is not ProducerState.ABORTING:
             self.commit(deadline)
-        elif entered is ProducerState.COMMITTING:
+            return True
+        if entered is ProducerState.COMMITTING:
             raise InvalidTxnStateError(
                 f"This producer is committing {self.session.prepared_state}; it cannot complete "
                 f"{state!r} now. Call commit_transaction() again.",
                 state=entered.name,
             )
-        else:
-            self.abort(deadline)
-        return is_ours
+        self.abort(deadline)
+        return False
 
     def commit(self, deadline: Deadline) -> None:
         call = ProducerCall.COMMIT
