@@ -91,9 +91,8 @@ class Producer:
         self._deliveries = Deliveries()
         self._destinations = Destinations(cluster, self._config)
         self._accumulator = Accumulator(self._clock, self._config)
-        itself = weakref.ref(self)
         self._sender = Sender(
-            cluster, self._accumulator, self._config, lambda error: _fail_send(itself, error)
+            cluster, self._accumulator, self._config, weakref.WeakMethod(self._fail_send)
         )
         self._outlet = Outlet(
             cluster=cluster,
@@ -435,9 +434,3 @@ class Producer:
         if self._transactions is not None:
             self._transactions.session.note_failure(error)
         self._lifecycle.fail_send(error)
-
-
-def _fail_send(reference: weakref.ref[Producer], error: TxnLogError) -> None:
-    producer = reference()
-    if producer is not None:
-        producer._fail_send(error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import pytest
 
@@ -27,6 +29,7 @@ from txnlog.errors import (
     TransactionAbortableError,
     TxnLogError,
 )
+from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault
 from txnlog.testing.invariants import check_cluster
@@ -183,6 +186,24 @@ def test_close_aborts_an_open_transaction(publish: str) -> None:
     assert reports.errors == ["TransactionAbortedError"]
     assert values(process(shared), "orders") == []
     check_cluster(process(shared), settled=True)
+
+
+@BOTH
+def test_producer_without_references_is_collected_in_an_open_transaction(publish: str) -> None:
+    """None of its parts refers to it, so its thread ends, and memory is freed."""
+    config = {"txnlog.root": "memory://", "transactional.id": "tx", "transaction.publish": publish}
+    made = Producer(config, cluster=process(world()))
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "a")
+    thread = made._sender._thread
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
+    assert thread is not None
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @BOTH

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -34,8 +35,8 @@ class Sender:
     """Fills the publication from the accumulator, and sends it.
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
-    of a publication that failed for good. The thread keeps it alive, so it must not refer to the
-    producer. Records of a deferred transaction wait for a full batch or a call of `pump`.
+    of a publication that failed for good; it is weak, or the thread would keep the producer alive.
+    Records of a deferred transaction wait for a full batch or a call of `pump`.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Sender:
         cluster: Cluster,
         accumulator: Accumulator,
         config: Config,
-        on_error: Callable[[TxnLogError], None],
+        on_error: weakref.WeakMethod[Callable[[TxnLogError], None]],
     ) -> None:
         self.io = threading.Lock()
         self.publication: Publication | None = None
@@ -78,8 +79,9 @@ class Sender:
         if publication is None:
             return
         publication.pump()
-        if publication.error is not None:
-            self._on_error(publication.error)
+        on_error = self._on_error()
+        if publication.error is not None and on_error is not None:
+            on_error(publication.error)
 
     def flush(self, deadline: Deadline) -> None:
         """Pump until no record waits; `io` is held. Raises OperationTimedOutError."""
