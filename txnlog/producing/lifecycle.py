@@ -57,7 +57,7 @@ class Lifecycle:
 
     @property
     def may_purge(self) -> bool:
-        """Whether no call is under way that has promised the records to the coordinator."""
+        """Whether records may be discarded: none of them is being committed or prepared."""
         return self._state in _PURGEABLE
 
     def check_usable(self) -> None:
