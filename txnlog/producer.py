@@ -6,104 +6,330 @@
         producer.produce("orders", key="o-1", value="...")
         producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata())
 
-Any thread may call it. What each state allows is the table in txnlog.protocol.producer_states; the
-locks are told in txnlog.producing.sender. Every timeout is in seconds; None, or less than 0, is
+Any thread may call it. The table in txnlog.protocol.producer_states says what each state allows;
+txnlog.producing.sender describes the locks. Every timeout is in seconds; None, or less than 0, is
 max.block.ms.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
 
+import pyarrow as pa
+
+from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import (
-    InvalidTxnStateError,
-    OperationTimedOutError,
+    ClientStateError,
     RecordPurgedError,
     TxnLogError,
     UnknownTopicIdError,
-    unexpected,
 )
 from txnlog.messages import ClusterMetadata, ConsumerGroupMetadata, TopicPartition
+from txnlog.process.forking import watch
+from txnlog.producing.accumulator import Accumulator, OnDelivery
+from txnlog.producing.admission import Admission
+from txnlog.producing.arrow_records import to_slices
 from txnlog.producing.deadlines import Deadline
-from txnlog.producing.producer_transactions import ProducerTransactions
-from txnlog.producing.publishing import Deferred, aborted
-from txnlog.producing.record_producer import RecordProducer
-from txnlog.producing.requests import Eager
-from txnlog.protocol.metadata import StagedBatch
-from txnlog.protocol.producer_states import (
-    ProducerCall,
-    ProducerState,
-    failed_call,
-    failed_state,
-    failed_transaction,
+from txnlog.producing.deliveries import Deliveries
+from txnlog.producing.destinations import Destinations
+from txnlog.producing.lifecycle import Lifecycle
+from txnlog.producing.producer_config import is_deferred, open_cluster, parse_producer_config
+from txnlog.producing.producer_session import ProducerSession
+from txnlog.producing.publishing import Deferred, Outlet
+from txnlog.producing.record_arguments import (
+    HeadersArgument,
+    to_bytes,
+    to_headers,
+    to_place,
+    to_timestamp_ms,
 )
+from txnlog.producing.requests import Idempotent
+from txnlog.producing.sender import Sender
+from txnlog.producing.transaction_manager import TransactionManager
+from txnlog.protocol.producer_states import ProducerCall, ProducerState, failed_call
 from txnlog.settings import arguments
+from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
 __all__ = ["Producer"]
 
 logger = logging.getLogger("txnlog")
 
-_ABORTED_BY_CLOSE = frozenset(
-    {
-        ProducerState.IN_TRANSACTION,
-        ProducerState.PREPARING,
-        ProducerState.ABORTING,
-        ProducerState.ABORTABLE_ERROR,
-    }
-)
+P = TypeVar("P", bound="Producer")
 
 
-_OUTSIDE = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
-"""Calls after whose errors no transaction is open that could be aborted."""
-
-_PURGEABLE = frozenset(
-    {ProducerState.IDLE, ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR}
-)
-
-
-class Producer(RecordProducer):
+class Producer:
     """Idempotent without `transactional.id`, transactional with it. See the module's text.
 
     Raises ConfigError for settings it does not know, or that contradict each other.
     """
 
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        *,
+        cluster: Cluster | None = None,
+        background: bool = True,
+    ) -> None:
+        """`cluster`, of this producer alone, and `background` are for tests with their own clock:
+        without the thread, poll does its work.
+        """
+        self._config = parse_producer_config(config)
+        if cluster is None:
+            cluster = open_cluster(self._config)
+        get = self._config.get
+        is_transactional = get("transactional.id") is not None
+        self._background = background
+        self._clock = cluster.store.clock
+        self._block_ms: int = get("max.block.ms")
+        self._on_delivery: OnDelivery | None = get("on_delivery")
+        self._deliveries = Deliveries()
+        self._destinations = Destinations(cluster, self._config)
+        self._accumulator = Accumulator(self._clock, self._config)
+        self._sender = Sender(
+            cluster, self._accumulator, self._config, weakref.WeakMethod(self._fail_send)
+        )
+        self._outlet = Outlet(
+            cluster=cluster,
+            deliveries=self._deliveries,
+            release=self._accumulator.release,
+            compression=get("compression.type"),
+            memory_bytes=get("buffer.memory"),
+            delivery_timeout_ms=get("delivery.timeout.ms"),
+        )
+        self._lifecycle = Lifecycle(self._accumulator, is_transactional=is_transactional)
+        self._admission = Admission(
+            self._lifecycle, self._accumulator, self._destinations, self._sender, self._block_ms
+        )
+        self._transactions: TransactionManager | None = None
+        if is_transactional:
+            self._transactions = TransactionManager(
+                ProducerSession(cluster, self._config),
+                lifecycle=self._lifecycle,
+                sender=self._sender,
+                destinations=self._destinations,
+                outlet=self._outlet,
+                is_eager=not is_deferred(self._config),
+            )
+        else:
+            self._sender.publication = Idempotent(self._outlet, on_lost=self._destinations.forget)
+        watch(self)
+        if background:
+            self._sender.start()
+            weakref.finalize(self, self._sender.request_stop).atexit = False
+
+    def __repr__(self) -> str:
+        return f"Producer({self._config!r}, {self._lifecycle.state.value})"
+
+    def __len__(self) -> int:
+        """Records that are not sent yet, and delivery callbacks that wait for poll or flush."""
+        return self._sender.num_records() + len(self._deliveries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __enter__(self: P) -> P:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        on_delivery: OnDelivery | None = None,
+        timestamp: int = 0,
+        headers: HeadersArgument = None,
+        *,
+        callback: OnDelivery | None = None,
+    ) -> None:
+        """Take a record; it is sent later, and poll or flush call `on_delivery(error, message)`.
+
+        `timestamp` in ms since 1970, 0: now. In a deferred transaction the callback comes after the
+        commit, with the offset that the commit assigned. Raises RecordTooLarge-,
+        UnknownTopicOrPartition-, InvalidTxnState-, InvalidTopic-, InvalidRecordError,
+        BufferExhaustedError, and TypeError for a value of the wrong type. Then nothing was taken.
+        """
+        if value.__class__ is not bytes and value is not None:
+            value = to_bytes(value, "value")
+        if key.__class__ is not bytes and key is not None:
+            key = to_bytes(key, "key")
+        size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
+        named = None
+        if headers is not None:
+            named, headers_bytes = to_headers(headers)
+            size_bytes += headers_bytes
+        if timestamp.__class__ is not int or timestamp:
+            timestamp = to_timestamp_ms(timestamp)
+        if partition.__class__ is not int or topic.__class__ is not str:
+            topic, partition = to_place(topic, partition)
+        called = on_delivery or callback or self._on_delivery
+        if called is not None and not callable(called):
+            arguments.function("on_delivery", called)
+        deadline: Deadline | None = None
+        while not self._accumulator.append(
+            topic, value, key, partition, timestamp, named, called, size_bytes
+        ):
+            deadline = deadline or self._deadline("produce()", None)
+            self._admission.open_buffer(topic, key, partition, size_bytes, deadline)
+
+    def produce_batch(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Take all rows of an Arrow table as records, in order.
+
+        Columns: value, and optionally key, headers, partition, timestamp; see arrow_records.
+        `on_delivery` is called for the last record of each part, of one partition, that the table
+        was split into. Raises as `produce` does, and InvalidRecordError. A table of more than
+        16 MiB is taken slice by slice: an error after the first slice fails a transaction; outside
+        of one the first `rows_taken` rows stay taken, and the error is not retriable.
+        """
+        deadline = self._deadline("produce_batch()", None)
+        topic = arguments.topic("topic", topic)
+        called = arguments.function("on_delivery", on_delivery) or self._on_delivery
+        rows_taken = 0
+        try:
+            for part in to_slices(table, self._clock.now_ms()):
+                self._admission.add_table(topic, part, called, deadline)
+                rows_taken += part.records.num_rows
+        except TxnLogError as error:
+            if not rows_taken:
+                raise
+            partial = error.replace(retriable=False, rows_taken=rows_taken)
+            if self._transactions is None:
+                raise partial from error
+            self._fail_send(partial)
+            raise failed_call(partial, self._lifecycle.state) from error
+
+    def poll(self, timeout: float = 0) -> int:
+        """Call the waiting delivery callbacks; wait up to `timeout` seconds for one. Returns how
+        many were called.
+        """
+        self._lifecycle.check_usable()
+        timeout = arguments.timeout_s("timeout", timeout) or 0
+        if not self._background and self._sender.publication is not None:
+            with self._sender.exclusive(self._deadline("poll()", timeout)):
+                self._sender.pump()
+        if timeout > 0:
+            self._deliveries.wait(timeout)
+        return self._deliveries.serve()
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Send all waiting records, and call the callbacks; how many records are left after that.
+
+        None waits until all are delivered or failed, by delivery.timeout.ms at the latest. In a
+        deferred transaction there is nothing to send before the commit.
+        """
+        self._lifecycle.check_usable()
+        delivery_s = self._outlet.delivery_timeout_ms / 1000
+        deadline = self._deadline("flush()", 2 * delivery_s if timeout is None else timeout)
+        if self._transactions is None or self._transactions.is_eager:
+            try:
+                with self._sender.exclusive(deadline):
+                    self._sender.flush(deadline)
+            except TxnLogError as error:
+                if not error.retriable:
+                    raise
+        self._deliveries.serve()
+        is_deferred = isinstance(self._sender.publication, Deferred)
+        return 0 if is_deferred else self._sender.num_records()
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Discard records that are not delivered yet; poll or flush call their callbacks.
+
+        `in_queue`: records that were not sent yet; all records of a deferred transaction are.
+        `in_flight`: records that were sent without a reply, and may be in the topic. A transaction
+        that has lost records can only be aborted (R40). Records of a commit under way stay.
+        The call waits for a write under way, whatever `blocking` says.
+        """
+        in_queue = arguments.flag("in_queue", in_queue)
+        in_flight = arguments.flag("in_flight", in_flight)
+        self._lifecycle.check_usable()
+        with self._sender.exclusive(self._deadline("purge()", None)):
+            publication = self._sender.publication
+            if publication is None or not self._lifecycle.may_purge:
+                return
+            if in_queue:
+                self._sender.fill_publication()
+            error = RecordPurgedError("The record was discarded by purge() before its delivery.")
+            publication.purge(error, in_queue=in_queue, in_flight=in_flight)
+            if publication.error is error:
+                self._fail_send(error)
+
+    def list_topics(
+        self, topic: str | None = None, timeout: float | None = None
+    ) -> ClusterMetadata:
+        """The cluster's topics and their partitions, or one of them."""
+        if topic is not None:
+            topic = arguments.topic("topic", topic)
+        self._lifecycle.check_usable()
+        with self._sender.exclusive(self._deadline("list_topics()", timeout)):
+            return describe_topics(self._outlet.cluster, topic)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.
+
+        Records that cannot be sent within `timeout` fail. A closed producer takes no more calls.
+        """
+        if self._lifecycle.is_over:
+            return
+        timeout = arguments.timeout_s("timeout", timeout)
+        try:
+            if self._transactions is None:
+                self.flush(timeout)
+            elif self._lifecycle.must_abort_on_close:
+                self.abort_transaction(timeout)
+        finally:
+            self._lifecycle.close()
+            self._sender.stop()
+            self._sender.discard(
+                ClientStateError("The producer was closed before the record was sent.")
+            )
+            self._deliveries.serve()
+
+    def forked(self) -> None:
+        """In the child of a fork: refuse every call. Another thread may have held the lock."""
+        self._lifecycle.forked()
+        self._accumulator = Accumulator(self._clock, self._config)
+
+    # -- transactions ----------------------------------------------------------------------------
+
     def init_transactions(
         self, timeout: float | None = None, *, keep_prepared: bool = False
     ) -> None:
-        """Own the transactional.id: fence who had it, and end what that one left (R27).
+        """Take over the transactional.id: fence its former owner, end that one's transaction (R27).
 
         With `keep_prepared` a prepared transaction stays: call complete_transaction() next.
         After a time-out call it again. Raises ProducerFencedError, InvalidTxnTimeoutError.
         """
         deadline = self._deadline(ProducerCall.INIT.value, timeout)
         keep_prepared = arguments.flag("keep_prepared", keep_prepared)
-        transactions = self._enter(ProducerCall.INIT)
-        with self._failing(ProducerCall.INIT), self._sender.exclusive(deadline):
-            if self._is_done_by_another(ProducerCall.INIT, ProducerState.INITIALIZING):
-                return
-            is_kept = deadline.retry(lambda: transactions.init(keep_prepared=keep_prepared))
-            self._move(ProducerState.PREPARED if is_kept else ProducerState.READY)
+        self._manager(ProducerCall.INIT).init(deadline, keep_prepared=keep_prepared)
 
     def begin_transaction(self) -> None:
         """Begin; nothing is written (R29), unless the id expired while this producer was idle:
-        then it takes a new producer id. Raises ProducerFencedError if another one owns the id.
+        then it gets a new producer id. Raises ProducerFencedError if another producer owns the id.
         """
         call = ProducerCall.BEGIN
-        transactions = self._enter(call, move=False)
-        if transactions.is_stale:
-            deadline = self._deadline(call.value, None)
-            with self._failing(call), self._sender.exclusive(deadline):
-                deadline.retry(transactions.renew)
-        transactions.begin()
-        self._sender.publication = (
-            Eager(self._outlet, open_partitions=transactions.open)
-            if self._is_eager
-            else Deferred(self._outlet)
-        )
-        self._move(ProducerState.IN_TRANSACTION)
+        self._manager(call).begin(self._deadline(call.value, None))
 
     def send_offsets_to_transaction(
         self,
@@ -113,8 +339,8 @@ class Producer(RecordProducer):
     ) -> None:
         """Commit these positions, the next offsets to read, with the transaction; calls add up.
 
-        Raises IllegalGenerationError, UnknownMemberIdError when the group has moved on: abort.
-        They are asked again at the commit, which is what makes it safe.
+        Raises IllegalGenerationError, UnknownMemberIdError when the group has a newer generation:
+        abort. The commit checks the group again, which is what makes it safe.
         """
         call = ProducerCall.SEND_OFFSETS
         deadline = self._deadline(call.value, timeout)
@@ -122,9 +348,7 @@ class Producer(RecordProducer):
             "positions", positions, partition_least=0, offset_least=0
         )
         group = arguments.group_metadata("group_metadata", group_metadata)
-        transactions = self._enter(call)
-        with self._failing(call), self._sender.exclusive(deadline):
-            deadline.retry(lambda: transactions.add_offsets(wanted, group, eager=self._is_eager))
+        self._manager(call).add_offsets(wanted, group, deadline)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Flush and commit. After a time-out only this may be called again (R41).
@@ -133,67 +357,34 @@ class Producer(RecordProducer):
         a newer producer took the transactional.id.
         """
         deadline = self._deadline(ProducerCall.COMMIT.value, timeout)
-        self._enter(ProducerCall.COMMIT)
-        self._commit(deadline)
+        self._manager(ProducerCall.COMMIT).commit(deadline)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Throw the transaction away. After a time-out only this may be called again (R41)."""
+        """Discard the transaction. After a time-out only this may be called again (R41)."""
         deadline = self._deadline(ProducerCall.ABORT.value, timeout)
-        self._enter(ProducerCall.ABORT)
-        self._abort(deadline)
+        self._manager(ProducerCall.ABORT).abort(deadline)
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
-        """Begin, and commit at the end of the block; abort when it, or the commit, fails.
+        """Begin, and commit at the end of the block; abort when the block or the commit fails.
 
-        The error is raised again. Where it is not known whether a commit landed, nothing is
-        aborted: call commit_transaction() again. A block that ended its transaction itself, or
-        prepared it, is left as it is.
+        The error is raised again. After a commit with an unknown outcome nothing is aborted: call
+        commit_transaction() again. A block that ended or prepared its transaction itself is left
+        as it is.
         """
         self.begin_transaction()
         try:
             yield self
-            if self._state not in (ProducerState.READY, ProducerState.PREPARED):
+            if self._lifecycle.state not in (ProducerState.READY, ProducerState.PREPARED):
                 self.commit_transaction()
         except BaseException:
-            if self._state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
+            state = self._lifecycle.state
+            if state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
                 try:
                     self.abort_transaction()
                 except TxnLogError as error:
                     logger.warning("Aborting after an error failed, too: %s", error)
             raise
-
-    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Throw away records that are not delivered yet; poll or flush tells their callbacks.
-
-        `in_queue`: those that were not tried yet; all records of a deferred transaction are.
-        `in_flight`: those that were, and may be in the topic for all that is known. A transaction
-        that has lost records can only be aborted (R40). Records of a commit under way stay.
-        What is just being sent is waited for, whatever `blocking` says.
-        """
-        in_queue = arguments.flag("in_queue", in_queue)
-        in_flight = arguments.flag("in_flight", in_flight)
-        self._check_usable()
-        with self._sender.exclusive(self._deadline("purge()", None)):
-            publication = self._sender.publication
-            if publication is None or self._state not in _PURGEABLE:
-                return
-            if in_queue:
-                self._sender.hand_over()
-            error = RecordPurgedError("The record was thrown away by purge() before its delivery.")
-            publication.purge(error, in_queue=in_queue, in_flight=in_flight)
-            if publication.error is error:
-                self._send_failed(error)
-
-    def list_topics(
-        self, topic: str | None = None, timeout: float | None = None
-    ) -> ClusterMetadata:
-        """The cluster's topics and their partitions, or one of them."""
-        if topic is not None:
-            topic = arguments.topic("topic", topic)
-        self._check_usable()
-        with self._sender.exclusive(self._deadline("list_topics()", timeout)):
-            return describe_topics(self._outlet.cluster, topic)
 
     # -- two phases (KIP-939) ----------------------------------------------------------------------
 
@@ -202,155 +393,44 @@ class Producer(RecordProducer):
 
         Returns its state, to be written to an outside database in that database's transaction.
         """
-        call = ProducerCall.PREPARE
-        deadline = self._deadline(call.value, timeout)
-        transactions = self._enter(call)
-        with self._failing(call), self._sender.exclusive(deadline):
-            if self._state is ProducerState.PREPARED:
-                return transactions.prepared_state
-            batches = self._flushed(deadline)
-            state = deadline.retry(lambda: transactions.prepare(batches))
-            self._move(ProducerState.PREPARED)
-        return state
+        deadline = self._deadline(ProducerCall.PREPARE.value, timeout)
+        return self._manager(ProducerCall.PREPARE).prepare(deadline)
 
     def complete_transaction(self, state: str | None, timeout: float | None = None) -> bool:
         """Commit the prepared transaction if the outside database holds its state, else abort it.
 
         Returns whether it was committed. After a time-out call it again, with the same state.
         """
-        deadline = self._deadline(ProducerCall.COMPLETE.value, timeout)
+        call = ProducerCall.COMPLETE
+        deadline = self._deadline(call.value, timeout)
         if state is not None:
-            # A wrong type would be another state than ours, and abort the transaction.
+            # A value of another type would differ from the state, and abort the transaction.
             state = arguments.text("state", state, may_be_blank=True)
-        transactions = self._enter(ProducerCall.COMPLETE)
-        is_ours = state == transactions.prepared_state
-        if is_ours and self._state is not ProducerState.ABORTING:
-            self._enter(ProducerCall.COMMIT)
-            self._commit(deadline)
-        elif self._state is ProducerState.COMMITTING:
-            raise InvalidTxnStateError(
-                f"This producer is committing {transactions.prepared_state}; it cannot complete "
-                f"{state!r} now. Call commit_transaction() again.",
-                state=self._state.name,
-            )
-        else:
-            self._enter(ProducerCall.ABORT)
-            self._abort(deadline)
-        return is_ours
+        return self._manager(call).complete(state, deadline)
 
     @property
     def prepared_state(self) -> str | None:
         """State of the prepared transaction that is held; None when there is none."""
-        if self._transactions is None or self._state is not ProducerState.PREPARED:
-            return None
-        return self._transactions.prepared_state
+        return None if self._transactions is None else self._transactions.prepared_state
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _commit(self, deadline: Deadline) -> None:
-        transactions = self._own()
-        with self._failing(ProducerCall.COMMIT), self._sender.exclusive(deadline):
-            if self._is_done_by_another(ProducerCall.COMMIT, ProducerState.COMMITTING):
-                return
-            batches = self._flushed(deadline)
-            if not transactions.is_empty(batches):
-                deadline.retry(lambda: transactions.commit(batches))
-            publication = self._sender.publication
-            if isinstance(publication, Deferred):
-                publication.report()
-            self._ended()
+    def _deadline(self, call: str, timeout: float | None) -> Deadline:
+        seconds = arguments.timeout_s("timeout", timeout)
+        timeout_ms = self._block_ms if seconds is None or seconds < 0 else seconds * 1000
+        return Deadline(self._clock, call, timeout_ms)
 
-    def _abort(self, deadline: Deadline) -> None:
-        transactions = self._own()
-        self._throw_away(aborted(transactions.transactional_id))
-        with self._failing(ProducerCall.ABORT), self._sender.exclusive(deadline):
-            if self._is_done_by_another(ProducerCall.ABORT, ProducerState.ABORTING):
-                return
-            deadline.retry(transactions.abort)
-            self._ended()
-
-    def _ended(self) -> None:
-        transactions = self._own()
-        self._sender.publication = None
-        self._error = transactions.lost
-        self._move(ProducerState.READY)
-        if transactions.lost is not None:
-            self._move(ProducerState.FATAL_ERROR)
-
-    def _flushed(self, deadline: Deadline) -> list[StagedBatch]:
-        """Send what waits; the files of a deferred transaction. Raises for a failed send (R40)."""
-        publication = self._sender.publication
-        if publication is None:
-            return []
-        self._drain(deadline)
-        if publication.error is not None:
-            error = publication.error
-            if failed_state(error, self._state) is ProducerState.FATAL_ERROR:
-                raise error
-            raise failed_transaction(error) from error
-        if isinstance(publication, Deferred):
-            return deadline.retry(publication.stage_all)
-        return []
-
-    def _is_done_by_another(self, call: ProducerCall, during: ProducerState) -> bool:
-        """While this thread waited for `io`, another one's call did the same, or failed."""
-        if self._state is during:
-            return False
-        if self._state not in (ProducerState.READY, ProducerState.PREPARED):
-            self._check_call(call)
-        return True
-
-    def _own(self) -> ProducerTransactions:
+    def _manager(self, call: ProducerCall) -> TransactionManager:
+        """Raises what refuses `call` to a producer without transactional.id."""
+        if self._transactions is None:
+            self._lifecycle.enter(call)
         assert self._transactions is not None
         return self._transactions
 
-    def _enter(self, call: ProducerCall, *, move: bool = True) -> ProducerTransactions:
-        """Begin a call: refused, or the state while it runs."""
-        self._check_usable()
-        with self._accumulator.lock:
-            entered = self._check_call(call)
-            if move:
-                self._set(entered)
-        return self._own()
-
-    @contextmanager
-    def _failing(self, call: ProducerCall) -> Iterator[None]:
-        """What an error of a call makes of the producer."""
-        try:
-            yield
-        except OperationTimedOutError:
-            # The state says what may be called again.
-            raise
-        except Exception as raised:
-            error = unexpected(raised, call.value)
-            self._fail(call, error)
-            told = failed_call(error, self._state)
-            if told is raised:
-                raise
-            raise told from raised
-
-    def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
-        transactions = self._own()
-        transactions.note_failure(error)
+    def _fail_send(self, error: TxnLogError) -> None:
+        """A send failed for good: no record is accepted, and a commit raises it (R40)."""
         if isinstance(error, UnknownTopicIdError):
             self._destinations.forget_all()
-        to = failed_state(error, self._state)
-        if call is ProducerCall.COMMIT and self._is_decided():
-            return
-        if to is ProducerState.ABORTABLE_ERROR and call in _OUTSIDE:
-            return
-        self._error = error
-        self._move(to)
-
-    def _is_decided(self) -> bool:
-        """A commit that is decided stays one, whatever its finishing meets; no answer: maybe."""
-        try:
-            return self._own().is_committed()
-        except Exception:
-            return True
-
-    def _end_work(self, timeout: float | None) -> None:
-        if self._transactions is None:
-            self.flush(timeout)
-        elif self._state in _ABORTED_BY_CLOSE:
-            self.abort_transaction(timeout)
+        if self._transactions is not None:
+            self._transactions.session.note_failure(error)
+        self._lifecycle.fail_send(error)

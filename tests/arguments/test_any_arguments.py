@@ -279,7 +279,7 @@ def _is_over(client: Client) -> bool:
     if isinstance(client, Consumer):
         return client._is_closed
     return isinstance(client, Producer) and (
-        client._is_forked or client._state.name in ("CLOSED", "FATAL_ERROR", "READY")
+        client._lifecycle.is_over or client._lifecycle.state.name in ("FATAL_ERROR", "READY")
     )
 
 

@@ -112,7 +112,7 @@ class Writer(Actor):
             self.world.prepared[kept] = self
 
     def refused(self, error: TxnLogError) -> None:
-        state = self.made._state
+        state = self.made._lifecycle.state
         # What is prepared may be kept, and committed, by an heir.
         is_certain = self.state is None and not isinstance(error, OutcomeLostError)
         if self.txn is not None and state in OVER and is_certain:
@@ -122,11 +122,11 @@ class Writer(Actor):
 
     @property
     def is_open(self) -> bool:
-        return not self.is_dead and self.made._state in (S.IN_TRANSACTION, S.IDLE)
+        return not self.is_dead and self.made._lifecycle.state in (S.IN_TRANSACTION, S.IDLE)
 
     def begin(self) -> None:
         # After a pause it looks whether it has its id still: that may fail as any call.
-        if not self.is_dead and self.made._state is S.READY:
+        if not self.is_dead and self.made._lifecycle.state is S.READY:
             self.txn = None
             if self.call(self.made.begin_transaction) == "done":
                 self.txn = self.world.auditor.begin(is_whole=self.kind.how == "deferred")
@@ -159,7 +159,7 @@ class Writer(Actor):
         """End the transaction as far as its state allows; how that went."""
         if self.is_dead or self.txn is None:
             return "nothing"
-        state, txn = self.made._state, self.txn
+        state, txn = self.made._lifecycle.state, self.txn
         if state not in ENDS.get(how, ()):
             if how not in ENDS or state in (S.READY, S.INITIALIZING):
                 return "nothing"
@@ -176,7 +176,7 @@ class Writer(Actor):
             seen[f"{self.kind.role}: {how}"] += 1
             txn.settle(committed=how != "abort")
             self.txn = self.state = None
-            if self.made._state is S.READY:
+            if self.made._lifecycle.state is S.READY:
                 self._check_epoch()
             else:
                 self.is_dead = True
@@ -184,7 +184,7 @@ class Writer(Actor):
 
     def _prepare(self) -> str:
         def act() -> None:
-            row = self.made._own().row
+            row = self.made._transactions.session.row
             # As the outside database would hold it, also when the process dies now.
             self.state = f"{row.producer_id}:{row.producer_epoch}"
             self.world.prepared[self.state] = self
@@ -199,7 +199,7 @@ class Writer(Actor):
                 self.produce(topic, partition)
             self.flush()
             return
-        if not self.is_dead and self.made._state not in (S.READY, S.IN_TRANSACTION):
+        if not self.is_dead and self.made._lifecycle.state not in (S.READY, S.IN_TRANSACTION):
             self.end(end)
             return
         for topic, partition in places:
@@ -222,4 +222,4 @@ class Writer(Actor):
             self.world.free[txn] = offset
 
     def _check_epoch(self) -> None:
-        self.world.check_epoch(self.made._own().row, self)
+        self.world.check_epoch(self.made._transactions.session.row, self)

@@ -205,7 +205,7 @@ def generations_are_not_asked_for(patch: Patch) -> None:
         return group or groups.Group(group_id="x")
 
     patch.setattr(groups, "check_member", check)
-    patch.setattr("txnlog.producing.producer_transactions.check_member", check)
+    patch.setattr("txnlog.producing.producer_session.check_member", check)
 
 
 @broken

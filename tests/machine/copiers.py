@@ -43,7 +43,7 @@ class Copier(Writer):
         """One transaction: what was read since the last one."""
         if self.is_dead:
             return
-        if self.made._state not in (S.READY, S.IN_TRANSACTION):
+        if self.made._lifecycle.state not in (S.READY, S.IN_TRANSACTION):
             self.end(end)
             self._must_rewind = True
             return

@@ -1,4 +1,4 @@
-"""What clients are told when the store refuses: Kafka's three authorization errors (R68)."""
+"""Errors of clients when the store denies access: Kafka's three authorization errors (R68)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = ("get", "list")
 
 
 def deny(cluster: Cluster, folder: str, verbs: tuple[str, ...] = WRITES) -> None:
-    """The store refuses these calls below a folder, in this process."""
+    """Make the store deny these calls below a folder, in this process."""
     faults(cluster).plan = lambda verb, path: (
         Fault.DENY if verb in verbs and path.startswith(folder) else Fault.NONE
     )
@@ -56,7 +56,7 @@ def test_no_permission_for_the_transaction_state_is_transactional_id_authorizati
 
 
 def test_no_permission_for_a_topic_fails_its_transaction_and_leaves_the_id_usable() -> None:
-    """The other topics of the transaction show nothing; the next transaction goes on."""
+    """Nothing is visible in its other topics; the next transaction commits."""
     shared = world()
     made, reports = begun(shared), Reports()
     made.produce("orders", "no", on_delivery=reports)
@@ -75,7 +75,7 @@ def test_no_permission_for_a_topic_fails_its_transaction_and_leaves_the_id_usabl
 
 
 def test_no_permission_for_a_topic_fails_each_record_of_an_idempotent_producer() -> None:
-    """The delivery callback says so; other topics are not its end."""
+    """The delivery callback gets the error; other topics can still be written."""
     shared = world()
     made, reports = producer(shared), Reports()
     deny(cluster_of(made), "orders/")
@@ -87,7 +87,7 @@ def test_no_permission_for_a_topic_fails_each_record_of_an_idempotent_producer()
 
 
 def test_no_permission_to_read_a_topic_is_topic_authorization() -> None:
-    """For a producer that looks it up, and for a consumer."""
+    """For a producer that reads the topic's metadata, and for a consumer."""
     shared = world()
     made = producer(shared)
     deny(cluster_of(made), "orders/", READS)
@@ -101,7 +101,7 @@ def test_no_permission_to_read_a_topic_is_topic_authorization() -> None:
 
 
 def test_no_permission_for_the_offsets_is_group_authorization() -> None:
-    """A transaction with offsets fails whole; a consumer's join and commit say what is lacking."""
+    """A transaction with offsets fails whole; a consumer's join and commit name the folder."""
     shared = world()
     made = begun(shared)
     made.produce("orders", "no")

@@ -1,4 +1,4 @@
-"""A bug, or an exception of a library, while records are sent: it ends what it concerns, only."""
+"""A bug, or an exception of a library, while records are sent: it fails only what met it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from txnlog.testing.faults import Fault, FaultyStore, Plan, SharedMemory
 
 
 class BugError(Exception):
-    """What nobody has thought of."""
+    """An exception that no code expects."""
 
 
 def failing(part: str, times: int = 1) -> Plan:
-    """A plan of a store whose next puts below a path that contains `part` are a bug."""
+    """A store's plan: the next `times` puts to a path that contains `part` raise BugError."""
     left = times
 
     def plan(verb: str, path: str) -> Fault:
@@ -43,7 +43,7 @@ def store_of(made: Producer) -> FaultyStore:
 
 @pytest.mark.parametrize("part", ["orders/part-", "orders/_delta_log/"])
 def test_bug_fails_the_request_that_met_it_and_no_other(part: str) -> None:
-    """It was tried again and again: no callback, a flush that raised, and nothing sent later."""
+    """Endless retries would call no callback, make flush raise, and block later records."""
     shared, reports = world(), Reports()
     made = producer(shared)
     made.produce("stock", "before", on_delivery=reports)
@@ -56,7 +56,7 @@ def test_bug_fails_the_request_that_met_it_and_no_other(part: str) -> None:
     assert len(reports.offsets) == 2
     assert values(process(shared), "orders") == ["after"]
     assert values(process(shared), "stock") == ["before"]
-    [error] = [error for error, _ in reports.told if error is not None]
+    [error] = [error for error, _ in reports.received if error is not None]
     assert isinstance(error, UnexpectedError)
     assert isinstance(error.__cause__, BugError)
     assert "report" in error.message
@@ -66,7 +66,7 @@ def test_bug_fails_the_request_that_met_it_and_no_other(part: str) -> None:
 @BOTH
 @pytest.mark.parametrize("part", ["orders/part-", "__transaction_state"])
 def test_bug_in_a_transaction_makes_it_abortable(publish: str, part: str) -> None:
-    """The state was left at committing, and neither an abort nor another call was allowed (R40)."""
+    """Left in the state COMMITTING, the producer would allow no abort and no other call (R40)."""
     shared, reports = world(), Reports()
     made = started(shared, publish)
     made.begin_transaction()
@@ -83,7 +83,7 @@ def test_bug_in_a_transaction_makes_it_abortable(publish: str, part: str) -> Non
 
 
 def test_bug_after_the_decision_leaves_the_commit_to_be_repeated() -> None:
-    """What is decided stays decided: an abort would tell the user the opposite (R41)."""
+    """A decided commit cannot be undone: an abort would report the opposite (R41)."""
     shared = world()
     made = started(shared)
     made.begin_transaction()
@@ -97,10 +97,10 @@ def test_bug_after_the_decision_leaves_the_commit_to_be_repeated() -> None:
 
 @pytest.mark.parametrize("name", [None, "tx"])
 @pytest.mark.parametrize("as_arrow", [False, True])
-def test_records_that_cannot_become_batches_fail_alone(
+def test_records_that_cannot_be_split_into_batches_fail_alone(
     name: str | None, as_arrow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of other topics were thrown away with them, and no callback was ever called."""
+    """Records of other topics must not be discarded with them, and every callback is called."""
     shared, reports = world(), Reports()
     made = producer(shared, name)
     if name is not None:
@@ -128,8 +128,8 @@ def test_records_that_cannot_become_batches_fail_alone(
         made.abort_transaction()
         made.poll(0)
     assert reports.errors[0] == "UnexpectedError"
-    assert reports.told[0][1].value() == b"hit"
-    assert len(reports.told) == 2
+    assert reports.received[0][1].value() == b"hit"
+    assert len(reports.received) == 2
     monkeypatch.undo()
     assert len(made) == 0
     assert made._accumulator.held_bytes == 0
@@ -141,12 +141,12 @@ def with_thread(shared: SharedMemory) -> Producer:
 
 
 def wait_for(is_done: Callable[[], bool], made: Producer) -> None:
-    """Serve callbacks until it is done; the bound is generous, for slow machines."""
+    """Call callbacks until `is_done`; the bound is large, for slow machines."""
     for _ in range(600):
         made.poll(0.1)
         if is_done():
             return
-    pytest.fail("it never came to that")
+    pytest.fail("the bound was reached")
 
 
 def thread_of(made: Producer) -> threading.Thread:
@@ -155,22 +155,22 @@ def thread_of(made: Producer) -> threading.Thread:
     return thread
 
 
-def test_thread_outlives_a_bug_and_sends_what_comes_later() -> None:
-    """Its callbacks come, too: without a thread they never would."""
+def test_thread_survives_a_bug_and_sends_later_records() -> None:
+    """Without the thread, their callbacks would never be called."""
     shared, reports = world(), Reports()
     made = with_thread(shared)
     store_of(made).plan = failing("orders/part-")
     made.produce("orders", "hit", on_delivery=reports)
-    wait_for(lambda: len(reports.told) == 1, made)
+    wait_for(lambda: len(reports.received) == 1, made)
     made.produce("orders", "after", on_delivery=reports)
-    wait_for(lambda: len(reports.told) == 2, made)
+    wait_for(lambda: len(reports.received) == 2, made)
     assert thread_of(made).is_alive()
     assert reports.errors == ["UnexpectedError"]
     made.close()
 
 
-def test_thread_outlives_a_bug_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it looked at was changed by another thread just then; that ended it without a word."""
+def test_thread_survives_a_bug_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may change what it reads; that must not end it silently."""
     shared, reports = world(), Reports()
     made = with_thread(shared)
     wait, failures = made._sender._wait, iter([True])
@@ -182,20 +182,20 @@ def test_thread_outlives_a_bug_while_it_waits(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(made._sender, "_wait", broken)
     made.produce("orders", "after", on_delivery=reports)
-    wait_for(lambda: len(reports.told) == 1, made)
+    wait_for(lambda: len(reports.received) == 1, made)
     assert thread_of(made).is_alive()
     made.close()
 
 
-def test_counting_what_waits_beside_a_thread_that_sends() -> None:
-    """len(producer) raised "dictionary changed size during iteration", the thread ended by it."""
+def test_counting_waiting_records_while_the_thread_sends() -> None:
+    """It must not raise "dictionary changed size during iteration", nor end the thread."""
     made = producer(world())
     publication = made._sender.publication
     assert isinstance(publication, requests.Idempotent)
     queues = publication._queues
 
     class Watched(requests.Request):
-        """While it is counted, the other thread begins to send to another topic."""
+        """While it is counted, another thread begins to send to another topic."""
 
         @property
         def num_records(self) -> int:

@@ -1,4 +1,4 @@
-"""A producer's settings: Kafka's names and defaults, and refusals that help."""
+"""A producer's settings: Kafka's names and defaults, and errors that help."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ DEFAULTS = {
 
 
 def test_defaults_are_kafkas() -> None:
-    """A job that moves over must not change its behaviour by what it leaves out."""
+    """A job that moves from Kafka must not change its behaviour by settings that it omits."""
     config = parse_config({"txnlog.root": "/data"}, "producer")
     assert {name: config.get(name) for name in DEFAULTS} == DEFAULTS
 
 
-def test_librdkafka_names_and_python_values_are_taken() -> None:
+def test_librdkafka_names_and_python_values_are_accepted() -> None:
     """Numbers, booleans and texts, and the older names of the same settings."""
     given = {
         "txnlog.root": "/data",
@@ -56,24 +56,24 @@ def test_librdkafka_names_and_python_values_are_taken() -> None:
         ({"on_delivery": "print"}, "on_delivery"),
     ],
 )
-def test_wrong_settings_are_refused_with_what_would_be_right(
+def test_wrong_settings_are_refused_and_the_right_ones_named(
     given: dict[str, object], named: str
 ) -> None:
-    """A setting that is not understood must not be passed over (R60)."""
+    """An unknown setting must not be ignored (R60)."""
     with pytest.raises(ConfigError, match=named):
         parse_config({"txnlog.root": "/data", **given}, "producer")
 
 
-def test_settings_of_brokers_are_taken_with_one_warning(
+def test_settings_of_brokers_are_accepted_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A configuration file for Kafka works as it is."""
+    """A configuration file for Kafka works unchanged."""
     given = {"txnlog.root": "/data", "bootstrap.servers": "b:9092", "acks": "all"}
     with caplog.at_level(logging.WARNING, "txnlog"):
         parse_config(given, "producer")
         parse_config(given, "producer")
-    told = [record.message for record in caplog.records if "acks" in record.message]
-    assert len(told) <= 1
+    warnings = [record.message for record in caplog.records if "acks" in record.message]
+    assert len(warnings) <= 1
 
 
 def test_transactions_without_idempotence_contradict_each_other() -> None:
@@ -83,7 +83,7 @@ def test_transactions_without_idempotence_contradict_each_other() -> None:
 
 
 def test_secrets_are_in_no_repr() -> None:
-    """Storage settings may be keys (R67)."""
+    """Storage settings may be credentials (R67)."""
     config = parse_config({"txnlog.root": "s3://b/p", "storage.secret": "hush"}, "producer")
     assert "hush" not in repr(config)
     made = producer(world(), "tx")
@@ -91,11 +91,11 @@ def test_secrets_are_in_no_repr() -> None:
     assert isinstance(made, Producer)
 
 
-def test_idempotence_switched_off_is_said_to_have_no_effect(
+def test_warning_says_that_disabling_idempotence_has_no_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A job that relies on what Kafka does without it must hear that it is on all the same."""
-    # Said once for each spelling in a process; another test may have come first.
+    """A job that relies on Kafka without idempotence must know that it stays enabled."""
+    # Logged once per spelling and process; another test may have run first.
     given = {"txnlog.root": "/data", "Enable.Idempotence": False}
     with caplog.at_level(logging.WARNING, "txnlog"):
         parse_config(given, "producer")

@@ -1,4 +1,4 @@
-"""The sender comes between the two steps in which `produce` opens a topic's buffer and fills it."""
+"""The sender runs between the two steps of `produce`: open a topic's buffer, append to it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from txnlog.producer import Producer
 
 
 def open_buffer(made: Producer, topic: str) -> None:
-    """What another thread's `produce` has done when it loses the lock, and has the record still."""
-    destination = made._make_ready(topic, made._deadline("produce()", None))
-    with made._accumulator.lock:
-        made._accumulator.open_rows(destination, 0)
+    """The state after another thread's `produce` has opened the buffer, before it appends."""
+    made._admission.open_buffer(topic, None, 0, 1, made._deadline("produce()", None))
 
 
 @pytest.mark.parametrize("publish", ["deferred", "eager", None])
 def test_empty_buffer_loses_no_record_of_another_topic(publish: str | None) -> None:
-    """The sender failed on it, after it had taken everything: a torn transaction (R40, R53)."""
+    """An error on the empty buffer would lose drained records: a torn transaction (R40, R53)."""
     shared = world()
     made = producer(shared, publish and "p", publish or "deferred")
     if publish is not None:

@@ -1,4 +1,4 @@
-"""Flags of what a producer's calls raise: what the handler is told to do, the producer lets it."""
+"""Flags of the errors of a producer's calls: they ask for a call that the state allows."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def flags(error: TxnLogError) -> list[str]:
 
 @BOTH
 @pytest.mark.parametrize(("call", "error"), [(call, error) for _, call, error in REFUSED])
-def test_call_that_took_nothing_harms_no_transaction_and_says_so(
+def test_refused_call_has_no_flags_and_the_transaction_commits(
     publish: str, call: Callable[[Producer], object], error: type[TxnLogError]
 ) -> None:
-    """A handler that heeds `fatal` or `abortable` would give up healthy work (R39, R42)."""
+    """A handler that reads `fatal` or `abortable` would end a healthy transaction (R39, R42)."""
     shared = world()
     process(shared).create_topic("damaged")
     made = started(shared, publish, auto_create_topics_enable=False)
@@ -81,10 +81,10 @@ def test_call_before_init_transactions_leaves_the_producer_usable() -> None:
 
 
 @BOTH
-def test_table_of_which_a_part_was_taken_fails_the_transaction(
+def test_partly_accepted_table_fails_the_transaction(
     publish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit would publish half a table; calling again would write the half twice (R40)."""
+    """A commit would publish half a table; a repeated call would write that half twice (R40)."""
     monkeypatch.setattr(arrow_records, "SLICE_BYTES_MAX", 100)
     shared = world()
     made = started(shared, publish)
@@ -99,10 +99,10 @@ def test_table_of_which_a_part_was_taken_fails_the_transaction(
     assert values(process(shared), "orders") == []
 
 
-def test_table_of_which_a_part_was_taken_outside_a_transaction_says_how_much(
+def test_partly_accepted_table_outside_a_transaction_reports_the_rows_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who sends it again must leave out what is there (R9)."""
+    """A caller that sends the table again must omit these rows (R9)."""
     monkeypatch.setattr(arrow_records, "SLICE_BYTES_MAX", 100)
     shared = world()
     made = producer(shared)
@@ -113,14 +113,14 @@ def test_table_of_which_a_part_was_taken_outside_a_transaction_says_how_much(
     assert failed.value.rows_taken == len(values(process(shared), "orders")) > 0
 
 
-def test_record_that_was_not_delivered_in_time_may_not_be_produced_again_blindly() -> None:
-    """It may have been written all the same: librdkafka's _MSG_TIMED_OUT is not retriable."""
+def test_delivery_timeout_is_not_retriable() -> None:
+    """The record may have been written: librdkafka's _MSG_TIMED_OUT is not retriable either."""
     shared = world()
-    told: list[TxnLogError | None] = []
+    errors: list[TxnLogError | None] = []
     made = producer(shared, delivery_timeout_ms=1_000, linger_ms=0)
-    made.produce("orders", "v", on_delivery=lambda error, _: told.append(error))
+    made.produce("orders", "v", on_delivery=lambda error, _: errors.append(error))
     store = cluster_of(made).store
     store.plan = lambda verb, path: Fault.FAIL_BEFORE if path.startswith("orders/") else Fault.NONE
     made.flush()
-    assert isinstance(told[0], OperationTimedOutError)
-    assert flags(told[0]) == []
+    assert isinstance(errors[0], OperationTimedOutError)
+    assert flags(errors[0]) == []

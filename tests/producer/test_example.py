@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("publish", ["deferred", "eager"])
 def test_orders_and_inventory_agree_after_the_shop_was_killed(publish: str, tmp_path: Path) -> None:
-    """Both or neither of each purchase, whatever moment the shop died at (R53)."""
+    """Both records of each purchase or neither, whenever the shop was killed (R53)."""
     ran = subprocess.run(
         [
             sys.executable,

@@ -1,4 +1,4 @@
-"""Every storage call of a producer fails, loses its reply or kills the process, one by one."""
+"""Each storage call of a producer in turn fails, loses its reply, or kills the process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fill(made: Producer, name: str, reports: Reports | None = None) -> None:
 
 @dataclass
 class Act:
-    """A producer that is made and has done one transaction, then acts under faults."""
+    """A producer that has committed one transaction, and what it then does under faults."""
 
     name: str
     publish: str
@@ -126,12 +126,12 @@ def calls_of(act: Act) -> int:
 
 
 def seen(shared: SharedMemory, name: str) -> bool:
-    """All of a transaction's records, in every topic, once each; or none."""
+    """Whether a transaction's records are visible: all, in every topic, once each, or none."""
     return shown(shared, name)[0]
 
 
 def shown(shared: SharedMemory, *names: str) -> list[bool]:
-    """The same of several transactions, by one look."""
+    """The same for several transactions, in one read."""
     cluster = process(shared)
     found = [sorted(values(cluster, topic)) for topic in TOPICS]
     answers = []
@@ -155,16 +155,16 @@ def judge(act: Act, shared: SharedMemory, outcome: str) -> bool:
 
 
 def settle_prepared(shared: SharedMemory) -> None:
-    """What an operator does for a client that died between the two phases."""
-    heir = producer(shared, "tx")
-    heir.init_transactions(keep_prepared=True)
-    if heir.prepared_state is not None:
-        heir.complete_transaction(None)
+    """Abort what a client that died between the two phases has left, as an operator would."""
+    successor = producer(shared, "tx")
+    successor.init_transactions(keep_prepared=True)
+    if successor.prepared_state is not None:
+        successor.complete_transaction(None)
 
 
 @EACH
 def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act) -> None:
-    """Whoever sweeps next settles it, by its decision (R36, R45, R73)."""
+    """The next process that sweeps settles the transaction as decided (R36, R45, R73)."""
     results = set()
     for number in range(calls_of(act)):
         for fault in CRASHES:
@@ -183,8 +183,8 @@ def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act) -> None:
 
 
 @EACH
-def test_producer_with_any_reply_lost_goes_on_and_succeeds(act: Act) -> None:
-    """One fault is repaired by the call it meets, within its time-out (R28, R36, R41)."""
+def test_producer_with_any_reply_lost_succeeds(act: Act) -> None:
+    """The call that meets a fault repairs it within its time-out (R28, R36, R41)."""
     for number in range(calls_of(act)):
         for fault in ERRORS:
             shared = world()
@@ -197,7 +197,7 @@ def test_producer_with_any_reply_lost_goes_on_and_succeeds(act: Act) -> None:
             shared.land_late()
             check_cluster(process(shared))
             judge(act, shared, "done")
-            # The producer is as good as new.
+            # The producer is fully usable.
             with made.transaction():
                 fill(made, "next")
             shared.land_late()
@@ -214,12 +214,12 @@ def test_producer_with_any_reply_lost_goes_on_and_succeeds(act: Act) -> None:
         (Fault.LAND_LATE, True),
     ],
 )
-def test_producer_without_store_from_any_call_on_times_out_and_goes_on(
+def test_producer_in_an_outage_from_any_call_times_out_and_continues(
     act: Act, fault: Fault, lands_last: bool
 ) -> None:
-    """The outage lasts longer than every call; afterwards the same call goes on (R41).
+    """The outage lasts longer than every call; afterwards the same call continues (R41).
 
-    Puts of the outage land before that, or after: then they must not undo what it has done.
+    Puts of the outage land before that call, or after it: then they must not undo its writes.
     """
     for number in range(calls_of(act)):
         shared = world()
@@ -241,7 +241,7 @@ def test_producer_without_store_from_any_call_on_times_out_and_goes_on(
         committed = recovered(made, act)
         shared.land_late()
         check_cluster(process(shared))
-        if lands_last and made._state.name != "FATAL_ERROR":
+        if lands_last and made._lifecycle.state.name != "FATAL_ERROR":
             with made.transaction():
                 fill(made, "next")
             assert seen(shared, "next")
@@ -250,8 +250,8 @@ def test_producer_without_store_from_any_call_on_times_out_and_goes_on(
 
 
 def recovered(made: Producer, act: Act) -> bool | None:
-    """Do what the state machine says may be done; whether the transaction committed."""
-    state = made._state.name
+    """End the transaction as its state allows; whether it committed."""
+    state = made._lifecycle.state.name
     if state == "COMMITTING":
         made.commit_transaction()
         return True
@@ -265,18 +265,18 @@ def recovered(made: Producer, act: Act) -> bool | None:
 
 
 @EACH
-def test_producer_met_by_its_successor_at_any_call_is_fenced_or_done(act: Act) -> None:
-    """A zombie stands still at any call, its successor commits, and it wakes up (R27, R44)."""
+def test_producer_overtaken_by_its_successor_at_any_call_is_fenced_or_done(act: Act) -> None:
+    """A zombie pauses at any call, its successor commits, and the zombie resumes (R27, R44)."""
     for number in range(calls_of(act)):
         for late in (False, True):
             shared = world()
             made = act.begin(shared)
 
             def take_over(shared: SharedMemory = shared) -> None:
-                heir = producer(shared, "tx", act.publish)
-                heir.init_transactions()
-                with heir.transaction():
-                    fill(heir, "theirs")
+                successor = producer(shared, "tx", act.publish)
+                successor.init_transactions()
+                with successor.transaction():
+                    fill(successor, "theirs")
 
             store = cluster_of(made).store
             store.plan = FaultsAt(  # type: ignore[attr-defined]
@@ -287,7 +287,7 @@ def test_producer_met_by_its_successor_at_any_call_is_fenced_or_done(act: Act) -
             outcome = outcome_of(lambda m=made: act.act(m))
             shared.land_late()
             check_cluster(process(shared))
-            mine = judge(act, shared, "met")
+            mine = judge(act, shared, "overtaken")
             assert seen(shared, "theirs") or (late and number == calls_of(act) - 1)
             if act.commits:
                 assert (outcome == "done") <= mine, f"{outcome} at call {number}"
@@ -301,7 +301,7 @@ def test_producer_met_by_its_successor_at_any_call_is_fenced_or_done(act: Act) -
 
 @pytest.mark.parametrize("fault", [*ERRORS, *CRASHES])
 def test_idempotent_producer_with_any_fault_writes_each_record_once(fault: Fault) -> None:
-    """Lost replies are settled by sending the same again (R1, R2, R7, R9)."""
+    """After a lost reply the same request is sent again (R1, R2, R7, R9)."""
 
     def act(made: Producer, reports: Reports) -> None:
         for name in ("a", "b"):
@@ -325,13 +325,13 @@ def test_idempotent_producer_with_any_fault_writes_each_record_once(fault: Fault
             if outcome == "done":
                 assert found == ["a-0", "a-1", "b-0", "b-1"]
         assert not reports.errors
-        told = [(m.topic(), m.partition(), m.offset(), m.value()) for _, m in reports.told]
-        assert len(set(told)) == len(told)
+        reported = [(m.topic(), m.partition(), m.offset(), m.value()) for _, m in reports.received]
+        assert len(set(reported)) == len(reported)
 
 
 @pytest.mark.parametrize("fault", ERRORS)
-def test_idempotent_producer_repeats_itself_through_an_outage(fault: Fault) -> None:
-    """The same batches under the same sequences, until they are known to be there (R2, R63)."""
+def test_idempotent_producer_retries_through_an_outage(fault: Fault) -> None:
+    """It sends the same batches with the same sequences until they are acknowledged (R2, R63)."""
     for number in range(12):
         shared = world()
         made, reports = producer(shared), Reports()
@@ -362,8 +362,8 @@ def test_idempotent_producer_repeats_itself_through_an_outage(fault: Fault) -> N
             ]
 
 
-def test_idempotent_producer_without_store_fails_its_records_and_goes_on() -> None:
-    """What may have landed is never sent under the same sequences again (R2, R9)."""
+def test_idempotent_producer_in_an_outage_fails_its_records_and_continues() -> None:
+    """Sequences of records that may have landed are never used again (R2, R9)."""
     shared = world()
     made, reports = producer(shared, delivery_timeout_ms=30_000), Reports()
     fill(made, "a", reports)
@@ -375,7 +375,7 @@ def test_idempotent_producer_without_store_fails_its_records_and_goes_on() -> No
     fill(made, "b", reports)
     assert made.flush() == 0
     assert reports.errors == ["OperationTimedOutError"] * 4
-    assert isinstance(reports.told[-1][0], OperationTimedOutError)
+    assert isinstance(reports.received[-1][0], OperationTimedOutError)
     store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
     shared.land_late()
     fill(made, "c", reports)

@@ -1,4 +1,4 @@
-"""Zombies, time-outs, expired ids: who ended a right to write, and what its holder is told."""
+"""Zombies, time-outs, expired ids: how a producer loses its id, and which error it gets."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ WEEK_MS = 7 * 86_400_000
 
 
 @BOTH
-def test_fenced_producer_is_told_who_fenced_it_and_when(publish: str) -> None:
+def test_fenced_error_names_the_new_owner_and_the_time(publish: str) -> None:
     """Fenced is fatal, and nothing of the zombie's transaction is left (R27, R42, R44)."""
     shared = world()
     zombie = started(shared, publish)
     zombie.begin_transaction()
     zombie.produce("orders", "zombie")
     zombie.flush()
-    heir = started(shared, publish, client_id="the-heir")
-    with heir.transaction():
-        heir.produce("orders", "heir")
-    with pytest.raises(ProducerFencedError, match="the-heir") as fenced:
+    successor = started(shared, publish, client_id="the-successor")
+    with successor.transaction():
+        successor.produce("orders", "successor")
+    with pytest.raises(ProducerFencedError, match="the-successor") as fenced:
         zombie.commit_transaction()
     assert fenced.value.fatal
     assert "last fenced at 20" in fenced.value.message
@@ -57,12 +57,12 @@ def test_fenced_producer_is_told_who_fenced_it_and_when(publish: str) -> None:
         with pytest.raises(ProducerFencedError):
             call()
     zombie.close()
-    assert values(process(shared), "orders") == ["heir"]
+    assert values(process(shared), "orders") == ["successor"]
     check_cluster(process(shared), settled=True)
 
 
 def test_eager_transaction_that_timed_out_says_so_and_can_be_aborted() -> None:
-    """Whoever sweeps ends it, under a new epoch; the producer goes on after an abort (R32)."""
+    """Any sweep aborts it under a new epoch; the producer continues after an abort (R32)."""
     shared = world()
     made = started(shared, "eager", transaction_timeout_ms=60_000)
     made.begin_transaction()
@@ -74,9 +74,9 @@ def test_eager_transaction_that_timed_out_says_so_and_can_be_aborted() -> None:
     sweeper.sweep()
     made.produce("orders", "later")
     made.flush()
-    with pytest.raises(TxnLogError, match="timed out") as told:
+    with pytest.raises(TxnLogError, match="timed out") as failed:
         made.commit_transaction()
-    assert not told.value.fatal
+    assert not failed.value.fatal
     made.abort_transaction()
     with made.transaction():
         made.produce("orders", "next")
@@ -98,7 +98,7 @@ def test_deferred_transaction_never_times_out() -> None:
 
 
 def test_transaction_timeout_above_the_maximum_is_refused() -> None:
-    """Both values are named (R33)."""
+    """The error names both values (R33)."""
     made = producer(world(), "tx", transaction_timeout_ms=900_001)
     with pytest.raises(InvalidTxnTimeoutError, match=r"900001.*900000"):
         made.init_transactions()
@@ -106,7 +106,7 @@ def test_transaction_timeout_above_the_maximum_is_refused() -> None:
 
 @BOTH
 def test_idle_producer_whose_id_expired_takes_a_new_one_by_itself(publish: str) -> None:
-    """Nothing was lost, so nobody is bothered (R8, R35)."""
+    """Nothing was lost, so no call fails (R8, R35)."""
     shared = world()
     made = started(shared, publish)
     with made.transaction():
@@ -122,20 +122,20 @@ def test_idle_producer_whose_id_expired_takes_a_new_one_by_itself(publish: str) 
 
 @BOTH
 def test_producer_whose_expired_id_has_a_new_owner_is_fenced(publish: str) -> None:
-    """A sleeper must not take the id back from whoever owns it now (R35, R44)."""
+    """A sleeping producer must not take the id back from its present owner (R35, R44)."""
     shared = world()
     sleeper = started(shared, publish)
     expire(shared)
-    heir = started(shared, publish)
+    successor = started(shared, publish)
     with pytest.raises(ProducerFencedError):
         sleeper.begin_transaction()
-    with heir.transaction():
-        heir.produce("orders", "heir")
-    assert values(process(shared), "orders") == ["heir"]
+    with successor.transaction():
+        successor.produce("orders", "successor")
+    assert values(process(shared), "orders") == ["successor"]
 
 
 def expire(shared: SharedMemory) -> None:
-    """What housekeeping does with an id that was idle for transactional.id.expiration.ms."""
+    """Expire the id, as housekeeping does after transactional.id.expiration.ms without use."""
     shared.clock.advance_ms(WEEK_MS)
     cluster = process(shared)
     shard = cluster.shard(cluster.shard_of("tx"))
@@ -144,7 +144,7 @@ def expire(shared: SharedMemory) -> None:
 
 
 def begun(shared: SharedMemory, publish: str, value: str) -> Producer:
-    """A producer with a transaction of which only the producer knows yet."""
+    """A producer with a transaction that is not in the log yet."""
     made = started(shared, publish)
     made.begin_transaction()
     made.produce("orders", value, partition=0)
@@ -155,21 +155,21 @@ def begun(shared: SharedMemory, publish: str, value: str) -> Producer:
 def test_zombie_whose_id_expired_does_not_commit_what_it_began_before_it_was_fenced(
     publish: str,
 ) -> None:
-    """A missing row says nothing of who had it: the successor has done the work again. Until the
-    zombie begins anew, and so reads its positions again, it takes the id from nobody (R35, R44).
+    """A missing row does not show its last owner: the successor has done the work again. The zombie
+    gets the id only at a new begin, which is followed by reading its positions (R35, R44).
     """
     shared = world()
     zombie = begun(shared, publish, "twice")
-    heir = started(shared, publish)
-    with heir.transaction():
-        heir.produce("orders", "once")
+    successor = started(shared, publish)
+    with successor.transaction():
+        successor.produce("orders", "once")
     expire(shared)
-    with pytest.raises(TxnLogError, match="expired") as told:
+    with pytest.raises(TxnLogError, match="expired") as failed:
         zombie.commit_transaction()
-    assert (told.value.abortable, told.value.fatal) == (True, False)
+    assert (failed.value.abortable, failed.value.fatal) == (True, False)
     zombie.abort_transaction()
-    with heir.transaction():
-        heir.produce("orders", "next")
+    with successor.transaction():
+        successor.produce("orders", "next")
     assert sorted(values(process(shared), "orders")) == ["next", "once"]
     with pytest.raises(ProducerFencedError):
         zombie.begin_transaction()
@@ -180,7 +180,7 @@ def test_zombie_whose_id_expired_does_not_commit_what_it_began_before_it_was_fen
 def test_transaction_that_was_open_while_its_id_expired_is_aborted_and_the_next_one_commits(
     publish: str,
 ) -> None:
-    """Nobody else had the id, which nobody can know: the producer aborts and goes on (R8, R35)."""
+    """A former owner cannot be ruled out: the producer aborts, then continues (R8, R35)."""
     shared = world()
     made = begun(shared, publish, "lost")
     expire(shared)
@@ -195,11 +195,11 @@ def test_transaction_that_was_open_while_its_id_expired_is_aborted_and_the_next_
 
 
 @BOTH
-def test_commit_that_others_finished_is_not_published_again_after_its_id_expired(
+def test_commit_finished_by_a_sweeper_is_not_published_again_after_its_id_expired(
     publish: str,
 ) -> None:
-    """Decided, finished by a sweeper, expired, and only then repeated: a missing row is no "never
-    was" (R35, R36, R41).
+    """Decided, finished by a sweeper, expired, and only then repeated: a missing row does not mean
+    that the transaction was not committed (R35, R36, R41).
     """
     shared = world()
     made = begun(shared, publish, "once")
@@ -209,7 +209,7 @@ def test_commit_that_others_finished_is_not_published_again_after_its_id_expired
     store.plan = lambda verb, path: (
         Fault.FAIL_BEFORE if (verb, path.rpartition("/")[0]) == marker else Fault.NONE
     )
-    # An eager transaction's data must get through, which is put there as well.
+    # Puts of an eager transaction's data, which go to the same folder, must succeed.
     if publish == "eager":
         store.plan = lambda verb, path: Fault.NONE
         made.flush()
@@ -233,7 +233,7 @@ def test_commit_that_others_finished_is_not_published_again_after_its_id_expired
 
 @BOTH
 def test_commit_without_reply_whose_id_expired_says_that_its_outcome_is_lost(publish: str) -> None:
-    """It may have landed, and been finished, before the row went (R35, R41, R63)."""
+    """It may have landed, and been finished, before the row expired (R35, R41, R63)."""
     shared = world()
     made = begun(shared, publish, "once")
     made.flush()
@@ -253,16 +253,16 @@ def test_commit_without_reply_whose_id_expired_says_that_its_outcome_is_lost(pub
 
 
 @BOTH
-def test_prepared_transaction_ended_by_an_heir_whose_id_expired_is_not_told_as_aborted(
+def test_prepared_transaction_ended_by_a_successor_whose_id_expired_has_a_lost_outcome(
     publish: str,
 ) -> None:
-    """The heir has asked the outside database, and committed (R35, R41)."""
+    """The successor has read the outside database, and committed (R35, R41)."""
     shared = world()
     made = begun(shared, publish, "once")
     state = made.prepare_transaction()
-    heir = producer(shared, "tx", publish)
-    heir.init_transactions(keep_prepared=True)
-    assert heir.complete_transaction(state)
+    successor = producer(shared, "tx", publish)
+    successor.init_transactions(keep_prepared=True)
+    assert successor.complete_transaction(state)
     expire(shared)
     with pytest.raises(OutcomeLostError, match="another process ended it"):
         made.complete_transaction(state)
@@ -271,7 +271,7 @@ def test_prepared_transaction_ended_by_an_heir_whose_id_expired_is_not_told_as_a
 
 @BOTH
 def test_begin_after_an_expiry_survives_faults_at_every_call(publish: str) -> None:
-    """begin writes nothing else, so this is its only chance to fail (R28, R41)."""
+    """No other begin does I/O, so no other one can fail (R28, R41)."""
     for fault in (*ERRORS, Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
         for number in range(12):
             shared = world()
@@ -289,8 +289,10 @@ def test_begin_after_an_expiry_survives_faults_at_every_call(publish: str) -> No
             assert values(process(shared), "orders") == ["after"]
 
 
-def test_producer_overtaken_while_its_commit_is_finished_does_not_go_on_as_the_heir() -> None:
-    """The row that a commit gives back may be another owner's by then (R10, R44)."""
+def test_producer_overtaken_while_its_commit_is_finished_does_not_continue_as_the_successor() -> (
+    None
+):
+    """The row that a commit returns may have another owner by then (R10, R44)."""
     shared = world()
     made = started(shared, "deferred")
     made.begin_transaction()
@@ -300,8 +302,8 @@ def test_producer_overtaken_while_its_commit_is_finished_does_not_go_on_as_the_h
 
     def commit_and_lose(*args, **kwargs):
         commit(*args, **kwargs)
-        heir = started(shared, "deferred")
-        assert heir is not None
+        successor = started(shared, "deferred")
+        assert successor is not None
         return coordinator.describe("tx")
 
     coordinator.commit = commit_and_lose
@@ -317,7 +319,7 @@ def test_producer_overtaken_while_its_commit_is_finished_does_not_go_on_as_the_h
 def test_fenced_after_a_commit_without_reply_does_not_say_that_it_failed(
     publish: str, landed: bool
 ) -> None:
-    """A refusal is no "no" to the try before it: its put may have landed, or may yet (R41, R63)."""
+    """A refusal says nothing of the attempt before: its put may land, or have landed (R41, R63)."""
     shared = world()
     made = started(shared, publish)
     made.begin_transaction()
@@ -330,22 +332,22 @@ def test_fenced_after_a_commit_without_reply_does_not_say_that_it_failed(
     store.plan = lambda verb, path: Fault.NONE
     if landed:
         shared.land_late()
-    heir = started(shared, publish)
+    successor = started(shared, publish)
     shared.land_late()
     with pytest.raises(OutcomeLostError) as lost:
         made.commit_transaction()
     assert lost.value.fatal
     assert not lost.value.retriable
-    with heir.transaction():
-        heir.produce("orders", "next")
+    with successor.transaction():
+        successor.produce("orders", "next")
     assert set(values(process(shared), "orders")) == ({"mine", "next"} if landed else {"next"})
     check_cluster(process(shared), settled=True)
 
 
 @BOTH
-def test_fenced_after_its_commit_was_decided_is_told_that_it_committed(publish: str) -> None:
-    """The heir finished the transaction before it took the id, and its row does not show that any
-    more; the zombie has seen PREPARE land, and lost the store only then (R27, R36, R41).
+def test_fenced_after_its_commit_was_decided_reports_the_commit(publish: str) -> None:
+    """The successor finished the transaction before it took the id, which the row no longer shows;
+    the zombie has seen PREPARE land, and lost the store only then (R27, R36, R41).
     """
     shared = world()
     made = started(shared, publish)
@@ -361,12 +363,12 @@ def test_fenced_after_its_commit_was_decided_is_told_that_it_committed(publish: 
     with pytest.raises(OperationTimedOutError):
         made.commit_transaction(timeout=40)
     store.plan = lambda verb, path: Fault.NONE
-    heir = started(shared, publish)
+    successor = started(shared, publish)
     made.commit_transaction()
     with pytest.raises(ProducerFencedError):
         made.begin_transaction()
-    with heir.transaction():
-        heir.produce("orders", "next")
+    with successor.transaction():
+        successor.produce("orders", "next")
     after = process(shared)
     assert set(values(after, "orders")) == {"mine", "next"}
     assert position(after) == 5

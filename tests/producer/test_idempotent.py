@@ -23,7 +23,7 @@ from txnlog.testing.invariants import check_cluster
 
 
 def test_each_producer_has_an_id_of_its_own_and_sequences_per_partition() -> None:
-    """A fresh producer id each start, epoch 0, sequences from 0 (R1, R9, R10)."""
+    """A new producer id at each start, epoch 0, sequences from 0 (R1, R9, R10)."""
     shared = world()
     for number in range(2):
         made = producer(shared)
@@ -35,8 +35,8 @@ def test_each_producer_has_an_id_of_its_own_and_sequences_per_partition() -> Non
     assert len({b.producer_id for b in batches}) == 2
 
 
-def test_log_that_has_forgotten_an_idle_producer_gets_a_fresh_one() -> None:
-    """All it wrote was acknowledged, so nothing can be lost or doubled (R8)."""
+def test_idle_producer_that_expired_in_the_log_gets_a_new_id() -> None:
+    """All its records were acknowledged, so none can be lost or duplicated (R8)."""
     shared = world()
     made, reports = producer(shared), Reports()
     made.produce("orders", "a", partition=0, on_delivery=reports)
@@ -51,7 +51,7 @@ def test_log_that_has_forgotten_an_idle_producer_gets_a_fresh_one() -> None:
 
 
 def test_gap_in_the_sequences_ends_the_producer() -> None:
-    """Records in between are missing: going on would hide it (R1, R7)."""
+    """Records in between are missing: to continue would hide that (R1, R7)."""
     shared = world()
     made, reports = producer(shared), Reports()
     made.produce("orders", "a", partition=0)
@@ -69,8 +69,8 @@ def test_gap_in_the_sequences_ends_the_producer() -> None:
     assert values(process(shared), "orders") == ["a"]
 
 
-def test_topic_created_again_gets_nothing_of_what_was_meant_for_the_old_one() -> None:
-    """Records on their way fail; the next ones go to the new topic under a fresh id (R71)."""
+def test_topic_created_again_gets_no_records_for_the_old_topic() -> None:
+    """Records in flight fail; the next ones go to the new topic under a new producer id (R71)."""
     shared = world()
     made, reports = producer(shared), Reports()
     made.produce("orders", "a", on_delivery=reports)
@@ -89,7 +89,7 @@ def test_topic_created_again_gets_nothing_of_what_was_meant_for_the_old_one() ->
     check_cluster(process(shared))
 
 
-def test_topic_that_changed_long_ago_is_looked_up_again() -> None:
+def test_topic_metadata_that_is_too_old_is_read_again() -> None:
     """An idle producer must not lose a record to a topic that was replaced last week (R71)."""
     shared = world()
     made, reports = producer(shared), Reports()
@@ -105,7 +105,7 @@ def test_topic_that_changed_long_ago_is_looked_up_again() -> None:
     assert values(process(shared), "orders") == ["b"]
 
 
-def test_missing_topic_is_created_unless_that_is_forbidden() -> None:
+def test_missing_topic_is_created_unless_that_is_disabled() -> None:
     """As a broker with auto.create.topics.enable does."""
     shared = world()
     made = producer(shared, num_partitions=3)
@@ -116,7 +116,7 @@ def test_missing_topic_is_created_unless_that_is_forbidden() -> None:
         producer(shared, auto_create_topics_enable=False).produce("none", "a")
 
 
-def test_keys_go_where_kafka_would_send_them_and_the_rest_sticks() -> None:
+def test_keys_go_to_kafkas_partitions_and_other_records_stick() -> None:
     """murmur2 for keys; without one, a partition for batch.size bytes, then the next."""
     shared = world()
     process(shared).create_topic("wide", partitions=5)
@@ -141,7 +141,7 @@ def test_keys_go_where_kafka_would_send_them_and_the_rest_sticks() -> None:
 
 
 def test_callbacks_come_from_poll_and_flush_with_the_whole_record() -> None:
-    """On the user's thread, in order, and one that raises loses nothing."""
+    """In the user's thread, in order; one that raises loses no other."""
     shared = world()
     made, reports = producer(shared), Reports()
     made.produce(
@@ -156,7 +156,7 @@ def test_callbacks_come_from_poll_and_flush_with_the_whole_record() -> None:
     made.produce("orders", None, key="tombstone", partition=1, headers=[("a", b"2")])
     assert len(made) == 2
     made.flush()
-    _, message = reports.told[0]
+    _, message = reports.received[0]
     assert message.value() == "väl".encode()
     assert message.key() == b"k"
     assert message.timestamp() == (1, 1_700_000_000_123)
@@ -166,7 +166,7 @@ def test_callbacks_come_from_poll_and_flush_with_the_whole_record() -> None:
 
     def fail_at_two(error: object, message: object) -> None:
         reports(error, message)  # type: ignore[arg-type]
-        if len(reports.told) == 3:
+        if len(reports.received) == 3:
             raise ZeroDivisionError
 
     for number in range(4):
@@ -174,11 +174,11 @@ def test_callbacks_come_from_poll_and_flush_with_the_whole_record() -> None:
     with pytest.raises(ZeroDivisionError):
         made.flush()
     made.poll()
-    assert [m.value() for _, m in reports.told[1:]] == [b"0", b"1", b"2", b"3"]
+    assert [m.value() for _, m in reports.received[1:]] == [b"0", b"1", b"2", b"3"]
 
 
-def test_arguments_of_a_wrong_kind_are_refused_at_once() -> None:
-    """A record that cannot be written must not be found out by the sender (R60)."""
+def test_arguments_of_a_wrong_type_are_refused_at_once() -> None:
+    """A record that cannot be written must not reach the sender (R60)."""
     made = producer(world())
     for call in (
         lambda: made.produce("orders", 7),  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ def test_arguments_of_a_wrong_kind_are_refused_at_once() -> None:
 
 
 def test_arrow_table_keeps_rows_columns_and_order() -> None:
-    """Every column a record has, in any of the types that can become it."""
+    """Every column of a record, in any type that can be cast to it."""
     shared = world()
     made, reports = producer(shared), Reports()
     made.produce("orders", "first", partition=1)
@@ -210,11 +210,11 @@ def test_arrow_table_keeps_rows_columns_and_order() -> None:
     home = partition_for_key(b"k", 2)
     assert [v for _, v in found[1] if v is not None] == [b"first", b"a", b"b", b"last"]
     assert None in [v for _, v in found[home]]
-    assert all(error is None for error, _ in reports.told)
+    assert all(error is None for error, _ in reports.received)
 
 
 def test_arrow_table_that_cannot_be_records_names_the_column() -> None:
-    """Nothing of it is taken (R60, R65)."""
+    """None of its rows is taken (R60, R65)."""
     shared = world()
     made = producer(shared)
     wrong = [
@@ -233,7 +233,7 @@ def test_arrow_table_that_cannot_be_records_names_the_column() -> None:
 
 
 def test_thread_sends_after_linger_ms_and_ends_with_its_producer() -> None:
-    """Nobody has to flush; and a producer that is dropped must not leave a thread behind."""
+    """No flush is needed; and a producer without references must not leave its thread behind."""
     shared = world()
     cluster = process(shared)
     cluster.store.clock = cluster.coordinator._store.clock

@@ -1,8 +1,8 @@
 """The flaw that Jepsen showed in Kafka's protocol: a late EndTxn ends a later transaction.
 
-There, request and next transaction have the same producer id and epoch. Here every end of a
-transaction raises the epoch (D4), and a put has one slot; so whatever is late, on any path, finds
-its own transaction or nothing (R31).
+In Kafka the late request and the next transaction have the same producer id and epoch. Here every
+end of a transaction raises the epoch (D4), and a put has one version; so a late write, on any path,
+finds its own transaction or none (R31).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 Late = Callable[[], object]
-"""What arrives after the next transaction has begun."""
+"""A write that arrives after the next transaction has begun."""
 
 ENDS = ("commit", "abort")
 
@@ -48,10 +48,10 @@ def row_of(shared: SharedMemory) -> TransactionMetadata:
 
 
 def end_whose_put_is_late(shared: SharedMemory, made: Producer, how: str) -> Late:
-    """The client gave up waiting, tried again, and was told; the first put is still on its way."""
+    """The client timed out, retried and got a reply; the first put is still in flight."""
     call = made.commit_transaction if how == "commit" else made.abort_transaction
-    if how == "abort" and not made._is_eager:
-        # Nothing of it was anywhere, so nothing is written.
+    if how == "abort" and not made._transactions.is_eager:
+        # The transaction has written nothing, so the abort writes nothing.
         call()
         return shared.land_late
     store = cluster_of(made).store
@@ -68,25 +68,25 @@ def end_whose_put_is_late(shared: SharedMemory, made: Producer, how: str) -> Lat
 
 
 def end_by_another_coordinator(shared: SharedMemory, made: Producer, how: str) -> Late:
-    """The same request as one that was answered, at another process, as by a proxy's retry."""
-    before = made._own().row if made._is_eager else row_of(shared)
+    """A repeat of a request that was answered, at another process, as by a proxy's retry."""
+    before = made._transactions.session.row if made._transactions.is_eager else row_of(shared)
     end(made, how)
     late = process(shared).coordinator
     return lambda: late.commit(before) if how == "commit" else late.abort(before)
 
 
-def helper_that_slept(shared: SharedMemory, made: Producer, how: str) -> Late:
-    """It read the decided row, and writes markers and COMPLETE when it wakes up."""
+def helper_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late:
+    """It has read the decided row, and writes markers and COMPLETE when it resumes."""
     found: list[TransactionMetadata] = []
     store = cluster_of(made).store
 
-    def look_after_prepare(verb: str, path: str) -> Fault:
+    def read_after_prepare(verb: str, path: str) -> Fault:
         row = row_of(shared) if verb == "put" and not found else None
         if row is not None and row.state.is_prepared:
             found.append(row)
         return Fault.NONE
 
-    store.plan = look_after_prepare
+    store.plan = read_after_prepare
     end(made, how)
     store.plan = lambda verb, path: Fault.NONE
     helper = process(shared)
@@ -94,15 +94,20 @@ def helper_that_slept(shared: SharedMemory, made: Producer, how: str) -> Late:
     return lambda: [helper.coordinator.finish(row, reading=reading) for row in found]
 
 
-def time_out_that_slept(shared: SharedMemory, made: Producer, how: str) -> Late:
-    """A sweeper found the transaction too old, and decides when it wakes up."""
+def time_out_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late:
+    """A sweeper has found the transaction timed out, and decides when it resumes."""
     row = row_of(shared)
     end(made, how)
     late = process(shared).coordinator
-    return lambda: late.time_out(row, by="a sweeper that slept")
+    return lambda: late.time_out(row, by="a sweeper that paused")
 
 
-PATHS = [end_whose_put_is_late, end_by_another_coordinator, helper_that_slept, time_out_that_slept]
+PATHS = [
+    end_whose_put_is_late,
+    end_by_another_coordinator,
+    helper_that_paused,
+    time_out_that_paused,
+]
 
 
 @BOTH
@@ -112,7 +117,7 @@ PATHS = [end_whose_put_is_late, end_by_another_coordinator, helper_that_slept, t
 def test_jepsen_late_end_txn_never_ends_a_later_transaction(
     publish: str, first: str, second: str, path: Callable[[SharedMemory, Producer, str], Late]
 ) -> None:
-    """The next transaction ends as its producer says, whenever that arrives (R31, R32, R36)."""
+    """The next transaction ends as its producer asks, whenever the write lands (R31, R32, R36)."""
     shared = world()
     made = started(shared, publish)
     opened(made, "first", 5)
@@ -136,7 +141,7 @@ def test_jepsen_late_end_txn_never_ends_a_later_transaction(
 def test_jepsen_late_end_txn_of_a_zombie_never_ends_its_successors_transaction(
     publish: str, second: str
 ) -> None:
-    """The client is gone, its commit is not: another instance has begun meanwhile (R31, R44)."""
+    """The client is gone, its commit in flight: another instance has begun meanwhile (R31, R44)."""
     shared = world()
     zombie = started(shared, publish)
     opened(zombie, "zombie", 5)
@@ -146,11 +151,11 @@ def test_jepsen_late_end_txn_of_a_zombie_never_ends_its_successors_transaction(
     )
     with pytest.raises(OperationTimedOutError):
         zombie.commit_transaction(timeout=40)
-    heir = started(shared, publish)
-    opened(heir, "heir", 9)
+    successor = started(shared, publish)
+    opened(successor, "successor", 9)
     before = row_of(shared)
     assert not [path for path in shared.land_late() if "_delta_log" in path]
     assert row_of(shared) == before
-    end(heir, second)
-    assert values(process(shared), "orders") == (["heir"] if second == "commit" else [])
+    end(successor, second)
+    assert values(process(shared), "orders") == (["successor"] if second == "commit" else [])
     recover(shared)

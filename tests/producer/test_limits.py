@@ -1,4 +1,4 @@
-"""Limits of size, memory and names; what a producer holds back, and what it refuses."""
+"""Limits of size, memory and names: when a producer blocks, and what it refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txnlog.testing.faults import Fault
 
 @BOTH
 def test_record_too_large_is_refused_at_once_and_nothing_lands(publish: str) -> None:
-    """The producer's limit, and the topic's; the transaction itself goes on (R65)."""
+    """The producer's limit, and the topic's; the transaction continues (R65)."""
     shared = world()
     process(shared).create_topic("small", partitions=1, config={"max.message.bytes": "500"})
     made = started(shared, publish, max_request_size=1_000)
@@ -35,7 +35,7 @@ def test_record_too_large_is_refused_at_once_and_nothing_lands(publish: str) -> 
 
 @BOTH
 def test_record_without_a_key_is_refused_where_keys_are_compacted(publish: str) -> None:
-    """As Kafka's brokers do: the cleaner could only throw it away (R23)."""
+    """As by Kafka's brokers: key compaction could only delete the record (R23)."""
     shared = world()
     process(shared).create_topic("latest", partitions=1, config={"cleanup.policy": "compact"})
     made = started(shared, publish)
@@ -52,8 +52,8 @@ def test_record_without_a_key_is_refused_where_keys_are_compacted(publish: str) 
     assert values(process(shared), "latest") == ["kept"] * 3
 
 
-def test_partition_or_topic_that_is_not_there_is_refused_at_once() -> None:
-    """The error names what there is (R60)."""
+def test_missing_partition_or_topic_is_refused_at_once() -> None:
+    """The error names the partitions or topics that exist (R60)."""
     made = producer(world(), auto_create_topics_enable="false")
     with pytest.raises(UnknownTopicOrPartitionError, match="0 to 1"):
         made.produce("orders", "a", partition=2)
@@ -63,7 +63,7 @@ def test_partition_or_topic_that_is_not_there_is_refused_at_once() -> None:
 
 @BOTH
 def test_full_memory_blocks_and_then_refuses_the_record(publish: str) -> None:
-    """As confluent-kafka, a BufferError; what was taken before is not lost."""
+    """A BufferError, as in confluent-kafka; records taken before are not lost."""
     shared = world()
     made = started(shared, publish, buffer_memory=3_000, max_block_ms=2_000)
     store = cluster_of(made).store
@@ -87,7 +87,7 @@ def test_full_memory_blocks_and_then_refuses_the_record(publish: str) -> None:
 
 
 def test_large_deferred_transaction_writes_few_files() -> None:
-    """Memory is bounded, and files are as large as it allows, whatever batch.size says."""
+    """Memory is bounded, and files are as large as it allows, whatever batch.size is."""
     shared = world()
     made = started(shared, "deferred", buffer_memory=200_000, batch_size=1_000)
     with made.transaction():
@@ -101,8 +101,8 @@ def test_large_deferred_transaction_writes_few_files() -> None:
 
 
 @BOTH
-def test_memory_is_free_after_every_end(publish: str) -> None:
-    """Bytes that are counted twice or never released would block the producer in the end."""
+def test_memory_is_released_after_every_end(publish: str) -> None:
+    """Bytes that are counted twice or never released would eventually block the producer."""
     shared = world()
     made = started(shared, publish)
     for end in (made.commit_transaction, made.abort_transaction, made.close):

@@ -1,4 +1,4 @@
-"""What the producer has taken, and cannot make ready to be sent."""
+"""Records that the producer has taken, but that cannot become batches, or are incomplete."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from txnlog.producing import batching
 
 @pytest.mark.parametrize("publish", ["deferred", "eager"])
 @pytest.mark.parametrize("timestamp", [2**70, 2**62, -1])
-def test_time_that_no_record_can_have_is_refused_before_the_record_is_taken(
+def test_impossible_timestamp_is_refused_before_the_record_is_taken(
     publish: str, timestamp: int
 ) -> None:
-    """It would fail, or be another time, when the columns are made."""
+    """It would fail, or become another time, in the data file."""
     made = producer(world(), "p", publish)
     made.init_transactions()
     with made.transaction():
@@ -30,10 +30,10 @@ def test_time_that_no_record_can_have_is_refused_before_the_record_is_taken(
 
 
 @pytest.mark.parametrize("publish", ["deferred", "eager"])
-def test_records_that_cannot_be_made_ready_never_let_the_rest_commit(
+def test_transaction_with_records_that_cannot_become_batches_never_commits(
     publish: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bug took records away, and a second commit without them said yes (R40)."""
+    """After a bug lost records, a second commit must not succeed without them (R40)."""
     made = producer(world(), "p", publish)
     made.init_transactions()
     made.begin_transaction()
@@ -51,19 +51,20 @@ def test_records_that_cannot_be_made_ready_never_let_the_rest_commit(
     assert made._accumulator.held_bytes == 0
 
 
-def test_interrupt_in_the_middle_of_produce_tears_no_record_apart() -> None:
-    """Control-C comes anywhere: a value stayed, and got the time and headers of the next one."""
+def test_interrupt_in_the_middle_of_produce_leaves_no_incomplete_record() -> None:
+    """Control-C comes anywhere: no value must get the timestamp or headers of the next record."""
     made = producer(world(), "p", "deferred")
     made.init_transactions()
     made.begin_transaction()
-    now_ms = made._now_ms
+    accumulator = made._accumulator
+    now_ms = accumulator._now_ms
 
     def interrupted() -> int:
         raise KeyboardInterrupt
 
     sent = []
     for number in range(20):
-        made._now_ms = interrupted if number % 3 == 1 else now_ms
+        accumulator._now_ms = interrupted if number % 3 == 1 else now_ms
         with contextlib.suppress(KeyboardInterrupt):
             made.produce("orders", f"v{number}")
             sent.append(f"v{number}")
@@ -72,37 +73,37 @@ def test_interrupt_in_the_middle_of_produce_tears_no_record_apart() -> None:
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_next_record_gets_nothing_of_a_torn_one(steps: int) -> None:
-    """Whatever of it was there already: its time, partition, headers, callback, key."""
+def test_next_record_gets_no_part_of_an_incomplete_one(steps: int) -> None:
+    """Any parts that were stored: its timestamp, partition, headers, callback, key."""
     made = producer(world(), "p", "deferred")
     made.init_transactions()
     made.begin_transaction()
     made.produce("orders", "first", key="k")
     rows = made._accumulator.buffers["orders"]
-    torn, told = Reports(), Reports()
+    unexpected, reports = Reports(), Reports()
     rows.timestamps_ms.append(5)
     put: list[Callable[[], None]] = [
         lambda: rows.partitions.update({1: 1}),
         lambda: rows.headers.update({1: [("torn", b"x")]}),
-        lambda: rows.callbacks.update({1: torn}),
+        lambda: rows.callbacks.update({1: unexpected}),
         lambda: rows.keys.append(b"torn"),
     ]
     for step in put[:steps]:
         step()
-    made.produce("orders", "second", key="k", timestamp=7_000, partition=0, on_delivery=told)
-    made.produce("orders", "third", key="k", partition=0, on_delivery=told)
+    made.produce("orders", "second", key="k", timestamp=7_000, partition=0, on_delivery=reports)
+    made.produce("orders", "third", key="k", partition=0, on_delivery=reports)
     made.commit_transaction()
     made.flush()
     assert sorted(values(made._outlet.cluster, "orders")) == ["first", "second", "third"]
-    assert torn.told == []
-    [(_, second), (_, third)] = told.told
+    assert unexpected.received == []
+    [(_, second), (_, third)] = reports.received
     assert (second.key(), second.partition(), second.headers()) == (b"k", 0, None)
     assert second.timestamp()[1] == 7_000
     assert (third.value(), third.headers()) == (b"third", None)
 
 
-def test_torn_record_at_the_end_is_dropped() -> None:
-    """Nobody was told that it was taken."""
+def test_incomplete_record_at_the_end_is_dropped() -> None:
+    """Its `produce` has not returned."""
     made = producer(world(), "p", "deferred")
     made.init_transactions()
     made.begin_transaction()

@@ -6,13 +6,9 @@ import pytest
 
 from tests.coordinator.processes import position, process
 from tests.producer.worlds import BOTH, GROUP, group, input_at, started, values, world
-from txnlog.errors import (
-    IllegalGenerationError,
-)
+from txnlog.errors import IllegalGenerationError
 from txnlog.messages import TopicPartition
 from txnlog.testing.invariants import check_cluster
-
-# --- Group offsets --------------------------------------------------------------------------------
 
 
 @BOTH
@@ -47,7 +43,7 @@ def test_offsets_of_an_aborted_transaction_are_dropped(publish: str) -> None:
 
 @BOTH
 def test_offsets_of_a_stale_generation_are_refused_and_abort_helps(publish: str) -> None:
-    """At the call, and again at the commit, where a newer member may have come (R48)."""
+    """At the call, and again at the commit, since a newer member may have joined by then (R48)."""
     shared = world()
     made = started(shared, publish)
     with pytest.raises(IllegalGenerationError), made.transaction():

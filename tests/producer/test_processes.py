@@ -45,13 +45,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def buy(made: Producer, name: str) -> None:
-    """One purchase in two topics: both or neither (R53)."""
+    """One purchase: a record in each of two topics, both or neither (R53)."""
     with made.transaction():
         made.produce("orders", name, key=name)
         made.produce("stock", name, key=name)
 
 
-def zombie(root: Path, publish: str, is_open: Event, woken: Event, told: Any) -> None:
+def zombie(root: Path, publish: str, is_open: Event, woken: Event, outcome: Any) -> None:
     """Open a transaction, sleep, and try to commit it."""
     made = Producer(config(root, "shop", publish))
     made.init_transactions()
@@ -63,31 +63,31 @@ def zombie(root: Path, publish: str, is_open: Event, woken: Event, told: Any) ->
     try:
         made.commit_transaction()
     except ProducerFencedError as error:
-        told.put(error.message)
+        outcome.put(error.message)
     else:
-        told.put("committed")
+        outcome.put("committed")
 
 
 @BOTH
 def test_zombie_process_is_fenced_by_its_successor(root: Path, publish: str) -> None:
     """Two processes with one transactional.id: the newer one wins (R27, R42, R44)."""
-    is_open, woken, told = SPAWN.Event(), SPAWN.Event(), SPAWN.Queue()
-    sleeper = SPAWN.Process(target=zombie, args=(root, publish, is_open, woken, told))
+    is_open, woken, outcome = SPAWN.Event(), SPAWN.Event(), SPAWN.Queue()
+    sleeper = SPAWN.Process(target=zombie, args=(root, publish, is_open, woken, outcome))
     sleeper.start()
     assert is_open.wait(WAIT_S)
-    with Producer(config(root, "shop", publish)) as heir:
-        heir.init_transactions()
-        buy(heir, "heir")
+    with Producer(config(root, "shop", publish)) as successor:
+        successor.init_transactions()
+        buy(successor, "successor")
     woken.set()
-    assert "last fenced at" in told.get(timeout=WAIT_S)
+    assert "last fenced at" in outcome.get(timeout=WAIT_S)
     sleeper.join(WAIT_S)
     cluster = Cluster.open(str(root))
-    assert values(cluster, "orders") == ["heir"]
+    assert values(cluster, "orders") == ["successor"]
     check_cluster(cluster, settled=True)
 
 
 def shop(root: Path, number: int, publish: str) -> None:
-    """Buy until killed; what was acknowledged is written down after the commit."""
+    """Buy until killed; each purchase is recorded in a file after its commit."""
     made = Producer(config(root, f"shop-{number}", publish))
     made.init_transactions()
     with open(root / f"done-{number}-{os.getpid()}", "a") as done:
@@ -109,7 +109,7 @@ def await_purchases(done: Path, shop: SpawnProcess) -> None:
 
 @pytest.mark.slow
 def test_killed_shops_leave_both_or_neither_of_each_purchase(root: Path) -> None:
-    """SIGKILL at any moment; their heirs finish or abort what they left (R36, R50, R53)."""
+    """SIGKILL at any moment; their successors end the open transactions (R36, R50, R53)."""
     for round_number in range(LIVES):
         shops = [
             SPAWN.Process(target=shop, args=(root, number, publish))
@@ -125,8 +125,8 @@ def test_killed_shops_leave_both_or_neither_of_each_purchase(root: Path) -> None
             process.join(WAIT_S)
             count("kills", "producer")
     for number in range(2):
-        with Producer(config(root, f"shop-{number}")) as heir:
-            heir.init_transactions()
+        with Producer(config(root, f"shop-{number}")) as successor:
+            successor.init_transactions()
     cluster = Cluster.open(str(root))
     orders, stock = sorted(values(cluster, "orders")), sorted(values(cluster, "stock"))
     assert orders == stock
@@ -162,8 +162,8 @@ def test_idempotent_processes_write_one_partition_side_by_side(root: Path) -> No
     check_cluster(cluster)
 
 
-def test_forked_child_is_refused_and_its_parent_goes_on(root: Path) -> None:
-    """Threads and locks are not there in the child: a typed error, no hang (R39)."""
+def test_forked_child_is_refused_and_its_parent_continues(root: Path) -> None:
+    """The child has no threads, and locks may be held: a typed error, no hang (R39)."""
     made = Producer(config(root, None))
     made.produce("orders", "parent")
     made.flush()
@@ -188,7 +188,7 @@ def test_forked_child_is_refused_and_its_parent_goes_on(root: Path) -> None:
 
 
 def test_threads_share_a_producer(root: Path) -> None:
-    """Records of many threads, one transaction; none is lost or doubled."""
+    """Records of many threads, one transaction; none is lost or duplicated."""
     with Producer(config(root, "shared")) as made:
         made.init_transactions()
         made.begin_transaction()
@@ -209,7 +209,7 @@ def test_threads_share_a_producer(root: Path) -> None:
 
 
 def test_two_threads_that_commit_at_once_commit_once(root: Path) -> None:
-    """The second one waits, and finds it done; or is told what to call (R31, R39)."""
+    """The second one waits, and finds it done; or its error names the call to make (R31, R39)."""
     with Producer(config(root, "twice")) as made:
         made.init_transactions()
         for number in range(20):

@@ -29,12 +29,12 @@ PURGED = RecordPurgedError.__name__
 
 
 def stuck(verb: str, path: str) -> Fault:
-    """The topic `orders` cannot be reached, and whether a write of it landed is not known."""
+    """Fail all calls to the log of topic `orders`; the outcome of its puts is unknown."""
     return Fault.FAIL_BEFORE if path.startswith("orders/_delta_log") else Fault.NONE
 
 
-def test_purged_records_are_told_to_their_callbacks_and_written_nowhere() -> None:
-    """What waits in memory goes; the producer goes on."""
+def test_purged_records_are_reported_to_their_callbacks_and_never_written() -> None:
+    """Records in memory are discarded; the producer stays usable."""
     shared = world()
     made, reports = producer(shared, linger_ms=10_000), Reports()
     for number in range(3):
@@ -49,13 +49,13 @@ def test_purged_records_are_told_to_their_callbacks_and_written_nowhere() -> Non
     assert values(process(shared), "orders") == ["yes"]
 
 
-def test_purge_in_queue_keeps_what_was_tried_and_the_other_way_round() -> None:
-    """Only records in flight may be in the topic; the caller says which it gives up."""
+def test_purge_in_queue_keeps_records_in_flight_and_vice_versa() -> None:
+    """Only records in flight may be in the topic; the caller chooses which to discard."""
     shared = world()
     made, reports = producer(shared, linger_ms=10_000, delivery_timeout_ms=3_600_000), Reports()
     for purge_in_queue in (True, False):
         name = "queue" if purge_in_queue else "flight"
-        # Looked up before the store is gone.
+        # The topic's metadata is read before the outage.
         made.produce("orders", f"{name}-tried", partition=0, on_delivery=reports)
         faults(cluster_of(made)).plan = stuck
         made.flush(0)
@@ -69,7 +69,7 @@ def test_purge_in_queue_keeps_what_was_tried_and_the_other_way_round() -> None:
 
 
 def test_purge_of_a_batch_that_landed_is_not_taken_for_the_next_one() -> None:
-    """A new batch with the sequences of the old one would pass for its repeat, and be lost (R2)."""
+    """A new batch with the old sequences would be taken for a repeat, and be lost (R2)."""
     shared = world()
     made, reports = producer(shared, delivery_timeout_ms=3_600_000), Reports()
     made.produce("orders", "first", partition=0)
@@ -95,7 +95,7 @@ def test_purge_of_a_batch_that_landed_is_not_taken_for_the_next_one() -> None:
 
 @BOTH
 def test_purge_in_a_transaction_leaves_only_the_abort(publish: str) -> None:
-    """A commit of what is left would be a torn transaction (R40)."""
+    """A commit of the remaining records would be a torn transaction (R40)."""
     shared = world()
     made, reports = started(shared, publish), Reports()
     made.begin_transaction()
@@ -117,8 +117,8 @@ def test_purge_in_a_transaction_leaves_only_the_abort(publish: str) -> None:
 
 
 @BOTH
-def test_purge_with_nothing_to_throw_away_changes_nothing(publish: str) -> None:
-    """Between transactions, in an empty one, and for the half that has nothing."""
+def test_purge_with_nothing_to_discard_changes_nothing(publish: str) -> None:
+    """Between transactions, in an empty one, and where only the other kind of records waits."""
     shared = world()
     made = producer(shared, "tx", publish)
     made.purge()
@@ -136,8 +136,8 @@ def test_purge_with_nothing_to_throw_away_changes_nothing(publish: str) -> None:
         made.purge()
 
 
-def test_list_topics_tells_partitions_and_what_is_missing() -> None:
-    """One topic that is not there comes with its error, as in confluent-kafka."""
+def test_list_topics_shows_partitions_and_missing_topics() -> None:
+    """A missing topic comes with its error, as in confluent-kafka."""
     shared = world()
     made = producer(shared)
     found = made.list_topics(timeout=5)

@@ -1,4 +1,4 @@
-"""Records one by one, or as Arrow: they go to the same partitions, in the same order."""
+"""Records of `produce` and of `produce_batch` go to the same partitions, in the same order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.producing.accumulator import Destination, OnDelivery, Rows, Table
+from txnlog.producing.accumulator import OnDelivery, Rows, Table
 from txnlog.producing.batching import Batch, split
+from txnlog.producing.destinations import Destination
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
@@ -35,7 +36,7 @@ def size(record: Record) -> int:
 
 
 def rows_of(records: Sequence[Record], where: Destination, callback: OnDelivery) -> Rows:
-    """As Producer.produce would fill them."""
+    """Rows as `produce` fills them."""
     rows = Rows(where, 0)
     for at, (key, value, partition, headers, called) in enumerate(records):
         if partition >= 0:
@@ -73,7 +74,7 @@ def lists_in(batch: Batch) -> RecordLists:
     partitions=st.sampled_from([1, 3]),
 )
 def test_rows_and_tables_are_split_alike(pieces: list[list[Record]], partitions: int) -> None:
-    """Sticky runs go on from piece to piece (KIP-794); all bytes are accounted for."""
+    """Sticky runs continue from piece to piece (KIP-794); all bytes are counted."""
     calls: list[object] = []
     by_row, by_table = destination(partitions), destination(partitions)
     for chosen in pieces:
@@ -88,7 +89,7 @@ def test_rows_and_tables_are_split_alike(pieces: list[list[Record]], partitions:
         assert by_row.sticky_bytes == by_table.sticky_bytes
         assert sum(batch.size_bytes for batch in one) == sum(map(size, records))
         for batch in one:
-            # Times are the places in the piece: each callback is beside its own record.
+            # Timestamps are indexes into the piece: each callback belongs to its own record.
             times_us = lists_in(batch).timestamps_us
             called_at = [at for at, us in enumerate(times_us) if records[(us or 0) // 1000][4]]
             assert sorted(batch.callbacks) == called_at

@@ -1,4 +1,4 @@
-"""The producer's own state machine: one table, every pair decided, refusals that help."""
+"""The producer's state machine: one table, every pair decided, errors that name the next call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_table_has_an_answer_for_every_state() -> None:
 def test_call_is_allowed_by_the_table_or_refused_with_advice(
     state: ProducerState, call: ProducerCall
 ) -> None:
-    """Calls out of order say what to call instead (R39)."""
+    """The error of a call out of order names the call to make instead (R39)."""
     if (state, call) in CALLS:
         entered = prepare_call(state, call)
         assert prepare_move(state, entered) is entered
@@ -48,14 +48,14 @@ def test_call_is_allowed_by_the_table_or_refused_with_advice(
 
 
 def test_advice_names_a_call_that_is_allowed() -> None:
-    """Advice that would be refused, too, sends the user in circles (R39)."""
+    """Advice to make a call that is refused, too, would be useless (R39)."""
     for state in set(S) - {S.IDLE, S.FATAL_ERROR, S.CLOSED}:
         first = next(call for call in ProducerCall if f"{call.value}" in ADVICE[state])
         assert (state, first) in CALLS, state
 
 
 def test_after_a_commit_only_commit_and_after_an_abort_only_abort() -> None:
-    """What a timed-out end has decided nobody turns round (R41)."""
+    """A commit that timed out cannot become an abort, nor the reverse (R41)."""
     ends = {ProducerCall.COMMIT, ProducerCall.ABORT, ProducerCall.BEGIN, ProducerCall.SEND}
     allowed = {state: {call for call in ends if (state, call) in CALLS} for state in S}
     assert allowed[S.COMMITTING] == {ProducerCall.COMMIT}
@@ -65,7 +65,7 @@ def test_after_a_commit_only_commit_and_after_an_abort_only_abort() -> None:
 
 
 def test_moves_outside_the_table_are_refused() -> None:
-    """A commit never becomes an abort but through an error that says so (R41)."""
+    """A commit becomes an abort only after an error that asks for it (R41)."""
     for state, to in [(S.COMMITTING, S.ABORTING), (S.ABORTING, S.COMMITTING), (S.CLOSED, S.READY)]:
         with pytest.raises(InvalidTxnStateError):
             prepare_move(state, to)

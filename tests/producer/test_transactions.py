@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 
 import pytest
 
@@ -27,6 +29,7 @@ from txnlog.errors import (
     TransactionAbortableError,
     TxnLogError,
 )
+from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault
 from txnlog.testing.invariants import check_cluster
@@ -34,8 +37,8 @@ from txnlog.testing.invariants import check_cluster
 # --- What readers and callbacks see ---------------------------------------------------------------
 
 
-def test_deferred_records_are_nowhere_before_the_commit() -> None:
-    """No reader, of either isolation, meets them; the LSO never waits (R12, R15, R29)."""
+def test_deferred_records_are_in_no_topic_before_the_commit() -> None:
+    """Readers of either isolation level see none, and the LSO does not wait (R12, R15, R29)."""
     shared = world()
     made, reports = started(shared, "deferred"), Reports()
     made.begin_transaction()
@@ -44,7 +47,7 @@ def test_deferred_records_are_nowhere_before_the_commit() -> None:
     made.poll()
     assert values(process(shared), "orders", uncommitted=True) == []
     assert state_of(process(shared)) is TransactionState.EMPTY
-    assert reports.told == []
+    assert reports.received == []
     made.commit_transaction()
     made.poll()
     assert values(process(shared), "orders") == ["a"]
@@ -52,7 +55,7 @@ def test_deferred_records_are_nowhere_before_the_commit() -> None:
 
 
 def test_eager_records_are_read_uncommitted_before_the_commit() -> None:
-    """AddPartitions comes before the first data; markers settle it (R12, R18, R29)."""
+    """AddPartitions comes before the first data; markers settle the data (R12, R18, R29)."""
     shared = world()
     made, reports = started(shared, "eager"), Reports()
     made.begin_transaction()
@@ -70,7 +73,7 @@ def test_eager_records_are_read_uncommitted_before_the_commit() -> None:
 
 @BOTH
 def test_delivery_reports_give_the_offsets_that_readers_see(publish: str) -> None:
-    """The promise of a callback is the place of the record, for every record (R17)."""
+    """Each callback gets the partition and offset of its record (R17)."""
     shared = world()
     made, reports = started(shared, publish), Reports()
     for number in range(3):
@@ -80,15 +83,15 @@ def test_delivery_reports_give_the_offsets_that_readers_see(publish: str) -> Non
                 if at == 3:
                     made.flush()
     made.poll()
-    told = {(m.partition(), m.offset()): m.value() for e, m in reports.told if e is None}
+    reported = {(m.partition(), m.offset()): m.value() for e, m in reports.received if e is None}
     found = {
         (partition, offset): value
         for partition, records in read(process(shared), "orders").items()
         for offset, value in records
     }
-    assert told == found
-    assert len(told) == 21
-    assert reports.told[0][1].key() is not None
+    assert reported == found
+    assert len(reported) == 21
+    assert reports.received[0][1].key() is not None
 
 
 @BOTH
@@ -106,8 +109,8 @@ def test_records_of_one_key_keep_their_order(publish: str) -> None:
 
 
 @BOTH
-def test_abort_throws_away_what_is_buffered_and_what_is_written(publish: str) -> None:
-    """Nothing of it is ever read; each record's delivery says so (R16, R40)."""
+def test_abort_discards_buffered_and_written_records(publish: str) -> None:
+    """No reader sees them; the delivery of each record fails (R16, R40)."""
     shared = world()
     made, reports = started(shared, publish), Reports()
     made.begin_transaction()
@@ -127,7 +130,7 @@ def test_abort_throws_away_what_is_buffered_and_what_is_written(publish: str) ->
 
 @BOTH
 def test_empty_transaction_writes_nothing(publish: str) -> None:
-    """begin is local, and so is the end of what has not begun (R29)."""
+    """begin is local, and so is the end of a transaction without data (R29)."""
     shared = world()
     made = started(shared, publish)
     store = cluster_of(made).store
@@ -139,7 +142,7 @@ def test_empty_transaction_writes_nothing(publish: str) -> None:
     assert len(store.calls) == before
 
 
-# --- Calls out of order, errors and their consequences --------------------------------------------
+# --- Calls out of order, and errors ---------------------------------------------------------------
 
 
 @BOTH
@@ -174,7 +177,7 @@ def test_closed_producer_refuses_every_call() -> None:
 
 @BOTH
 def test_close_aborts_an_open_transaction(publish: str) -> None:
-    """What nobody committed is not committed by leaving (R40)."""
+    """close() does not commit (R40)."""
     shared = world()
     reports = Reports()
     with started(shared, publish) as made:
@@ -186,8 +189,26 @@ def test_close_aborts_an_open_transaction(publish: str) -> None:
 
 
 @BOTH
+def test_producer_without_references_is_collected_in_an_open_transaction(publish: str) -> None:
+    """None of its parts refers to it, so its thread ends, and memory is freed."""
+    config = {"txnlog.root": "memory://", "transactional.id": "tx", "transaction.publish": publish}
+    made = Producer(config, cluster=process(world()))
+    made.init_transactions()
+    made.begin_transaction()
+    made.produce("orders", "a")
+    thread = made._sender._thread
+    gone = weakref.ref(made)
+    del made
+    gc.collect()
+    assert gone() is None
+    assert thread is not None
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@BOTH
 def test_block_that_raises_aborts_and_raises_again(publish: str) -> None:
-    """`with producer.transaction()` does the right thing (R42)."""
+    """`with producer.transaction()` leaves no transaction open (R42)."""
     shared = world()
     made = started(shared, publish)
 
@@ -206,7 +227,7 @@ def test_block_that_raises_aborts_and_raises_again(publish: str) -> None:
 
 @BOTH
 def test_commit_fails_when_a_send_failed_and_only_abort_is_left(publish: str) -> None:
-    """The topic is created anew under the producer's feet (R40, R71)."""
+    """The topic is deleted and created again during the transaction (R40, R71)."""
     shared = world()
     made, reports = started(shared, publish), Reports()
     made.begin_transaction()
@@ -231,7 +252,7 @@ def test_commit_fails_when_a_send_failed_and_only_abort_is_left(publish: str) ->
 
 @BOTH
 def test_commit_without_permission_for_a_topic_aborts(publish: str) -> None:
-    """Nothing becomes visible, and other topics go on (R37, R68)."""
+    """Nothing becomes visible; other topics can still be written (R37, R68)."""
     shared = world()
     made = started(shared, publish)
     store = cluster_of(made).store
@@ -256,7 +277,7 @@ def test_commit_without_permission_for_a_topic_aborts(publish: str) -> None:
 
 @BOTH
 def test_commit_that_timed_out_can_only_be_repeated(publish: str) -> None:
-    """Abort is refused, for the commit may have landed (R41)."""
+    """Abort is refused, since the commit may have landed (R41)."""
     shared = world()
     made = started(shared, publish)
     store = cluster_of(made).store
@@ -279,7 +300,7 @@ def test_commit_that_timed_out_can_only_be_repeated(publish: str) -> None:
 
 @BOTH
 def test_abort_that_timed_out_can_only_be_repeated(publish: str) -> None:
-    """And so can a commit be refused after an abort (R41)."""
+    """Commit is refused after it (R41)."""
     shared = world()
     made = started(shared, publish)
     store = cluster_of(made).store
@@ -303,9 +324,9 @@ def test_abort_that_timed_out_can_only_be_repeated(publish: str) -> None:
 
 
 @BOTH
-def test_program_that_seeds_random_does_not_write_over_its_files_of_before(publish: str) -> None:
-    """Names drawn from a seeded generator come again in the next run, and an acknowledged record is
-    gone: what is committed is never written again (R56).
+def test_program_that_seeds_random_does_not_overwrite_its_earlier_files(publish: str) -> None:
+    """Names from a seeded generator repeat in the next run, and an acknowledged record would be
+    lost: a committed file is never written again (R56).
     """
     shared = world()
     for run in ("first", "second"):

@@ -1,4 +1,4 @@
-"""Two-phase commit with an outside database (KIP-939): prepared transactions and their heirs."""
+"""Two-phase commit with an outside database (KIP-939): prepared transactions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ from tests.producer.worlds import (
     world,
 )
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import InvalidTxnStateError, ProducerFencedError, UnstableOffsetCommitError
+from txnlog.errors import (
+    InvalidTxnStateError,
+    OperationTimedOutError,
+    ProducerFencedError,
+    UnstableOffsetCommitError,
+)
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
-from txnlog.testing.faults import SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 DAY_MS = 86_400_000
@@ -45,7 +50,7 @@ def prepared(shared: SharedMemory, publish: str) -> tuple[Producer, str]:
 
 @BOTH
 def test_prepared_transaction_is_unseen_and_never_times_out(publish: str) -> None:
-    """It waits for an outside decision, however long that takes (R29, R32, R46)."""
+    """It waits for the decision of the outside database without limit (R29, R32, R46)."""
     shared = world()
     made, state = prepared(shared, publish)
     for _ in range(3):
@@ -61,7 +66,7 @@ def test_prepared_transaction_is_unseen_and_never_times_out(publish: str) -> Non
 
 @BOTH
 def test_prepared_transaction_is_committed_however_old_its_files_are(publish: str) -> None:
-    """The outside database has said yes days ago: there is no way back from that (R72)."""
+    """The outside database has committed days ago, which cannot be undone (R72)."""
     shared = world()
     made, state = prepared(shared, publish)
     shared.clock.advance_ms(6 * DAY_MS)
@@ -79,85 +84,85 @@ def sweep_for_a_day(shared: SharedMemory) -> None:
 
 @BOTH
 @pytest.mark.parametrize("kept", ["the same", "another", None])
-def test_heir_completes_what_the_database_holds_and_aborts_the_rest(
+def test_successor_commits_the_state_in_the_database_and_aborts_others(
     publish: str, kept: str | None
 ) -> None:
-    """A crash between the two phases: the database's answer decides (KIP-939)."""
+    """After a crash between the two phases the state in the database decides (KIP-939)."""
     shared = world()
     dead, state = prepared(shared, publish)
-    heir = producer(shared, "tx", publish)
-    heir.init_transactions(keep_prepared=True)
-    assert heir.prepared_state == state
+    successor = producer(shared, "tx", publish)
+    successor.init_transactions(keep_prepared=True)
+    assert successor.prepared_state == state
     with pytest.raises(InvalidTxnStateError, match="complete_transaction"):
-        heir.begin_transaction()
+        successor.begin_transaction()
     answer = {"the same": state, "another": "0:77", None: None}[kept]
-    assert heir.complete_transaction(answer) is (kept == "the same")
+    assert successor.complete_transaction(answer) is (kept == "the same")
     assert values(process(shared), "orders") == (["a"] if kept == "the same" else [])
     assert position(process(shared)) == (5 if kept == "the same" else 0)
     if kept == "the same":
-        # It was committed, which is all that was asked; but the id is another's.
+        # The transaction was committed, as asked; but the id has another owner.
         assert dead.complete_transaction(state)
         with pytest.raises(ProducerFencedError):
             dead.begin_transaction()
     else:
         with pytest.raises(ProducerFencedError):
             dead.complete_transaction(state)
-    with heir.transaction():
-        heir.produce("orders", "next", partition=0)
+    with successor.transaction():
+        successor.produce("orders", "next", partition=0)
     assert values(process(shared), "orders")[-1] == "next"
     check_cluster(process(shared), settled=True)
 
 
 @BOTH
-def test_heir_of_an_heir_keeps_the_same_state(publish: str) -> None:
-    """Each heir fences the one before, and none changes the transaction's name (R10, R28)."""
+def test_successor_of_a_successor_keeps_the_same_state(publish: str) -> None:
+    """Each successor fences the one before, and none changes the prepared state (R10, R28)."""
     shared = world()
     _, state = prepared(shared, publish)
-    heirs = []
+    successors = []
     for _ in range(3):
-        heirs.append(producer(shared, "tx", publish))
-        heirs[-1].init_transactions(keep_prepared=True)
-        assert heirs[-1].prepared_state == state
-    epochs = [heir._own().row.producer_epoch for heir in heirs]
+        successors.append(producer(shared, "tx", publish))
+        successors[-1].init_transactions(keep_prepared=True)
+        assert successors[-1].prepared_state == state
+    epochs = [successor._transactions.session.row.producer_epoch for successor in successors]
     assert sorted(set(epochs)) == epochs
     with pytest.raises(ProducerFencedError):
-        heirs[0].complete_transaction(state)
-    assert heirs[-1].complete_transaction(state)
+        successors[0].complete_transaction(state)
+    assert successors[-1].complete_transaction(state)
     assert values(process(shared), "orders") == ["a"]
     check_cluster(process(shared), settled=True)
 
 
 @BOTH
-def test_heir_that_does_not_ask_for_it_aborts_the_prepared_transaction(publish: str) -> None:
-    """init_transactions() without keep_prepared begins clean (R27)."""
+def test_successor_without_keep_prepared_aborts_the_prepared_transaction(publish: str) -> None:
+    """init_transactions() ends every transaction of the former owner (R27)."""
     shared = world()
     prepared(shared, publish)
-    heir = producer(shared, "tx", publish)
-    heir.init_transactions()
-    assert heir.prepared_state is None
+    successor = producer(shared, "tx", publish)
+    successor.init_transactions()
+    assert successor.prepared_state is None
     assert values(process(shared), "orders") == []
     assert state_of(process(shared)) is TransactionState.COMPLETE_ABORT or recover(shared)
     check_cluster(process(shared), settled=True)
 
 
 def test_keep_prepared_without_anything_prepared_is_ready() -> None:
-    """An open transaction that was not prepared is aborted all the same (R27)."""
+    """An open transaction that was not prepared is aborted nevertheless (R27)."""
     shared = world()
     made = producer(shared, "tx", "eager")
     made.init_transactions()
     made.begin_transaction()
     made.produce("orders", "open")
     made.flush()
-    heir = producer(shared, "tx", "eager")
-    heir.init_transactions(keep_prepared=True)
-    with heir.transaction():
-        heir.produce("orders", "next")
+    successor = producer(shared, "tx", "eager")
+    successor.init_transactions(keep_prepared=True)
+    with successor.transaction():
+        successor.produce("orders", "next")
     assert values(process(shared), "orders") == ["next"]
 
 
 @BOTH
 def test_nothing_is_added_to_a_prepared_transaction(publish: str) -> None:
-    """What was promised to the database is what is committed (R39)."""
+    """The commit publishes exactly what was prepared (R39)."""
     shared = world()
     made, _ = prepared(shared, publish)
     for call in (
@@ -172,19 +177,34 @@ def test_nothing_is_added_to_a_prepared_transaction(publish: str) -> None:
 
 
 @BOTH
+def test_complete_after_an_abort_that_timed_out_does_not_report_a_commit(publish: str) -> None:
+    """Once an abort has begun only that may be repeated, whatever the database holds (R41)."""
+    shared = world()
+    made, state = prepared(shared, publish)
+    store = cluster_of(made).store
+    store.plan = lambda verb, path: Fault.FAIL_BEFORE
+    with pytest.raises(OperationTimedOutError):
+        made.abort_transaction(timeout=5)
+    store.plan = lambda verb, path: Fault.NONE
+    assert made.complete_transaction(state) is False
+    assert values(process(shared), "orders") == []
+    check_cluster(process(shared), settled=True)
+
+
+@BOTH
 def test_closing_keeps_a_prepared_transaction(publish: str) -> None:
-    """The process may go; the promise stays."""
+    """The prepared transaction outlives its process."""
     shared = world()
     made, state = prepared(shared, publish)
     made.close()
-    heir = producer(shared, "tx", publish)
-    heir.init_transactions(keep_prepared=True)
-    assert heir.complete_transaction(state)
+    successor = producer(shared, "tx", publish)
+    successor.init_transactions(keep_prepared=True)
+    assert successor.complete_transaction(state)
     assert values(process(shared), "orders") == ["a"]
 
 
 def test_block_that_prepares_is_left_prepared() -> None:
-    """`with producer.transaction()` does not commit what waits for another decision."""
+    """`with producer.transaction()` does not commit a prepared transaction."""
     shared = world()
     made, reports = producer(shared, "tx"), Reports()
     made.init_transactions()
@@ -198,11 +218,11 @@ def test_block_that_prepares_is_left_prepared() -> None:
 
 
 @BOTH
-def test_prepared_transaction_of_a_dead_owner_has_its_offsets_whatever_write_it_died_at(
+def test_prepared_transaction_has_its_offsets_whatever_write_its_owner_died_at(
     publish: str,
 ) -> None:
-    """The row says that everything can be published, so entries in the group rows come before it:
-    else the database's yes commits the output, and the input is read again (R45, R36).
+    """A prepared row means that all can be published, so pending offsets are written before: else
+    the database's commit publishes the output, and the input is read again (R45, R36).
     """
 
     def opened(shared: SharedMemory) -> Producer:
@@ -223,12 +243,12 @@ def test_prepared_transaction_of_a_dead_owner_has_its_offsets_whatever_write_it_
             dying = opened(shared)
             with planned(cluster_of(dying), {number: crash}):
                 assert outcome_of(dying.prepare_transaction) == "crashed"
-            heir = producer(shared, "tx", publish)
-            heir.init_transactions(keep_prepared=True)
-            state = heir.prepared_state
+            successor = producer(shared, "tx", publish)
+            successor.init_transactions(keep_prepared=True)
+            state = successor.prepared_state
             if state is not None:
                 kept += 1
-                assert heir.complete_transaction(state)
+                assert successor.complete_transaction(state)
             assert position(process(shared)) == (0 if state is None else 5), (number, crash)
             assert values(process(shared), "orders") == ([] if state is None else ["a"])
     assert kept >= 1

@@ -29,7 +29,7 @@ def producer(
     settings: LogSettings = PLAIN,
     **config: object,
 ) -> Producer:
-    """A producer in a process of its own, without a thread. `linger_ms` stands for linger.ms."""
+    """A producer in its own process, without a thread. `linger_ms` stands for linger.ms."""
     given: dict[str, object] = {key.replace("_", "."): value for key, value in config.items()}
     given["txnlog.root"] = "memory://"
     if name is not None:
@@ -48,14 +48,14 @@ def started(
 
 
 def cluster_of(made: Producer) -> Cluster:
-    """The producer's own process."""
+    """The cluster handle of the producer's process."""
     return made._outlet.cluster
 
 
 def read(
     cluster: Cluster, topic: str, *, uncommitted: bool = False
 ) -> dict[int, list[tuple[int, bytes | None]]]:
-    """partition -> (offset, value) of every record a reader gets, from the data files."""
+    """partition -> (offset, value) of every record that a reader gets, from the data files."""
     log = cluster.topic(topic)
     found: dict[int, list[tuple[int, bytes | None]]] = {}
     for partition in range(log.partitions):
@@ -97,18 +97,18 @@ def group(generation: int = 1) -> ConsumerGroupMetadata:
 
 
 class Reports:
-    """A delivery callback that keeps what it was told."""
+    """A delivery callback that records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Exception | None, Message]] = []
+        self.received: list[tuple[Exception | None, Message]] = []
 
     def __call__(self, error: Exception | None, message: Message) -> None:
-        self.told.append((error, message))
+        self.received.append((error, message))
 
     @property
     def offsets(self) -> list[tuple[str, int, int | None]]:
-        return [(m.topic(), m.partition(), m.offset()) for e, m in self.told if e is None]
+        return [(m.topic(), m.partition(), m.offset()) for e, m in self.received if e is None]
 
     @property
     def errors(self) -> list[str]:
-        return [type(error).__name__ for error, _ in self.told if error is not None]
+        return [type(error).__name__ for error, _ in self.received if error is not None]

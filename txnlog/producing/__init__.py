@@ -1,1 +1,1 @@
-"""Inside the producer: what gathers, sends and publishes; use txnlog.producer."""
+"""The parts of the producer; use txnlog.producer."""

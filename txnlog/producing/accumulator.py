@@ -1,10 +1,10 @@
-"""Records that wait to be sent: lists per topic, appended to by any thread, taken by the sender.
+"""Records that wait to be sent: lists per topic, filled by any thread, drained by the sender.
 
-`produce` runs once per record, so it only appends to three lists. Partitions, sizes of batches and
-columns are made from the lists at once, when they are taken (txnlog.producing.batching).
+`append` runs once per record, so it only appends to three lists. Partitions, batch sizes and
+columns are computed for many records at once, when they are drained (txnlog.producing.batching).
 
-The lock is held for as long as an append takes, and never while anything is read or written. Who
-waits for records waits on `changed`, which belongs to the lock.
+The lock is held for as long as an append takes, and never during I/O. A thread that waits for
+records waits on `changed`, a condition of that lock.
 """
 
 from __future__ import annotations
@@ -17,34 +17,21 @@ from typing import Any
 import pyarrow as pa
 
 from txnlog.messages import Headers
+from txnlog.process.clock import Clock
+from txnlog.producing.arrow_records import TableSlice
+from txnlog.producing.destinations import Destination, check_record
+from txnlog.producing.producer_config import is_deferred
+from txnlog.settings.config import Config
 
 OnDelivery = Callable[[Any, Any], None]
-
-
-@dataclass(slots=True)
-class Destination:
-    """A topic as the producer looked it up; `sticky_bytes` counts what went there without a key.
-
-    `wake_bytes`: records of so many bytes are taken without waiting for more.
-    """
-
-    topic: str
-    topic_id: str
-    partitions: int
-    record_bytes_max: int
-    needs_key: bool
-    wake_bytes: int
-    looked_up_ms: int
-    sticky_seed: int
-    sticky_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Rows:
     """Records of one topic, as columns. The three dicts hold what few records have, by index.
 
-    A record is there when `values` has it, which comes last: an error that a signal's handler
-    raises in the middle of `produce` leaves the rest of it behind, for `drop_torn`.
+    A record counts once `values` has it, which is filled last: an exception of a signal handler in
+    the middle of `append` leaves an incomplete record, which `drop_incomplete` removes.
     """
 
     destination: Destination
@@ -61,8 +48,8 @@ class Rows:
     def num_records(self) -> int:
         return len(self.values)
 
-    def drop_torn(self) -> None:
-        """Forget what is left of a record that was not taken: the next one must not get it."""
+    def drop_incomplete(self) -> None:
+        """Remove the parts of a record that was not accepted, else the next one would get them."""
         count = len(self.values)
         del self.timestamps_ms[count:], self.keys[count:]
         for by_index in (self.partitions, self.headers, self.callbacks):
@@ -71,9 +58,9 @@ class Rows:
 
 @dataclass(slots=True)
 class Table:
-    """Records of one topic that came as Arrow; `partitions` is int32, or null where the key says.
+    """Records of one topic that came as Arrow; `partitions` is int32, null where the key decides.
 
-    `callback` is called once, for the last record of each partition's batch.
+    `callback` is called once per partition, for the last record of its batch.
     """
 
     destination: Destination
@@ -92,73 +79,136 @@ Piece = Rows | Table
 
 
 class Accumulator:
-    """What waits. `is_open` says whether records are taken, `held_bytes` what buffer.memory counts:
-    everything until `release`, also while it is being sent. `tells_first` wakes the sender at the
-    first record, from which linger.ms counts."""
+    """Records that are not sent yet.
 
-    def __init__(self, *, tells_first: bool = True) -> None:
+    `is_open` says whether records are accepted. `held_bytes` is what buffer.memory limits: the
+    bytes of each record until `release`, so also while it is being sent.
+    """
+
+    def __init__(self, clock: Clock, config: Config) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.is_open = False
+        self.memory_bytes: int = config.get("buffer.memory")
         self.held_bytes = 0
         self.buffers: dict[str, Rows] = {}
         self.is_full = False
-        self._tells_first = tells_first
+        self._boot_ms = clock.boot_ms
+        self._now_ms = clock.now_ms
+        self._lingers = not is_deferred(config)
         self._pieces: list[Piece] = []
 
-    def open_rows(self, destination: Destination, now_ms: int) -> Rows:
-        """The rows of a topic that are appended to; the lock is held."""
-        rows = self.buffers.get(destination.topic)
-        if rows is None:
-            rows = self.buffers[destination.topic] = Rows(destination, now_ms)
-            if self._tells_first:
-                self.changed.notify_all()
-        return rows
+    @property
+    def has_room(self) -> bool:
+        return self.held_bytes < self.memory_bytes
 
-    def add_table(self, table: Table) -> bool:
-        """Arrow records, after what was appended to their topic so far; False: not taken."""
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Headers | None,
+        callback: OnDelivery | None,
+        size_bytes: int,
+    ) -> bool:
+        """Add a record; False: not added, because the topic has no buffer, or there is no room.
+
+        A `timestamp_ms` of 0 is now. Raises as `check_record` does.
+        """
+        with self.lock:
+            rows = self.buffers.get(topic)
+            if rows is None or not self.is_open or self.held_bytes >= self.memory_bytes:
+                return False
+            destination = rows.destination
+            if (
+                size_bytes > destination.record_bytes_max
+                or (key is None and destination.needs_key)
+                or not -1 <= partition < destination.partitions
+            ):
+                check_record(destination, key, partition, size_bytes)
+            values = rows.values
+            at = len(values)
+            if len(rows.timestamps_ms) != at:
+                rows.drop_incomplete()
+            rows.timestamps_ms.append(timestamp_ms or self._now_ms())
+            if partition >= 0:
+                rows.partitions[at] = partition
+            if headers:
+                rows.headers[at] = headers
+            if callback is not None:
+                rows.callbacks[at] = callback
+            rows.keys.append(key)
+            values.append(value)
+            rows.size_bytes += size_bytes
+            self.held_bytes += size_bytes
+            if rows.size_bytes >= destination.wake_bytes and not self.is_full:
+                self._wake()
+            return True
+
+    def open_buffer(self, destination: Destination) -> None:
+        """Prepare to append to a topic, if records are accepted."""
+        with self.lock:
+            if self.is_open and destination.topic not in self.buffers:
+                self.buffers[destination.topic] = Rows(destination, self._boot_ms())
+                if self._lingers:
+                    # linger.ms counts from the first record.
+                    self.changed.notify_all()
+
+    def add_table(
+        self, destination: Destination, part: TableSlice, callback: OnDelivery | None
+    ) -> bool:
+        """Add Arrow records after those of their topic so far; False: none is accepted now."""
+        table = Table(
+            destination,
+            self._boot_ms(),
+            part.records,
+            part.partitions,
+            part.size_bytes,
+            callback,
+        )
         with self.lock:
             if not self.is_open:
                 return False
-            rows = self.buffers.pop(table.destination.topic, None)
+            rows = self.buffers.pop(destination.topic, None)
             if rows is not None and rows.values:
                 self._pieces.append(rows)
             self._pieces.append(table)
             self.held_bytes += table.size_bytes
-            self.is_full = True
-            self.changed.notify_all()
+            self._wake()
         return True
 
-    def wake(self) -> None:
-        """A batch is full; the lock is held."""
-        self.is_full = True
-        self.changed.notify_all()
-
-    def take(self) -> list[Piece]:
-        """Everything that waits, in the order of each topic."""
+    def drain(self) -> list[Piece]:
+        """Remove and return all records, in order within each topic."""
         with self.lock:
             pieces = self._pieces
             self._pieces = []
             if self.buffers:
-                # An empty one was opened by a `produce` that has not come to its record yet.
+                # A buffer is empty between `open_buffer` and the first `append`.
                 pieces.extend(rows for rows in self.buffers.values() if rows.values)
                 self.buffers = {}
             self.is_full = False
             return pieces
 
     def release(self, size_bytes: int) -> None:
-        """So many bytes are sent, staged, or given up. Who wants room looks again by itself."""
+        """Free the bytes of records that are sent, staged or failed. `Admission` polls for it."""
         with self.lock:
             self.held_bytes -= size_bytes
 
     def num_records(self) -> int:
-        """How many records wait."""
+        """Number of records that wait."""
         with self.lock:
             waiting = [*self.buffers.values(), *self._pieces]
         return sum(piece.num_records for piece in waiting)
 
     def oldest_ms(self) -> int | None:
-        """When the oldest record that waits came; the lock is held."""
+        """When the oldest waiting record was added; the lock is held."""
         times = [rows.created_ms for rows in self.buffers.values()]
         times += [piece.created_ms for piece in self._pieces]
         return min(times, default=None)
+
+    def _wake(self) -> None:
+        """A batch is full; the lock is held."""
+        self.is_full = True
+        self.changed.notify_all()

@@ -1,6 +1,7 @@
-"""Arrow tables as records: columns value, and key, headers, partition, timestamp where they are.
+"""Arrow tables as records: columns value, and optionally key, headers, partition, timestamp.
 
-The same columns as the Spark sink takes; times without zone are refused, since they are no moments.
+These are the columns of the Spark sink. A timestamp without a time zone is refused: it names no
+point in time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from txnlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.producing.accumulator import Destination
+from txnlog.producing.destinations import Destination
 from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
 
 SLICE_BYTES_MAX = 16 << 20
@@ -26,9 +27,9 @@ TIMESTAMP_TYPE = RECORD_SCHEMA.field("timestamp").type
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """A slice of a table: records of RECORD_SCHEMA, int32 partitions (null: by key), their bytes
-    as the producer counts them, and the largest one's."""
+class TableSlice:
+    """A slice of a table as records of RECORD_SCHEMA. `partitions` is int32, null where the key
+    decides; `size_bytes` is the sum of the records' sizes, `size_bytes_max` the largest size."""
 
     records: pa.RecordBatch
     partitions: pa.Array | None
@@ -36,8 +37,8 @@ class Records:
     size_bytes_max: int
 
 
-def to_records(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[Records]:
-    """The table in slices of SLICE_BYTES_MAX at most, as records; `now_ms` where no time is given.
+def to_slices(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[TableSlice]:
+    """The table in slices of up to SLICE_BYTES_MAX; `now_ms` is the timestamp of rows without one.
 
     Raises InvalidRecordError naming the column.
     """
@@ -57,11 +58,11 @@ def to_records(table: pa.Table | pa.RecordBatch, now_ms: int) -> Iterator[Record
                 yield _records_of(part, now_ms)
 
 
-def check_records(found: Records, to: Destination) -> None:
+def check_records(part: TableSlice, to: Destination) -> None:
     """Raises RecordTooLarge-, InvalidRecord-, UnknownTopicOrPartitionError."""
-    _check_sizes(found, topic=to.topic, size_bytes_max=to.record_bytes_max)
-    _check_partitions(found, topic=to.topic, partitions=to.partitions)
-    keys = found.records.column("key")
+    _check_sizes(part, topic=to.topic, size_bytes_max=to.record_bytes_max)
+    _check_partitions(part, topic=to.topic, partitions=to.partitions)
+    keys = part.records.column("key")
     if to.needs_key and keys.null_count:
         raise InvalidRecordError(
             f"Row {pc.index(keys.is_null(), True)} of a batch for topic {to.topic!r} has no key, "
@@ -71,30 +72,30 @@ def check_records(found: Records, to: Destination) -> None:
         )
 
 
-def _check_sizes(found: Records, *, topic: str, size_bytes_max: int) -> None:
+def _check_sizes(part: TableSlice, *, topic: str, size_bytes_max: int) -> None:
     """Raises RecordTooLargeError naming the row of the slice (R65)."""
-    if found.size_bytes_max > size_bytes_max:
-        row = int(np.argmax(record_sizes(found.records) > size_bytes_max))
+    if part.size_bytes_max > size_bytes_max:
+        row = int(np.argmax(record_sizes(part.records) > size_bytes_max))
         raise RecordTooLargeError(
             f"Row {row} of a batch for topic {topic!r} is larger than {size_bytes_max} bytes, the "
             "smaller of the topic's max.message.bytes and the producer's max.request.size. Nothing "
             "of the batch from there on was taken; split it, or raise both.",
             topic=topic,
-            size_bytes=found.size_bytes_max,
+            size_bytes=part.size_bytes_max,
             size_bytes_max=size_bytes_max,
         )
 
 
-def _check_partitions(found: Records, *, topic: str, partitions: int) -> None:
+def _check_partitions(part: TableSlice, *, topic: str, partitions: int) -> None:
     """Raises UnknownTopicOrPartitionError for numbers that the topic does not have."""
-    if found.partitions is None or found.partitions.null_count == len(found.partitions):
+    if part.partitions is None or part.partitions.null_count == len(part.partitions):
         return
-    low, high = pc.min_max(found.partitions).values()
+    low, high = pc.min_max(part.partitions).values()
     for number in (low.as_py(), high.as_py()):
         if not -1 <= number < partitions:
             raise UnknownTopicOrPartitionError(
                 f"Column partition has {number}; topic {topic!r} has partitions 0 to "
-                f"{partitions - 1}, and -1 or null lets the key decide.",
+                f"{partitions - 1}, and -1 or null selects one by the key.",
                 topic=topic,
                 partition=number,
             )
@@ -109,7 +110,7 @@ def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _sliced(batch.slice(half))
 
 
-def _records_of(batch: pa.RecordBatch, now_ms: int) -> Records:
+def _records_of(batch: pa.RecordBatch, now_ms: int) -> TableSlice:
     records = pa.RecordBatch.from_arrays(
         [
             _timestamps(batch, now_ms),
@@ -123,11 +124,11 @@ def _records_of(batch: pa.RecordBatch, now_ms: int) -> Records:
     if "partition" in batch.schema.names:
         partitions = _cast(batch, "partition", _to_partitions)
     sizes = record_sizes(records)
-    return Records(records, partitions, int(sizes.sum()), int(sizes.max()))
+    return TableSlice(records, partitions, int(sizes.sum()), int(sizes.max()))
 
 
 def _to_partitions(column: pa.Array) -> pa.Array:
-    # Arrow would make 1 of True, of 1.0 and of "1".
+    # Arrow would cast True, 1.0 and "1" to 1.
     if not pa.types.is_integer(column.type) and not pa.types.is_null(column.type):
         raise TypeError("it takes integers")
     return column.cast(pa.int32())
@@ -138,23 +139,23 @@ def _to_timestamps(column: pa.Array) -> pa.Array:
         column = pc.multiply_checked(column.cast(pa.int64()), 1000)
     elif not pa.types.is_timestamp(column.type) and not pa.types.is_null(column.type):
         raise TypeError("it takes timestamps with a zone, or milliseconds as integers")
-    # Nanoseconds are cut off; what does not fit is an error.
-    is_fine = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-    return column.cast(TIMESTAMP_TYPE, safe=not is_fine)
+    # Nanoseconds are truncated; a value out of range is an error.
+    is_truncated = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
+    return column.cast(TIMESTAMP_TYPE, safe=not is_truncated)
 
 
 def _checked(column: pa.Array) -> pa.Array:
-    # Arrow believes whoever made an array that its strings are UTF-8.
+    # Arrow does not check that the strings of an array are UTF-8.
     column.validate(full=True)
     return column
 
 
 def _column(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    wanted = RECORD_SCHEMA.field(name).type
+    target = RECORD_SCHEMA.field(name).type
     if name not in batch.schema.names or pa.types.is_null(batch.column(name).type):
-        return pa.nulls(batch.num_rows, wanted)
+        return pa.nulls(batch.num_rows, target)
     column = batch.column(name)
-    if column.type == wanted:
+    if column.type == target:
         if name == "headers":
             _cast(batch, name, _checked)
         return column
@@ -168,30 +169,30 @@ def _timestamps(batch: pa.RecordBatch, now_ms: int) -> pa.Array:
     kind = batch.schema.field("timestamp").type
     if pa.types.is_timestamp(kind) and kind.tz is None:
         raise InvalidRecordError(
-            f"Column timestamp is {kind}: a time without zone is no moment. Cast it to a timestamp "
-            "with a zone, or give milliseconds since 1970 as int64.",
+            f"Column timestamp is {kind}, without a time zone: it names no point in time. Cast it "
+            "to a timestamp with a time zone, or give milliseconds since 1970 as int64.",
             column="timestamp",
         )
-    found = _cast(batch, "timestamp", _to_timestamps)
-    lowest = pc.min(found.cast(pa.int64())).as_py()
+    times = _cast(batch, "timestamp", _to_timestamps)
+    lowest = pc.min(times.cast(pa.int64())).as_py()
     if lowest is not None and lowest < 0:
         raise InvalidRecordError(
-            "Column timestamp has times before 1970-01-01T00:00:00Z, which a record cannot have.",
+            "Column timestamp has times before 1970-01-01T00:00:00Z; a record cannot have them.",
             column="timestamp",
         )
-    return found.fill_null(now) if found.null_count else found
+    return times.fill_null(now) if times.null_count else times
 
 
 def _cast(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
     column = batch.column(name)
-    wanted = {"partition": pa.int32(), "headers": HEADERS_TYPE, "timestamp": TIMESTAMP_TYPE}
+    targets = {"partition": pa.int32(), "headers": HEADERS_TYPE, "timestamp": TIMESTAMP_TYPE}
     try:
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         return convert(column)
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise InvalidRecordError(
-            f"Column {name} of type {column.type} cannot become {wanted.get(name, pa.binary())}: "
+            f"Column {name} of type {column.type} cannot become {targets.get(name, pa.binary())}: "
             f"{error}",
             column=name,
         ) from error

@@ -1,7 +1,7 @@
-"""From records that waited to batches: their partitions, and their files.
+"""Turns buffered records into batches: assigns partitions, writes files.
 
-Many records are worked on as whole Arrow columns. A few that came one by one become lists, and stay
-lists up to the file: for so few each call into Arrow or numpy costs more than the records do.
+Many records are processed as whole Arrow columns. A few records of `produce` stay Python lists up
+to the file: for few records, each call into Arrow or numpy costs more than the records do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import StorePermissionError, TopicAuthorizationError
-from txnlog.producing.accumulator import Destination, OnDelivery, Piece, Rows, Table
+from txnlog.producing.accumulator import OnDelivery, Piece, Rows, Table
+from txnlog.producing.destinations import Destination
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.storage.batches.record_lists import RecordLists, concatenate
@@ -30,8 +31,8 @@ NO_CALLBACKS: Mapping[int, OnDelivery] = {}
 
 @dataclass(slots=True)
 class Batch:
-    """Records of one partition, in order. `callbacks` are by index, `size_bytes` is what the
-    accumulator counts for them."""
+    """Records of one partition, in order. `callbacks` are by index; `size_bytes` is what the
+    accumulator counts for these records."""
 
     topic: str
     topic_id: str
@@ -47,7 +48,7 @@ class Batch:
 
 
 class _Part(NamedTuple):
-    """Records of one partition, and which of the piece they were; None: all of them."""
+    """Records of one partition, and their rows in the piece; None: all rows."""
 
     partition: int
     records: pa.RecordBatch | RecordLists
@@ -55,10 +56,10 @@ class _Part(NamedTuple):
 
 
 def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
-    """The batches of a piece, by partition; together they have all its bytes."""
+    """The batches of a piece, by partition; their sizes add up to that of the piece."""
     destination = piece.destination
     if isinstance(piece, Rows):
-        piece.drop_torn()
+        piece.drop_incomplete()
         parts = _of_rows(piece, sticky_run_bytes)
     else:
         parts = _of_table(piece, sticky_run_bytes)
@@ -85,13 +86,13 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
 
 
 def unsplit(piece: Piece) -> Batch:
-    """All records of a piece that cannot be split, only to tell their callbacks."""
+    """All records of a piece that cannot be split, for the reports to their callbacks."""
     callbacks: Mapping[int, OnDelivery] = NO_CALLBACKS
     records: pa.RecordBatch | RecordLists
     if isinstance(piece, Rows):
         count = len(piece.values)
         headers = [piece.headers.get(row) for row in range(count)] if piece.headers else None
-        # Times need arithmetic, which may be what failed.
+        # Without timestamps: converting them may be what failed.
         records = RecordLists([None] * count, piece.keys[:count], piece.values, headers)
         callbacks = piece.callbacks
     else:
@@ -105,15 +106,15 @@ def unsplit(piece: Piece) -> Batch:
 def stage(
     store: ObjectStore, batches: Sequence[Batch], compression: str | None = None
 ) -> StagedBatch:
-    """Write batches of one partition as one file, which nobody sees until a log names it.
+    """Write batches of one partition as one file; readers see it once a log refers to it.
 
     Raises StorageError, TopicAuthorizationError.
     """
     first = batches[0]
     name = new_batch_name(first.partition)
-    # Taken before the upload begins: some stores date an object by its start.
+    # Read before the upload begins: some stores date an object by the start of its upload.
     staged_ms = store.now_ms()
-    records = _together([batch.records for batch in batches])
+    records = _concatenated([batch.records for batch in batches])
     try:
         written = write_batch_file(store, f"{first.topic}/{name}", records, compression=compression)
     except StorePermissionError as error:
@@ -133,7 +134,7 @@ def stage(
     )
 
 
-def _together(parts: Sequence[pa.RecordBatch | RecordLists]) -> pa.Table | RecordLists:
+def _concatenated(parts: Sequence[pa.RecordBatch | RecordLists]) -> pa.Table | RecordLists:
     lists = [part for part in parts if isinstance(part, RecordLists)]
     if len(lists) == len(parts):
         return concatenate(lists)
@@ -150,7 +151,7 @@ def _callbacks_of(
     return {at: callbacks[row] for at, row in enumerate(rows) if row in callbacks}
 
 
-# -- records that came one by one ------------------------------------------------------------------
+# -- records of `produce` --------------------------------------------------------------------------
 
 
 def _of_rows(piece: Rows, sticky_run_bytes: int) -> Iterator[_Part]:
@@ -162,7 +163,7 @@ def _of_rows(piece: Rows, sticky_run_bytes: int) -> Iterator[_Part]:
     records = RecordLists(times_us, piece.keys, piece.values, headers)
     if count > ROWS_MAX:
         batch = records.to_arrow()
-        yield from _cut(batch, _partitions(piece, batch, _asked(piece), sticky_run_bytes))
+        yield from _cut(batch, _partitions(piece, batch, _requested(piece), sticky_run_bytes))
         return
     partitions = _partitions_of_few(piece, records, sticky_run_bytes)
     if isinstance(partitions, int):
@@ -175,52 +176,52 @@ def _of_rows(piece: Rows, sticky_run_bytes: int) -> Iterator[_Part]:
         yield _Part(partition, records.take(rows), rows)
 
 
-def _asked(piece: Rows) -> npt.NDArray[np.int32] | None:
+def _requested(piece: Rows) -> npt.NDArray[np.int32] | None:
     if not piece.partitions:
         return None
-    asked = np.full(len(piece.values), -1, dtype=np.int32)
-    asked[list(piece.partitions)] = list(piece.partitions.values())
-    return asked
+    requested = np.full(len(piece.values), -1, dtype=np.int32)
+    requested[list(piece.partitions)] = list(piece.partitions.values())
+    return requested
 
 
 def _partitions_of_few(
     piece: Rows, records: RecordLists, sticky_run_bytes: int
 ) -> Sequence[int] | int:
-    """As `_partitions`, and without arrays in the common cases."""
+    """As `_partitions`, without arrays in the common cases."""
     destination, count = piece.destination, len(piece.values)
     if destination.partitions == 1:
         return 0
     if len(piece.partitions) == count:
-        # Their indexes were put in as the records came.
+        # A dict keeps the order of insertion, which is that of the records.
         return list(piece.partitions.values())
     first_run = destination.sticky_bytes // sticky_run_bytes
     last_run = (destination.sticky_bytes + piece.size_bytes - 1) // sticky_run_bytes
     if not piece.partitions and first_run == last_run and piece.keys.count(None) == count:
-        # All of them begin in the same sticky run.
+        # All records begin in the same sticky run.
         whole = np.array([piece.size_bytes])
         return int(_stick(destination, whole, sticky_run_bytes)[0])
-    found = _partitions(piece, records.to_arrow(), _asked(piece), sticky_run_bytes)
-    if isinstance(found, int):
-        return found
-    each: list[int] = found.tolist()
+    partitions = _partitions(piece, records.to_arrow(), _requested(piece), sticky_run_bytes)
+    if isinstance(partitions, int):
+        return partitions
+    each: list[int] = partitions.tolist()
     return each
 
 
-# -- records as Arrow ------------------------------------------------------------------------------
+# -- records of `produce_batch` --------------------------------------------------------------------
 
 
 def _of_table(piece: Table, sticky_run_bytes: int) -> Iterator[_Part]:
-    asked = None
+    requested = None
     if piece.partitions is not None:
-        asked = piece.partitions.fill_null(-1).to_numpy(zero_copy_only=False)
-    return _cut(piece.records, _partitions(piece, piece.records, asked, sticky_run_bytes))
+        requested = piece.partitions.fill_null(-1).to_numpy(zero_copy_only=False)
+    return _cut(piece.records, _partitions(piece, piece.records, requested, sticky_run_bytes))
 
 
 def _cut(records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | int) -> Iterator[_Part]:
     if isinstance(partitions, int):
         yield _Part(partitions, records, None)
         return
-    # numpy sorts 16-bit integers by radix.
+    # numpy has a radix sort for 16-bit integers.
     narrow = partitions.astype(np.uint16) if partitions.max() < 1 << 16 else partitions
     order = np.argsort(narrow, kind="stable")
     ranked = partitions[order]
@@ -235,41 +236,41 @@ def _cut(records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | int) -> It
 def _partitions(
     piece: Piece,
     records: pa.RecordBatch,
-    asked: npt.NDArray[np.int32] | None,
+    requested: npt.NDArray[np.int32] | None,
     sticky_run_bytes: int,
 ) -> npt.NDArray[np.int32] | int:
-    """The partition of each record: asked for, else the key's hash, else sticky; one for all."""
+    """The partition of each record: requested, else the key's hash, else sticky; an int: of all."""
     destination = piece.destination
     if destination.partitions == 1:
         return 0
     keys = records.column("key")
     keyless = keys.null_count
-    if asked is None and keyless == len(keys):
-        found = _stick(destination, record_sizes(records), sticky_run_bytes)
-        return int(found[0]) if found[0] == found[-1] else found
+    if requested is None and keyless == len(keys):
+        sticky = _stick(destination, record_sizes(records), sticky_run_bytes)
+        return int(sticky[0]) if sticky[0] == sticky[-1] else sticky
     if keyless == len(keys):
-        found = np.full(len(keys), -1, dtype=np.int32)
+        partitions = np.full(len(keys), -1, dtype=np.int32)
     else:
-        found = partition_for_keys(keys, destination.partitions)
-    if asked is not None:
-        np.copyto(found, asked, where=asked >= 0)
+        partitions = partition_for_keys(keys, destination.partitions)
+    if requested is not None:
+        np.copyto(partitions, requested, where=requested >= 0)
     if keyless:
-        undecided = np.flatnonzero(found < 0)
+        undecided = np.flatnonzero(partitions < 0)
         if undecided.size:
             sizes = record_sizes(records)[undecided]
-            found[undecided] = _stick(destination, sizes, sticky_run_bytes)
-    return found
+            partitions[undecided] = _stick(destination, sizes, sticky_run_bytes)
+    return partitions
 
 
 def _stick(
     destination: Destination, sizes_bytes: npt.NDArray[np.int64], sticky_run_bytes: int
 ) -> npt.NDArray[np.int32]:
-    """One partition for a run of bytes, then the next one: few files, evenly filled."""
-    found, destination.sticky_bytes = sticky_partitions(
+    """Sticky partitions: one for each run of bytes, so files are few and evenly filled."""
+    partitions, destination.sticky_bytes = sticky_partitions(
         sizes_bytes,
         seed=destination.sticky_seed,
         partitions=destination.partitions,
         sent_bytes=destination.sticky_bytes,
         run_bytes=sticky_run_bytes,
     )
-    return found
+    return partitions

@@ -1,4 +1,4 @@
-"""Calls with a time-out: retriable errors are tried again until the time is over."""
+"""Calls with a time-out: a retriable error is retried until the deadline."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BACKOFF_MS_MAX = 1_000
 
 
 class Deadline:
-    """The end of one call of a user. `call` is its name, for the error that says it is over.
+    """The deadline of one user call, whose name `call` is in the errors.
 
-    A storage call under way is not interrupted: the end may be late by one.
+    A storage call under way is not interrupted: the user call may exceed its deadline by one.
     """
 
     def __init__(self, clock: Clock, call: str, timeout_ms: float) -> None:
@@ -42,24 +42,24 @@ class Deadline:
                 self.pause(error)
 
     def pause(self, error: TxnLogError | None) -> None:
-        """Wait a while before the next try. Raises OperationTimedOutError when there is none."""
+        """Back off before the next attempt. Raises OperationTimedOutError after the deadline."""
         if self.remaining_ms <= 0:
             raise self.over(error) from error
         self._clock.sleep_ms(min(self._backoff_ms, self.remaining_ms))
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS_MAX)
 
     def over(self, error: TxnLogError | None) -> OperationTimedOutError:
-        """The error of a call whose time is over, and what held it up."""
+        """The error of a call whose deadline has passed; `error` is the last that it met."""
         why = f" The last error: {error.message}" if error is not None else ""
         return OperationTimedOutError(
-            f"{self._call} did not end within {self._timeout_ms / 1000:g} s. Call it again, it "
-            f"goes on where it stopped.{why}",
+            f"{self._call} did not end within {self._timeout_ms / 1000:g} s. Call it again: it "
+            f"continues where it stopped.{why}",
             call=self._call,
         )
 
 
 def exhausted(memory_bytes: int, block_ms: int, error: TxnLogError | None) -> BufferExhaustedError:
-    """The error of a produce() that found no room in time, and what held the others up."""
+    """The error of a produce() without room before its deadline; `error` is the last of a send."""
     return BufferExhaustedError(
         f"buffer.memory={memory_bytes} bytes stayed full for max.block.ms={block_ms}; the record "
         "was not taken. Call poll() or flush(), and produce it again."

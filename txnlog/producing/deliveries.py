@@ -1,4 +1,4 @@
-"""Delivery reports: what became of each record, told by the user's own calls of poll and flush."""
+"""Delivery reports: the outcome of each record, for the callbacks that poll and flush call."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ class _Report:
 
 
 class Deliveries:
-    """Reports in the order in which they came about. Only batches with callbacks are kept."""
+    """Reports in order of arrival. Batches without callbacks are not kept."""
 
     def __init__(self) -> None:
         self._reports: deque[_Report] = deque()
-        self._came = Condition()
+        self._changed = Condition()
         self._waiting = 0
 
     def __len__(self) -> int:
-        """Callbacks that wait to be called."""
+        """Number of callbacks to be called."""
         return self._waiting
 
     def add(self, batch: Batch, base_offset: int | None, error: TxnLogError | None = None) -> None:
-        """A batch was written at `base_offset` (None: not known any more), or failed."""
+        """Report a batch as written at `base_offset` (None: no longer known), or as failed."""
         if batch.callbacks:
-            with self._came:
+            with self._changed:
                 self._reports.append(_Report(batch, base_offset, error))
                 self._waiting += len(batch.callbacks)
-                self._came.notify_all()
+                self._changed.notify_all()
 
     def serve(self) -> int:
-        """Call the callbacks that wait, in the calling thread; how many there were.
+        """Call the waiting callbacks, in the calling thread; returns how many were called.
 
-        What a callback raises ends the call, and reaches the caller; the reports after it wait for
-        the next one.
+        An exception of a callback ends the call and reaches the caller; the reports after it wait
+        for the next call.
         """
         served = 0
         while True:
-            with self._came:
+            with self._changed:
                 if not self._reports:
                     return served
                 report = self._reports.popleft()
@@ -66,20 +66,19 @@ class Deliveries:
                     raise
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is a report, or the time is over."""
-        with self._came:
+        """Wait until there is a report, or the time is over."""
+        with self._changed:
             if not self._reports:
-                self._came.wait(timeout_s)
+                self._changed.wait(timeout_s)
 
-    def _put_back(self, report: _Report, left: Iterator[tuple[OnDelivery, Message]]) -> None:
-        rest = sum(1 for _ in left)
-        if rest:
+    def _put_back(self, report: _Report, remaining: Iterator[tuple[OnDelivery, Message]]) -> None:
+        count = sum(1 for _ in remaining)
+        if count:
             batch = report.batch
-            kept = dict(sorted(batch.callbacks.items())[-rest:])
-            batch.callbacks = kept
-            with self._came:
+            batch.callbacks = dict(sorted(batch.callbacks.items())[-count:])
+            with self._changed:
                 self._reports.appendleft(report)
-                self._waiting += rest
+                self._waiting += count
 
 
 def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:

@@ -1,8 +1,9 @@
-"""The topics a producer writes to: looked up, looked up again when old, made if need be."""
+"""Metadata of the topics a producer writes to: cached, refreshed when old, created if missing."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 from txnlog.cluster import Cluster
 from txnlog.errors import (
@@ -12,41 +13,57 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicOrPartitionError,
 )
-from txnlog.producing.accumulator import Destination
+from txnlog.producing.producer_config import is_deferred
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.config import Config
 from txnlog.settings.topic_configs import is_compacted, message_bytes_max
 
 CHUNK_BYTES = 1 << 20
-"""Records of a deferred transaction that gather before they become Arrow columns."""
+"""Bytes of a deferred transaction's records per topic before they become Arrow columns."""
+
+
+@dataclass(slots=True)
+class Destination:
+    """A topic as the producer last read it.
+
+    Records of `wake_bytes` are sent without waiting for more. `sticky_bytes` counts the bytes of
+    records without a key: they select the sticky partition.
+    """
+
+    topic: str
+    topic_id: str
+    partitions: int
+    record_bytes_max: int
+    needs_key: bool
+    wake_bytes: int
+    read_ms: int
+    sticky_seed: int
+    sticky_bytes: int = 0
 
 
 class Destinations:
-    """Callers of `look_up` hold the producer's io lock; `known` is for anybody."""
+    """Callers of `look_up` hold the producer's io lock; any thread may call `cached`."""
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._clock = cluster.store.clock
-        self._is_deferred = (
-            config.get("transactional.id") is not None
-            and config.get("transaction.publish") == "deferred"
-        )
+        self._is_deferred = is_deferred(config)
         self._batch_bytes: int = config.get("batch.size")
         self._request_bytes_max: int = config.get("max.request.size")
         self._age_ms_max: int = config.get("metadata.max.age.ms")
         self._auto_create: bool = config.get("auto.create.topics.enable")
         self._partitions_of_new: int = config.get("num.partitions")
-        self._found: dict[str, Destination] = {}
+        self._cached: dict[str, Destination] = {}
 
-    def known(self, topic: str) -> Destination | None:
-        """What was looked up, unless it is too old."""
-        found = self._found.get(topic)
-        if found is None or self._clock.boot_ms() - found.looked_up_ms > self._age_ms_max:
+    def cached(self, topic: str) -> Destination | None:
+        """The topic as last read; None if that is missing, or older than metadata.max.age.ms."""
+        cached = self._cached.get(topic)
+        if cached is None or self._clock.boot_ms() - cached.read_ms > self._age_ms_max:
             return None
-        return found
+        return cached
 
     def look_up(self, topic: str) -> Destination:
-        """The topic as it is now.
+        """Read the topic, or create it, and cache it.
 
         Raises InvalidTopicError, UnknownTopicOrPartitionError, TopicAuthorizationError,
         StorageError.
@@ -63,29 +80,28 @@ class Destinations:
                 raise
             # No record was taken, and other topics can be written.
             raise error.replace(fatal=False) from error
-        batches = CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions
-        before = self._found.get(topic)
-        found = Destination(
+        before = self._cached.get(topic)
+        destination = Destination(
             topic=topic,
             topic_id=log.topic_id,
             partitions=log.partitions,
             record_bytes_max=min(message_bytes_max(log.config), self._request_bytes_max),
             needs_key=is_compacted(log.config),
-            wake_bytes=batches,
-            looked_up_ms=self._clock.boot_ms(),
+            wake_bytes=(CHUNK_BYTES if self._is_deferred else self._batch_bytes * log.partitions),
+            read_ms=self._clock.boot_ms(),
             sticky_seed=random.randrange(1 << 30) if before is None else before.sticky_seed,
             sticky_bytes=0 if before is None else before.sticky_bytes,
         )
-        self._found[topic] = found
-        return found
+        self._cached[topic] = destination
+        return destination
 
     def forget(self, topic: str) -> None:
-        """Look the topic up at the next record."""
-        self._found.pop(topic, None)
+        """Read the topic again at the next record."""
+        self._cached.pop(topic, None)
 
     def forget_all(self) -> None:
-        """Look every topic up again."""
-        self._found = {}
+        """Read every topic again."""
+        self._cached = {}
 
 
 def check_record(

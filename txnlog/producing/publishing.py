@@ -1,11 +1,11 @@
-"""The three ways from a producer's batches into topics.
+"""The three ways in which a producer's batches get into topics.
 
-    Idempotent   without transactional.id: appended at once, final, under a fresh producer id
+    Idempotent   without transactional.id: appended at once, final, under a new producer id
     Eager        in a transaction: appended at once as `ongoing`, settled by the transaction's end
-    Deferred     in a transaction: files that nobody sees, named by the commit
+    Deferred     in a transaction: staged as files, which the commit adds to the topics
 
 The first two are in txnlog.producing.requests. Callers hold the producer's io lock; nothing here
-sleeps or knows of threads.
+sleeps or starts threads.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from txnlog.protocol.metadata import StagedBatch
 logger = logging.getLogger("txnlog")
 
 FILE_BYTES_MAX = 16 << 20
-"""Records of a partition that a deferred transaction gathers before it writes a file."""
+"""Bytes of a partition's records in a deferred transaction that are written to a file at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlet:
-    """What every publication works with. `release` tells the accumulator of bytes that are gone."""
+    """What every publication needs. `release` frees bytes of the accumulator."""
 
     cluster: Cluster
     deliveries: Deliveries
@@ -40,9 +40,9 @@ class Outlet:
 
 
 class Publication(Protocol):
-    """What a producer does with batches.
+    """Sends a producer's batches.
 
-    `error` is the first that was not retriable, `last_error` the newest one.
+    `error` is the first error that is not retriable, `last_error` the newest error.
     """
 
     error: TxnLogError | None
@@ -50,27 +50,27 @@ class Publication(Protocol):
 
     @property
     def waiting(self) -> int:
-        """Records that `pump` still has to do something about."""
+        """Number of records that `pump` has not finished."""
 
     def add(self, batch: Batch) -> None:
         """Take a batch; no I/O."""
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
-        """Fail the delivery of a batch that cannot be sent; then a transaction has failed."""
+        """Fail the delivery of a batch that cannot be sent, and so its transaction."""
 
     def pump(self) -> None:
-        """Send what can be sent. What fails and may be tried again is left for the next call."""
+        """Send what can be sent. Batches with a retriable error remain for the next call."""
 
     def discard(self, error: TxnLogError) -> None:
-        """Throw away what is not sent; each record's delivery fails with `error`."""
+        """Discard batches that are not sent; the delivery of each record fails with `error`."""
 
     def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
-        """The same for what was not tried yet, was tried, or both; then a transaction failed."""
+        """Discard batches not sent yet, sent without a reply, or both, and fail the transaction."""
 
 
 @dataclass(slots=True)
-class _Lane:
-    """One partition of a deferred transaction: what waits, and the files written before."""
+class _PartitionBuffer:
+    """One partition of a deferred transaction: waiting batches, and the files staged so far."""
 
     waiting: list[Batch] = field(default_factory=list)
     waiting_bytes: int = 0
@@ -78,11 +78,11 @@ class _Lane:
 
 
 class Deferred:
-    """Inside a transaction; made anew for each one. Nothing is in a topic before the commit.
+    """For one transaction. No record is in a topic before the commit.
 
-    batch.size and linger.ms have no meaning: a partition's records become one file at the commit.
-    Files are written before only when a partition has FILE_BYTES_MAX, or all of them together
-    buffer.memory: then the largest, until half of it is free.
+    batch.size and linger.ms have no effect: a partition's records become one file at the commit.
+    Earlier files are written only when a partition has FILE_BYTES_MAX, or when all partitions
+    together have buffer.memory: then the largest ones, until half of it is free.
     """
 
     def __init__(self, outlet: Outlet) -> None:
@@ -91,20 +91,21 @@ class Deferred:
         self._release = outlet.release
         self._memory_bytes = outlet.memory_bytes
         self._compression = outlet.compression
-        self._lanes: dict[tuple[str, str, int], _Lane] = {}
+        self._buffers: dict[tuple[str, str, int], _PartitionBuffer] = {}
         self._waiting_bytes = 0
         self.error: TxnLogError | None = None
         self.last_error: TxnLogError | None = None
 
     @property
     def waiting(self) -> int:
-        """Nothing can be delivered before the commit, so nothing is worth waiting for."""
+        """Always 0: no record can be delivered before the commit."""
         return 0
 
     def add(self, batch: Batch) -> None:
-        lane = self._lanes.setdefault((batch.topic, batch.topic_id, batch.partition), _Lane())
-        lane.waiting.append(batch)
-        lane.waiting_bytes += batch.size_bytes
+        key = (batch.topic, batch.topic_id, batch.partition)
+        buffer = self._buffers.setdefault(key, _PartitionBuffer())
+        buffer.waiting.append(batch)
+        buffer.waiting_bytes += batch.size_bytes
         self._waiting_bytes += batch.size_bytes
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
@@ -113,14 +114,14 @@ class Deferred:
         self.error = self.error or error
 
     def pump(self) -> None:
-        """Write files where too much waits. A retriable error is raised by `stage_all` only."""
+        """Stage large partitions. A retriable error is raised by `stage_all` only."""
         try:
-            lanes = sorted(self._lanes.values(), key=lambda lane: -lane.waiting_bytes)
-            too_much = self._waiting_bytes >= self._memory_bytes
-            for lane in lanes:
-                full = lane.waiting_bytes >= FILE_BYTES_MAX
-                if full or (too_much and self._waiting_bytes > self._memory_bytes // 2):
-                    self._stage(lane)
+            largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)
+            is_memory_full = self._waiting_bytes >= self._memory_bytes
+            for buffer in largest_first:
+                is_full = buffer.waiting_bytes >= FILE_BYTES_MAX
+                if is_full or (is_memory_full and self._waiting_bytes > self._memory_bytes // 2):
+                    self._stage(buffer)
         except Exception as error:
             if not isinstance(error, TxnLogError):
                 logger.exception("Records of a transaction cannot be written to a file")
@@ -129,55 +130,55 @@ class Deferred:
                 self.error = failed
 
     def stage_all(self) -> list[StagedBatch]:
-        """Write what waits, and name every file, by topic and partition, in order.
+        """Stage all waiting batches; every staged file, by topic and partition, in order.
 
-        Raises StorageError: call it again. Files that were written stay.
+        Raises StorageError: call it again. Files that were written are kept.
         """
-        for lane in self._lanes.values():
-            if lane.waiting:
-                self._stage(lane)
-        return [file for _, lane in sorted(self._lanes.items()) for file, _ in lane.files]
+        for buffer in self._buffers.values():
+            if buffer.waiting:
+                self._stage(buffer)
+        return [file for _, buffer in sorted(self._buffers.items()) for file, _ in buffer.files]
 
     def report(self) -> None:
-        """After the commit: delivery reports, with the offsets that the commit gave out."""
-        for (topic, _, _), lane in sorted(self._lanes.items()):
-            for file, batches in lane.files:
+        """Report the deliveries after the commit, with the offsets that it assigned."""
+        for (topic, _, _), buffer in sorted(self._buffers.items()):
+            for file, batches in buffer.files:
                 if any(batch.callbacks for batch in batches):
                     offset = self._base_offset(topic, file.path)
                     for batch in batches:
                         self._deliveries.add(batch, offset)
                         if offset is not None:
                             offset += batch.num_records
-        self._lanes.clear()
+        self._buffers.clear()
 
     def discard(self, error: TxnLogError) -> None:
-        for lane in self._lanes.values():
-            self._release(lane.waiting_bytes)
-            for batch in [*(b for _, batches in lane.files for b in batches), *lane.waiting]:
+        for buffer in self._buffers.values():
+            self._release(buffer.waiting_bytes)
+            for batch in [*(b for _, batches in buffer.files for b in batches), *buffer.waiting]:
                 self._deliveries.add(batch, None, error)
         self._waiting_bytes = 0
-        self._lanes.clear()
+        self._buffers.clear()
 
     def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
-        """Nothing of it is on its way before the commit."""
-        if in_queue and self._lanes:
+        """Discard the transaction if `in_queue`: before the commit no record is in flight."""
+        if in_queue and self._buffers:
             self.discard(error)
             self.error = error
 
-    def _stage(self, lane: _Lane) -> None:
-        staged = stage(self._cluster.store, lane.waiting, self._compression)
-        # Without callbacks nobody asks for these records again.
-        kept = [batch for batch in lane.waiting if batch.callbacks]
-        lane.files.append((staged, lane.waiting if kept else []))
-        self._waiting_bytes -= lane.waiting_bytes
-        self._release(lane.waiting_bytes)
-        lane.waiting, lane.waiting_bytes = [], 0
+    def _stage(self, buffer: _PartitionBuffer) -> None:
+        staged = stage(self._cluster.store, buffer.waiting, self._compression)
+        # Only delivery reports need the records again.
+        kept = [batch for batch in buffer.waiting if batch.callbacks]
+        buffer.files.append((staged, buffer.waiting if kept else []))
+        self._waiting_bytes -= buffer.waiting_bytes
+        self._release(buffer.waiting_bytes)
+        buffer.waiting, buffer.waiting_bytes = [], 0
 
     def _base_offset(self, topic: str, path: str) -> int | None:
         log = self._cluster.topic_log(topic)
         header = log.view.by_path.get(path)
         if header is None:
-            # Somebody else wrote the marker; or the file is gone already, or cannot be asked for.
+            # Another process wrote the marker. Or the file is compacted, or the log unreadable.
             try:
                 log.refresh()
             except TxnLogError:
@@ -187,9 +188,9 @@ class Deferred:
 
 
 def aborted(transactional_id: str) -> TransactionAbortedError:
-    """What the records of an aborted transaction are told."""
+    """The error of the records of an aborted transaction."""
     return TransactionAbortedError(
-        f"The record was thrown away: its transaction of {transactional_id!r} was aborted. Produce "
+        f"The record was discarded: its transaction of {transactional_id!r} was aborted. Produce "
         "it again in another transaction.",
         transactional_id=transactional_id,
     )

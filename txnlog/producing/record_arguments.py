@@ -1,4 +1,4 @@
-"""What users give produce(): texts, bytes and headers, as the bytes of a record."""
+"""The arguments of produce() as the fields of a record: text, bytes, headers, timestamp."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from txnlog.storage.batches.records import HEADER_OVERHEAD_BYTES
 HeadersArgument = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] | None
 
 
-# What fits into 64 bits of microseconds.
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+"""Data files have 64 bits of microseconds."""
 
 
 def to_timestamp_ms(value: Any) -> int:
@@ -30,13 +30,16 @@ def to_timestamp_ms(value: Any) -> int:
 
 
 def to_place(topic: Any, partition: Any) -> tuple[str, int]:
-    """Topic and partition, which the topic need not have. Raises TypeError, InvalidTopicError."""
+    """Topic and partition, of which only the form is checked.
+
+    Raises TypeError, InvalidTopicError, InvalidRecordError.
+    """
     number = arguments.integer("partition", partition, refusal=InvalidRecordError)
     return arguments.topic("topic", topic), number
 
 
 def to_bytes(value: Any, name: str) -> bytes:
-    """UTF-8 for a text. Raises TypeError, InvalidRecordError naming the argument."""
+    """Bytes of a value; of a str, its UTF-8. Raises TypeError, InvalidRecordError."""
     if isinstance(value, str):
         return arguments.utf8(name, value, refusal=InvalidRecordError)
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -45,7 +48,7 @@ def to_bytes(value: Any, name: str) -> bytes:
 
 
 def to_headers(given: HeadersArgument) -> tuple[list[tuple[str, bytes | None]], int]:
-    """(name, value) pairs, and their bytes as the producer counts them.
+    """(name, value) pairs, and their size in bytes.
 
     Raises TypeError, InvalidRecordError.
     """
@@ -55,9 +58,9 @@ def to_headers(given: HeadersArgument) -> tuple[list[tuple[str, bytes | None]], 
     for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"A header's name must be str, not {type(name).__name__}.")
-        told = f"header {arguments.shown(name)}"
-        data = None if value is None else to_bytes(value, told)
-        name_bytes = arguments.utf8(told, name, refusal=InvalidRecordError)
+        label = f"header {arguments.shown(name)}"
+        data = None if value is None else to_bytes(value, label)
+        name_bytes = arguments.utf8(label, name, refusal=InvalidRecordError)
         named.append((str.__str__(name), data))
         size_bytes += HEADER_OVERHEAD_BYTES + len(name_bytes) + len(data or b"")
     return named, size_bytes

@@ -1,8 +1,8 @@
-"""Requests: the batches of one topic, in one commit, sent until they are known to be in the log.
+"""Requests: batches of one topic that one commit appends, retried until the outcome is certain.
 
-A request whose reply was lost is sent again, letter for letter: sequences tell a repeat. One
-request per topic is on its way at a time, so that order holds, and topics do not wait for each
-other. Callers hold the producer's io lock; nothing here sleeps or knows of threads.
+A request whose reply was lost is sent again unchanged: the log recognises a repeat by its
+sequences. Each topic has one request in flight, which keeps the order, and topics do not wait for
+each other. Callers hold the producer's io lock; nothing here sleeps or starts threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("txnlog")
 
 @dataclass(slots=True)
 class Request:
-    """Batches of one topic, of different partitions. Once it was tried, nothing in it changes."""
+    """Batches of one topic, any partitions. It does not change after its first attempt."""
 
     topic: str
     topic_id: str
@@ -42,7 +42,7 @@ class Request:
     staged: list[StagedBatch] = field(default_factory=list)
     producer_id: int = -1
     base_sequences: dict[int, int] = field(default_factory=dict)
-    is_doubtful: bool = False
+    is_outcome_unknown: bool = False
 
     @property
     def num_records(self) -> int:
@@ -69,12 +69,12 @@ class RequestPublication:
 
     @property
     def waiting(self) -> int:
-        # Copies: the thread that pumps changes them while others ask.
+        # Copies, since the sending thread changes both while other threads count.
         queues = list(self._queues.values())
         return sum(request.num_records for queue in queues for request in list(queue))
 
     def add(self, batch: Batch) -> None:
-        """Join the topic's newest request if it was not tried yet, else begin another."""
+        """Add to the topic's newest request, or to a new one once that was attempted."""
         queue = self._queues.setdefault(batch.topic, deque())
         newest = queue[-1] if queue else None
         if newest is None or newest.staged or newest.topic_id != batch.topic_id:
@@ -106,14 +106,14 @@ class RequestPublication:
             kept = deque[Request]()
             for request in queue:
                 if in_flight if request.staged else in_queue:
-                    self._give_up(request, error)
+                    self._drop(request, error)
                 else:
                     kept.append(request)
             if kept:
                 self._queues[topic] = kept
 
     def _send(self, request: Request) -> bool:
-        """True: the request is done with, one way or the other."""
+        """Whether the request is finished, as delivered or as failed."""
         if self.error is not None:
             self._fail(request, self.error)
             return True
@@ -123,10 +123,12 @@ class RequestPublication:
             written = list(zip(_by_partition(request), offsets, strict=True))
         except Exception as error:
             if not isinstance(error, TxnLogError):
-                logger.exception("A request for topic %r ended in a bug", request.topic)
+                logger.exception("A request for topic %r met a bug", request.topic)
             failed = unexpected(error, f"Writing records to topic {request.topic!r}")
-            request.is_doubtful |= isinstance(failed, (CommitStateUnknownError, UnexpectedError))
-            return self._refused(request, failed)
+            request.is_outcome_unknown |= isinstance(
+                failed, (CommitStateUnknownError, UnexpectedError)
+            )
+            return self._drop_unless_retriable(request, failed)
         for (_, batches), offset in written:
             for batch in batches:
                 self._deliveries.add(batch, offset)
@@ -134,29 +136,30 @@ class RequestPublication:
         self._release(request.size_bytes)
         return True
 
-    def _refused(self, request: Request, error: TxnLogError) -> bool:
+    def _drop_unless_retriable(self, request: Request, error: TxnLogError) -> bool:
+        """Drop the request after an error, unless it may be retried; whether it was dropped."""
         self.last_error = error
         if not error.retriable:
-            self._give_up(request, error)
+            self._drop(request, error)
             return True
         age_ms = self._clock.boot_ms() - request.created_ms
         if age_ms <= self._delivery_timeout_ms:
             return False
+        unknown = ", but may have been written" if request.is_outcome_unknown else ""
         failed = OperationTimedOutError(
             f"{request.num_records} records for topic {request.topic!r} could not be delivered "
-            f"within delivery.timeout.ms={self._delivery_timeout_ms}"
-            f"{'; they may have been written all the same' if request.is_doubtful else ''}. The "
-            f"last error: {error.message}",
+            f"within delivery.timeout.ms={self._delivery_timeout_ms}{unknown}. The last error: "
+            f"{error.message}",
             topic=request.topic,
             # Producing the records again might write them twice.
             retriable=False,
         )
         failed.__cause__ = error
-        self._give_up(request, failed)
+        self._drop(request, failed)
         return True
 
     def _stage(self, request: Request) -> None:
-        """Write the request's files; those written by an earlier try stay."""
+        """Write the request's files, except those that an earlier attempt wrote."""
         written = {staged.partition for staged in request.staged}
         for partition, batches in _by_partition(request):
             if partition not in written:
@@ -172,21 +175,21 @@ class RequestPublication:
     def _append(self, request: Request) -> tuple[int, ...]:
         raise NotImplementedError
 
-    def _give_up(self, request: Request, error: TxnLogError) -> None:
+    def _drop(self, request: Request, error: TxnLogError) -> None:
         raise NotImplementedError
 
 
 def _by_partition(request: Request) -> list[tuple[int, list[Batch]]]:
-    found: dict[int, list[Batch]] = {}
+    batches: dict[int, list[Batch]] = {}
     for batch in request.batches:
-        found.setdefault(batch.partition, []).append(batch)
-    return sorted(found.items())
+        batches.setdefault(batch.partition, []).append(batch)
+    return sorted(batches.items())
 
 
 class Idempotent(RequestPublication):
-    """Final at once. After a request that was given up the producer id is a fresh one (R9).
+    """Records are final at once. After a dropped request a new producer id is used (R9).
 
-    `on_lost` is told of a topic that is gone, or is another one now (R71).
+    `on_lost` is called with a topic that was deleted, or deleted and created again (R71).
     """
 
     def __init__(self, outlet: Outlet, *, on_lost: Callable[[str], None]) -> None:
@@ -198,30 +201,31 @@ class Idempotent(RequestPublication):
 
     def _append(self, request: Request) -> tuple[int, ...]:
         if request.producer_id < 0:
-            self._name(request)
+            self._identify(request)
         try:
-            offsets = self._append_named(request)
+            offsets = self._append_identified(request)
         except OutOfOrderSequenceError as error:
-            if error.context.get("expected_sequence") != 0 or request.is_doubtful:
+            if error.context.get("expected_sequence") != 0 or request.is_outcome_unknown:
                 raise
-            # The log has forgotten an idle producer. All it wrote before was acknowledged.
+            # The idle producer expired in the log. All its earlier records were acknowledged.
             self._reset()
-            self._name(request)
-            offsets = self._append_named(request)
+            self._identify(request)
+            offsets = self._append_identified(request)
         for staged in request.staged:
             key = (request.producer_id, request.topic_id, staged.partition)
             first = request.base_sequences[staged.partition]
             self._next_sequences[key] = first + staged.num_records
         return offsets
 
-    def _append_named(self, request: Request) -> tuple[int, ...]:
+    def _append_identified(self, request: Request) -> tuple[int, ...]:
         return self._cluster.coordinator.append_idempotent(
             request.producer_id, request.staged, request.base_sequences
         )
 
-    def _name(self, request: Request) -> None:
+    def _identify(self, request: Request) -> None:
+        """Give the request its producer id and sequences."""
         if self._topic_ids.setdefault(request.topic, request.topic_id) != request.topic_id:
-            # A topic that was created again keeps the sequences of the one before.
+            # A topic that was created again keeps the sequences of the former one.
             self._reset()
             self._topic_ids[request.topic] = request.topic_id
         if self._producer_id < 0:
@@ -239,10 +243,10 @@ class Idempotent(RequestPublication):
         self._next_sequences.clear()
         self._topic_ids.clear()
 
-    def _give_up(self, request: Request, error: TxnLogError) -> None:
+    def _drop(self, request: Request, error: TxnLogError) -> None:
         logger.warning("%d records were not delivered: %s", request.num_records, error)
         self._fail(request, error)
-        # Its sequences may be in the log, or may yet get there: nobody uses them again.
+        # Its sequences may be in the log now or later, so they are never used again.
         self._reset()
         if isinstance(error, UnknownTopicIdError):
             self._on_lost(request.topic)
@@ -251,7 +255,7 @@ class Idempotent(RequestPublication):
 
 
 class Eager(RequestPublication):
-    """Inside a transaction; made anew for each one. The first failure fails the transaction."""
+    """For one transaction. The first failed request fails the transaction."""
 
     def __init__(
         self,
@@ -268,15 +272,15 @@ class Eager(RequestPublication):
 
     def _append(self, request: Request) -> tuple[int, ...]:
         numbers = tuple(staged.partition for staged in request.staged)
-        fresh = {(request.topic_id, number) for number in numbers} - self._added
-        if fresh or self._row is None:
-            # Before the first data: what the row does not name would get no marker (R29).
-            named = TopicPartitions(
+        new = {(request.topic_id, number) for number in numbers} - self._added
+        if new or self._row is None:
+            # Before the first data: a partition that is not in the row would get no marker (R29).
+            added = TopicPartitions(
                 topic=request.topic, topic_id=request.topic_id, partitions=numbers
             )
             self._reading = Reading.begin(self._clock)
-            self._row = self._open_partitions([named])
-            self._added |= fresh
+            self._row = self._open_partitions([added])
+            self._added |= new
         if not request.base_sequences:
             request.base_sequences = {
                 number: self._next_sequences.get((request.topic_id, number), 0)
@@ -288,7 +292,7 @@ class Eager(RequestPublication):
                 self._row, request.staged, request.base_sequences, reading=self._reading
             )
         except InvalidProducerEpochError:
-            # The topic knows that the transaction has ended, the row knows by whom (R32, R42).
+            # The topic says that the transaction has ended, the row says by which owner (R32, R42).
             check_owner(self._cluster, self._row)
             raise
         for staged in request.staged:
@@ -301,6 +305,6 @@ class Eager(RequestPublication):
         super().refuse(batch, error)
         self.error = self.error or error
 
-    def _give_up(self, request: Request, error: TxnLogError) -> None:
+    def _drop(self, request: Request, error: TxnLogError) -> None:
         self._fail(request, error)
         self.error = error

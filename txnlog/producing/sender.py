@@ -1,15 +1,16 @@
-"""Who sends what waits: a thread of its own when it has waited long enough, or whoever cannot wait.
+"""The sender: moves records from the accumulator to the publication, in a thread or in user calls.
 
-Lock discipline, for the whole producer. `io` guards the cluster, its logs and the publication:
-one thread at a time reads or writes. The accumulator's lock guards what waits, and the producer's
-state; it is never held during I/O. Whoever needs both takes `io` first. User code (delivery
-callbacks) runs under neither.
+Locks of the whole producer. `io` guards the cluster, its logs and the publication: one thread at a
+time reads or writes. The accumulator's lock guards the waiting records and the producer's state; it
+is never held during I/O. A thread that needs both takes `io` first. User code (delivery callbacks)
+runs without either.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,47 +20,52 @@ from txnlog.errors import TxnLogError, unexpected
 from txnlog.producing.accumulator import Accumulator
 from txnlog.producing.batching import split, unsplit
 from txnlog.producing.deadlines import Deadline
+from txnlog.producing.producer_config import is_deferred
 from txnlog.producing.publishing import Publication
+from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
 
 RETRY_MS = 100
-LOOK_S = 1.0
-"""The thread wakes up this often, to sweep and to see whether its producer is still there."""
+IDLE_S = 1.0
+"""The thread wakes up this often, to sweep transactions and to check whether it is stopped."""
 
 
 class Sender:
-    """Moves records from the accumulator to the publication, and the publication on.
+    """Fills the publication from the accumulator, and sends it.
 
-    `publication` is None between transactions, when nothing can wait. `on_error` is told when the
-    publication has failed for good; it must not keep the producer alive, which the thread would
-    then do. Without `linger_ms` records wait until somebody pumps, or
-    until a batch is full.
+    `publication` is None between transactions, when no record can wait. `on_error` gets the error
+    of a publication that failed for good; it is weak, or the thread would keep the producer alive.
+    Records of a deferred transaction wait for a full batch or a call of `pump`.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         accumulator: Accumulator,
-        *,
-        linger_ms: int | None,
-        sticky_run_bytes: int,
-        on_error: Callable[[TxnLogError], None],
+        config: Config,
+        on_error: weakref.WeakMethod[Callable[[TxnLogError], None]],
     ) -> None:
         self.io = threading.Lock()
         self.publication: Publication | None = None
-        self.accumulator = accumulator
+        self._accumulator = accumulator
         self._cluster = cluster
         self._clock = cluster.store.clock
-        self._linger_ms = linger_ms
-        self._sticky_run_bytes = sticky_run_bytes
+        self._linger_ms: int | None = None if is_deferred(config) else config.get("linger.ms")
+        self._sticky_run_bytes: int = config.get("batch.size")
         self._on_error = on_error
         self._thread: threading.Thread | None = None
         self._is_stopped = False
 
+    @property
+    def last_error(self) -> TxnLogError | None:
+        """The newest error of the publication, retriable ones included."""
+        publication = self.publication
+        return None if publication is None else publication.last_error
+
     @contextmanager
     def exclusive(self, deadline: Deadline) -> Iterator[None]:
-        """Hold `io`. Raises OperationTimedOutError when others hold it for too long."""
+        """Hold `io`. Raises OperationTimedOutError when other threads hold it for too long."""
         if not self.io.acquire(timeout=min(deadline.remaining_ms / 1000, threading.TIMEOUT_MAX)):
             raise deadline.over(None)
         try:
@@ -68,21 +74,31 @@ class Sender:
             self.io.release()
 
     def pump(self) -> None:
-        """Send all that waits, as far as it goes now; `io` is held."""
-        publication = self.hand_over()
+        """Send what can be sent now; `io` is held."""
+        publication = self.fill_publication()
         if publication is None:
             return
         publication.pump()
-        if publication.error is not None:
-            self._on_error(publication.error)
+        on_error = self._on_error()
+        if publication.error is not None and on_error is not None:
+            on_error(publication.error)
 
-    def hand_over(self) -> Publication | None:
-        """Give the publication all that waits, in order; `io` is held.
+    def flush(self, deadline: Deadline) -> None:
+        """Pump until no record waits; `io` is held. Raises OperationTimedOutError."""
+        while True:
+            self.pump()
+            publication = self.publication
+            if publication is None or not publication.waiting:
+                return
+            deadline.pause(publication.last_error)
 
-        Records that cannot become batches, which would be a bug, fail alone: their callbacks are
-        told, and a transaction cannot commit without them (R40).
+    def fill_publication(self) -> Publication | None:
+        """Add all waiting records to the publication, in order; `io` is held.
+
+        Records that cannot be split into batches, which would be a bug, fail alone: their callbacks
+        get the error, and a transaction cannot commit without them (R40).
         """
-        pieces = self.accumulator.take()
+        pieces = self._accumulator.drain()
         publication = self.publication
         if publication is None:
             return None
@@ -91,60 +107,67 @@ class Sender:
                 batches = list(split(piece, self._sticky_run_bytes))
             except Exception as error:
                 topic = piece.destination.topic
-                logger.exception("Records for topic %r cannot become batches", topic)
-                failed = unexpected(error, f"Making batches of records for topic {topic!r}")
+                logger.exception("Records for topic %r cannot be split into batches", topic)
+                failed = unexpected(error, f"Splitting records for topic {topic!r} into batches")
                 publication.refuse(unsplit(piece), failed)
                 continue
             for batch in batches:
                 publication.add(batch)
         return publication
 
-    def waiting(self) -> int:
-        """Records that are not sent yet."""
+    def discard(self, error: TxnLogError) -> None:
+        """Fail all records that are not sent; the producer accepts none any more."""
+        with self.io:
+            publication = self.fill_publication()
+            if publication is not None:
+                publication.discard(error)
+
+    def num_records(self) -> int:
+        """Number of records that are not sent yet."""
         publication = self.publication
         sending = 0 if publication is None else publication.waiting
-        return self.accumulator.num_records() + sending
+        return self._accumulator.num_records() + sending
 
     # -- the thread ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to send in the background."""
+        """Start to send in the background."""
         self._thread = threading.Thread(target=self._run, name="txnlog-producer", daemon=True)
         self._thread.start()
 
-    def tell_to_stop(self) -> None:
-        """Let the thread end after what it is doing."""
+    def request_stop(self) -> None:
+        """Make the thread end after its present work; returns at once."""
         self._is_stopped = True
 
     def stop(self) -> None:
-        """End the thread, after what it is doing."""
-        with self.accumulator.lock:
+        """End the thread after its present work."""
+        with self._accumulator.lock:
             self._is_stopped = True
-            self.accumulator.changed.notify_all()
+            self._accumulator.changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def turn(self) -> bool:
-        """Wait until there is something to do, at most LOOK_S, and do it; False: stopped."""
+        """Wait for work, up to IDLE_S, and do it; False once the sender is stopped."""
         try:
             is_due = self._wait()
             if not self._is_stopped:
-                self._act(is_due)
+                self._work(is_due)
         except Exception:
-            # The thread must outlive a bug: whoever flushes or commits meets it, too.
-            logger.exception("The producer's thread failed; it goes on")
+            # The thread must survive a bug. A flush or commit meets the same bug and raises it.
+            logger.exception("The producer's thread failed; it continues")
             self._clock.sleep_ms(RETRY_MS)
         return not self._is_stopped
 
-    def _act(self, is_due: bool) -> None:
+    def _work(self, is_due: bool) -> None:
         if is_due:
             with self.io:
                 self.pump()
                 is_stuck = self.publication is not None and self.publication.waiting > 0
             if is_stuck:
-                with self.accumulator.lock:
+                with self._accumulator.lock:
                     if not self._is_stopped:
-                        self.accumulator.changed.wait(RETRY_MS / 1000)
+                        self._accumulator.changed.wait(RETRY_MS / 1000)
         elif self.io.acquire(blocking=False):
             try:
                 sweep_if_due(self._cluster)
@@ -152,25 +175,28 @@ class Sender:
                 self.io.release()
 
     def _wait(self) -> bool:
-        with self.accumulator.lock:
-            if self._is_stopped or self.accumulator.is_full:
+        """Whether records are due to be sent, waiting up to IDLE_S for some."""
+        accumulator = self._accumulator
+        with accumulator.lock:
+            if self._is_stopped or accumulator.is_full:
                 return True
             if self.publication is not None and self.publication.waiting > 0:
                 return True
-            wait_s = LOOK_S
-            oldest_ms = self.accumulator.oldest_ms()
-            if oldest_ms is not None and self._linger_ms is not None:
-                left_ms = oldest_ms + self._linger_ms - self._clock.boot_ms()
-                if left_ms <= 0:
-                    return True
-                wait_s = min(wait_s, left_ms / 1000)
-            self.accumulator.changed.wait(wait_s)
-            if self.accumulator.is_full:
+            left_ms = self._linger_left_ms()
+            if left_ms is not None and left_ms <= 0:
                 return True
-            oldest_ms = self.accumulator.oldest_ms()
-            if oldest_ms is None or self._linger_ms is None:
-                return False
-            return oldest_ms + self._linger_ms <= self._clock.boot_ms()
+            accumulator.changed.wait(IDLE_S if left_ms is None else min(IDLE_S, left_ms / 1000))
+            if accumulator.is_full:
+                return True
+            left_ms = self._linger_left_ms()
+            return left_ms is not None and left_ms <= 0
+
+    def _linger_left_ms(self) -> int | None:
+        """How long the oldest record may still wait; the accumulator's lock is held."""
+        oldest_ms = self._accumulator.oldest_ms()
+        if oldest_ms is None or self._linger_ms is None:
+            return None
+        return oldest_ms + self._linger_ms - self._clock.boot_ms()
 
     def _run(self) -> None:
         while self.turn():

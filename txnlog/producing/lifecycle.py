@@ -1,0 +1,140 @@
+"""A producer's state, the error that it failed with, and the calls that both allow.
+
+What each state allows is the table in txnlog.protocol.producer_states. The accumulator's lock
+guards state and error: whether a record may be appended changes together with the state.
+"""
+
+from __future__ import annotations
+
+from txnlog.errors import ClientStateError, TxnLogError
+from txnlog.process.forking import refusal
+from txnlog.producing.accumulator import Accumulator
+from txnlog.protocol.producer_states import (
+    ProducerCall,
+    ProducerState,
+    failed_state,
+    failed_transaction,
+    prepare_call,
+    prepare_move,
+)
+
+_OPEN = frozenset({ProducerState.IDLE, ProducerState.IN_TRANSACTION})
+"""States in which records are accepted."""
+
+_ABORTED_BY_CLOSE = frozenset(
+    {
+        ProducerState.IN_TRANSACTION,
+        ProducerState.PREPARING,
+        ProducerState.ABORTING,
+        ProducerState.ABORTABLE_ERROR,
+    }
+)
+_PURGEABLE = _OPEN | {ProducerState.ABORTABLE_ERROR}
+
+
+class Lifecycle:
+    """The state of one producer. Any thread may call it."""
+
+    def __init__(self, accumulator: Accumulator, *, is_transactional: bool) -> None:
+        self._accumulator = accumulator
+        self._error: TxnLogError | None = None
+        self._is_forked = False
+        self._set(ProducerState.UNINITIALIZED if is_transactional else ProducerState.IDLE)
+
+    @property
+    def state(self) -> ProducerState:
+        return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the producer is closed, or belongs to the parent of this process."""
+        return self._is_forked or self._state is ProducerState.CLOSED
+
+    @property
+    def must_abort_on_close(self) -> bool:
+        """Whether a transaction is open that is neither prepared nor being committed."""
+        return self._state in _ABORTED_BY_CLOSE
+
+    @property
+    def may_purge(self) -> bool:
+        """Whether records may be discarded: none of them is being committed or prepared."""
+        return self._state in _PURGEABLE
+
+    def check_usable(self) -> None:
+        """Raises ForkedProcessError, ClientStateError."""
+        if self._is_forked:
+            raise refusal("producer")
+        if self._state is ProducerState.CLOSED:
+            raise ClientStateError("This producer is closed. Make a new one.")
+
+    def check_call(self, call: ProducerCall) -> ProducerState:
+        """The state while `call` runs.
+
+        Raises the producer's own error in an error state (R39, R42), else InvalidTxnStateError.
+        """
+        error = self._error
+        if self._state is ProducerState.FATAL_ERROR and error is not None:
+            raise type(error)(error.message, **error.context) from error
+        if self._state is ProducerState.ABORTABLE_ERROR and call is not ProducerCall.ABORT:
+            raise failed_transaction(error) from error
+        return prepare_call(self._state, call)
+
+    def enter(self, call: ProducerCall, *, move: bool = True) -> None:
+        """Begin a call, in the state that the table has for it. Raises as both checks do.
+
+        Without `move` the state changes only when the call has succeeded.
+        """
+        self.check_usable()
+        with self._accumulator.lock:
+            entered = self.check_call(call)
+            if move:
+                self._set(entered)
+
+    def is_done_by_another(self, call: ProducerCall, during: ProducerState) -> bool:
+        """Whether another thread's call did the same while this one waited for `io`.
+
+        Raises as `check_call` does when that call failed.
+        """
+        if self._state is during:
+            return False
+        if self._state not in (ProducerState.READY, ProducerState.PREPARED):
+            self.check_call(call)
+        return True
+
+    def move(self, to: ProducerState) -> None:
+        """Record the outcome of a call."""
+        with self._accumulator.lock:
+            self._set(prepare_move(self._state, to))
+
+    def fail(self, error: TxnLogError, to: ProducerState) -> None:
+        """Record the error of a call, and the error state that it leads to."""
+        self._error = error
+        self.move(to)
+
+    def fail_send(self, error: TxnLogError) -> None:
+        """Record that a send failed for good: no record is accepted, a commit raises it (R40)."""
+        with self._accumulator.lock:
+            if self._error is None:
+                self._error = error
+            if self._state in _OPEN:
+                self._set(failed_state(error, self._state))
+
+    def end_transaction(self, error: TxnLogError | None) -> None:
+        """Record the end of a transaction; `error` prevents another one."""
+        self._error = error
+        self.move(ProducerState.READY)
+        if error is not None:
+            self.move(ProducerState.FATAL_ERROR)
+
+    def close(self) -> None:
+        with self._accumulator.lock:
+            self._set(ProducerState.CLOSED)
+
+    def forked(self) -> None:
+        """In the child of a fork: refuse every call from now on."""
+        self._is_forked = True
+
+    def _set(self, to: ProducerState) -> None:
+        """The accumulator's lock is held."""
+        self._state = to
+        self._accumulator.is_open = to in _OPEN

@@ -1,0 +1,213 @@
+"""A producer's transactions, as its calls see them: state, buffered records, the coordinator.
+
+Mirrors org.apache.kafka.clients.producer.internals.TransactionManager. Each call enters its state,
+holds `io`, retries until its deadline, and records in the state what came of it. One attempt of a
+call at the coordinator is in txnlog.producing.producer_session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from txnlog.errors import (
+    InvalidTxnStateError,
+    OperationTimedOutError,
+    TxnLogError,
+    UnknownTopicIdError,
+    unexpected,
+)
+from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.producing.deadlines import Deadline
+from txnlog.producing.destinations import Destinations
+from txnlog.producing.lifecycle import Lifecycle
+from txnlog.producing.producer_session import ProducerSession
+from txnlog.producing.publishing import Deferred, Outlet, aborted
+from txnlog.producing.requests import Eager
+from txnlog.producing.sender import Sender
+from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.producer_states import (
+    ProducerCall,
+    ProducerState,
+    failed_call,
+    failed_state,
+    failed_transaction,
+)
+
+_WITHOUT_TRANSACTION = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
+"""Calls after whose errors no transaction is open that could be aborted."""
+
+
+class TransactionManager:
+    """The transactions of one producer. Any thread may call it."""
+
+    def __init__(
+        self,
+        session: ProducerSession,
+        *,
+        lifecycle: Lifecycle,
+        sender: Sender,
+        destinations: Destinations,
+        outlet: Outlet,
+        is_eager: bool,
+    ) -> None:
+        self.session = session
+        self.is_eager = is_eager
+        self._lifecycle = lifecycle
+        self._sender = sender
+        self._destinations = destinations
+        self._outlet = outlet
+
+    @property
+    def prepared_state(self) -> str | None:
+        """State of the prepared transaction; None when there is none."""
+        if self._lifecycle.state is not ProducerState.PREPARED:
+            return None
+        return self.session.prepared_state
+
+    def init(self, deadline: Deadline, *, keep_prepared: bool) -> None:
+        call = ProducerCall.INIT
+        self._lifecycle.enter(call)
+        with self._running(call, deadline):
+            if self._lifecycle.is_done_by_another(call, ProducerState.INITIALIZING):
+                return
+            is_kept = deadline.retry(lambda: self.session.init(keep_prepared=keep_prepared))
+            self._lifecycle.move(ProducerState.PREPARED if is_kept else ProducerState.READY)
+
+    def begin(self, deadline: Deadline) -> None:
+        call = ProducerCall.BEGIN
+        self._lifecycle.enter(call, move=False)
+        if self.session.is_stale:
+            with self._running(call, deadline):
+                deadline.retry(self.session.renew)
+        self.session.begin()
+        self._sender.publication = (
+            Eager(self._outlet, open_partitions=self.session.open)
+            if self.is_eager
+            else Deferred(self._outlet)
+        )
+        self._lifecycle.move(ProducerState.IN_TRANSACTION)
+
+    def add_offsets(
+        self,
+        positions: Sequence[TopicPartition],
+        group: ConsumerGroupMetadata,
+        deadline: Deadline,
+    ) -> None:
+        call = ProducerCall.SEND_OFFSETS
+        self._lifecycle.enter(call)
+        with self._running(call, deadline):
+            deadline.retry(lambda: self.session.add_offsets(positions, group, eager=self.is_eager))
+
+    def prepare(self, deadline: Deadline) -> str:
+        call = ProducerCall.PREPARE
+        self._lifecycle.enter(call)
+        with self._running(call, deadline):
+            if self._lifecycle.state is ProducerState.PREPARED:
+                return self.session.prepared_state
+            batches = self._flush(deadline)
+            state = deadline.retry(lambda: self.session.prepare(batches))
+            self._lifecycle.move(ProducerState.PREPARED)
+        return state
+
+    def complete(self, state: str | None, deadline: Deadline) -> bool:
+        """Commit if `state` is that of the prepared transaction, else abort; whether it committed.
+
+        A transaction that is being aborted stays so (R41).
+        """
+        self._lifecycle.enter(ProducerCall.COMPLETE)
+        entered = self._lifecycle.state
+        if state == self.session.prepared_state and entered is not ProducerState.ABORTING:
+            self.commit(deadline)
+            return True
+        if entered is ProducerState.COMMITTING:
+            raise InvalidTxnStateError(
+                f"This producer is committing {self.session.prepared_state}; it cannot complete "
+                f"{state!r} now. Call commit_transaction() again.",
+                state=entered.name,
+            )
+        self.abort(deadline)
+        return False
+
+    def commit(self, deadline: Deadline) -> None:
+        call = ProducerCall.COMMIT
+        self._lifecycle.enter(call)
+        with self._running(call, deadline):
+            if self._lifecycle.is_done_by_another(call, ProducerState.COMMITTING):
+                return
+            batches = self._flush(deadline)
+            if not self.session.is_empty(batches):
+                deadline.retry(lambda: self.session.commit(batches))
+            publication = self._sender.publication
+            if isinstance(publication, Deferred):
+                publication.report()
+            self._end()
+
+    def abort(self, deadline: Deadline) -> None:
+        call = ProducerCall.ABORT
+        self._lifecycle.enter(call)
+        self._sender.discard(aborted(self.session.transactional_id))
+        with self._running(call, deadline):
+            if self._lifecycle.is_done_by_another(call, ProducerState.ABORTING):
+                return
+            deadline.retry(self.session.abort)
+            self._end()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._sender.publication = None
+        self._lifecycle.end_transaction(self.session.fenced_error)
+
+    def _flush(self, deadline: Deadline) -> list[StagedBatch]:
+        """Send all records; the files of a deferred transaction. Raises for a failed send (R40)."""
+        publication = self._sender.publication
+        if publication is None:
+            return []
+        self._sender.flush(deadline)
+        error = publication.error
+        if error is not None:
+            if failed_state(error, self._lifecycle.state) is ProducerState.FATAL_ERROR:
+                raise error
+            raise failed_transaction(error) from error
+        if isinstance(publication, Deferred):
+            return deadline.retry(publication.stage_all)
+        return []
+
+    @contextmanager
+    def _running(self, call: ProducerCall, deadline: Deadline) -> Iterator[None]:
+        """Hold `io`; record in the state the error that ends the call."""
+        try:
+            with self._sender.exclusive(deadline):
+                yield
+        except OperationTimedOutError:
+            # The state says which call may be repeated.
+            raise
+        except Exception as raised:
+            error = unexpected(raised, call.value)
+            self._fail(call, error)
+            shown = failed_call(error, self._lifecycle.state)
+            if shown is raised:
+                raise
+            raise shown from raised
+
+    def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
+        self.session.note_failure(error)
+        if isinstance(error, UnknownTopicIdError):
+            self._destinations.forget_all()
+        to = failed_state(error, self._lifecycle.state)
+        if call is ProducerCall.COMMIT and self._is_decided():
+            return
+        if to is ProducerState.ABORTABLE_ERROR and call in _WITHOUT_TRANSACTION:
+            return
+        self._lifecycle.fail(error, to)
+
+    def _is_decided(self) -> bool:
+        """Whether the commit is decided: then no error of its later steps undoes it.
+
+        Also True where that cannot be read.
+        """
+        try:
+            return self.session.is_committed()
+        except Exception:
+            return True
