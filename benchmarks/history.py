@@ -21,7 +21,7 @@ from benchmarks.scale import Scale
 from spark_source.schema import SPARK_COLUMNS
 from spark_source.stream import open_reader
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import commit_segment, settings_of
+from txnlog.housekeeping.compaction.segments import commit_segment, settings_of
 from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.protocol.compaction import CompactionGroup, Segment, plan
 from txnlog.protocol.metadata import Owner

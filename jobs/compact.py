@@ -32,8 +32,8 @@ import pyarrow as pa
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
 from txnlog.errors import StorageError, TxnLogError
-from txnlog.housekeeping.compaction_run import CompactionRun, Results
-from txnlog.housekeeping.compaction_tasks import (
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
+from txnlog.housekeeping.compaction.spark_tasks import (
     POSITIONS,
     RESULTS,
     Part,

@@ -21,7 +21,7 @@ from tests.housekeeping.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
 from txnlog.housekeeping.retention import Retention

@@ -29,8 +29,8 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction_run import CompactionRun, Summary
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Summary
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.settings.options import StoreSettings
 

@@ -13,7 +13,7 @@ from flights_driver import DriverProcess, driver_environment, spark_submit_comma
 
 from tests.spark import pipeline
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction_run import CompactionRun
+from txnlog.housekeeping.compaction.spark_run import CompactionRun
 from txnlog.testing.counts import count
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from tests.housekeeping.test_unreadable_topic import Break, process, unreadable,
 from tests.jobs.test_compaction_run import BATCHES, COMPACTED, InProcess, filled, write
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.housekeeping.compaction import rewrite
-from txnlog.housekeeping.compaction_run import CompactionRun, Results
-from txnlog.housekeeping.compaction_tasks import Part, Payload
+from txnlog.housekeeping.compaction.segments import rewrite
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
+from txnlog.housekeeping.compaction.spark_tasks import Part, Payload
 from txnlog.producer import Producer
 from txnlog.protocol.compaction import CompactionGroup
 from txnlog.protocol.topics import TopicCommit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.machine.world import DAY_MS, HOUR_MS, SETTINGS, TOPICS, World, seen
 from txnlog.admin import AdminClient
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.housekeeping.retention import Retention

@@ -20,7 +20,7 @@ from txnlog.errors import (
     TopicAuthorizationError,
     TxnLogError,
 )
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.housekeeping.retention import Retention

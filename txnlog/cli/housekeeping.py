@@ -10,7 +10,7 @@ import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
 from txnlog.coordinator.sweeper import INTERVAL_MS
-from txnlog.housekeeping.compactor import BACKOFF_MS_DEFAULT
+from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT
 from txnlog.housekeeping.housekeeper import (
     REMOVE_INTERVAL_MS_DEFAULT,
     VACUUM_INTERVAL_MS_DEFAULT,

@@ -11,8 +11,8 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import cleaning_settings_of
-from txnlog.housekeeping.key_compaction import KeyCleaner
+from txnlog.housekeeping.compaction.key_compaction import KeyCleaner
+from txnlog.housekeeping.compaction.segments import cleaning_settings_of
 from txnlog.protocol.compaction import CompactionSettings
 from txnlog.protocol.key_compaction import Cleaning, plan_cleaning
 

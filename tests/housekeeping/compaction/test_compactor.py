@@ -20,9 +20,9 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import ObjectNotFoundError, StorePermissionError
-from txnlog.housekeeping import compactor
-from txnlog.housekeeping.compaction import rewrite
-from txnlog.housekeeping.compactor import FULL_LOOK_MS, Compactor
+from txnlog.housekeeping.compaction import local
+from txnlog.housekeeping.compaction.local import FULL_LOOK_MS, Compactor
+from txnlog.housekeeping.compaction.segments import rewrite
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.compaction import CompactionGroup, Plan, Segment
 from txnlog.protocol.topics import TopicCommit
@@ -67,7 +67,7 @@ def test_housekeeper_lets_other_duties_have_their_turn(monkeypatch: pytest.Monke
     """A backlog of a day must not keep dead transactions waiting."""
     shared = world(config={**FOREVER, "segment.bytes": "4070"})
     fill(process(shared), 20)
-    monkeypatch.setattr(compactor, "STEP_MS", 0)
+    monkeypatch.setattr(local, "STEP_MS", 0)
     keeper = Housekeeper(process(shared), HousekeepingSettings(abort_interval_ms=10))
     sweeps: list[int] = []
     duty = keeper._duties[0]
@@ -114,14 +114,14 @@ def test_step_with_nothing_new_looks_at_no_batch(monkeypatch: pytest.MonkeyPatch
         return Plan((), 0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "plan_partition", plan_partition)
+        patch.setattr(local, "plan_partition", plan_partition)
         faulty(worker).calls.clear()
         assert found.step() == 0
         assert planned == []
         assert len(faulty(worker).calls) <= 2, "a listing of topics, a look at the log"
     fill(cluster, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "plan_partition", plan_partition)
+        patch.setattr(local, "plan_partition", plan_partition)
         found.step()
         assert len(planned) == 1
     assert found.step() == 0
@@ -213,7 +213,7 @@ def test_round_beside_a_busy_producer_ends_and_reaches_every_partition(
         return rewrite(store, group)
 
     write()
-    monkeypatch.setattr(compactor, "rewrite", rewrite_while_more_comes)
+    monkeypatch.setattr(local, "rewrite", rewrite_while_more_comes)
     keeper = Housekeeper(process(shared))
     done = keeper.run_once()
     assert rewritten == [0, 1, 2]

@@ -23,8 +23,8 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.housekeeping.compaction import commit_segment, rewrite
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import Compacted, CompactionSettings, Obsolete, plan
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batches.reader import read_batch_file

@@ -11,7 +11,7 @@ import pytest
 
 from tests.housekeeping.compaction.logs import TOPIC, Idempotent, Record, process, world
 from txnlog.errors import OutOfOrderSequenceError, UnknownProducerIdError
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.producer import Producer
 from txnlog.storage.delta.checkpoints import create_checkpoint

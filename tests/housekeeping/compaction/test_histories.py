@@ -21,7 +21,7 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import DuplicateSequenceError
-from txnlog.housekeeping.compaction import commit_segment, rewrite
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.sequences import BATCHES_REMEMBERED

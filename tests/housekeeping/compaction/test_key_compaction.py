@@ -26,8 +26,8 @@ from tests.housekeeping.compaction.logs import (
     records_of,
     world,
 )
-from txnlog.housekeeping import compaction
-from txnlog.housekeeping.compaction import commit_cleaned
+from txnlog.housekeeping.compaction import segments
+from txnlog.housekeeping.compaction.segments import commit_cleaned
 from txnlog.protocol.compaction import Obsolete
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
@@ -210,7 +210,7 @@ def test_pass_that_ends_inside_a_file_leaves_the_rest_of_it(
     cluster = process(shared)
     none = Record(None, b"x")
     commit(cluster, begin(cluster), [keyed("a", "1"), keyed("a", "2"), none, keyed("a", "3"), none])
-    monkeypatch.setattr(compaction, "READ_ROWS", 2)
+    monkeypatch.setattr(segments, "READ_ROWS", 2)
     assert clean(cluster, buffer_bytes=1)
     assert [offset for offset, *_ in shown(cluster)] == [1, 2, 3, 4]
     assert cluster.topic(TOPIC).view.partitions[0].cleaned_offset == 2

@@ -22,7 +22,7 @@ from tests.housekeeping.compaction.logs import (
     remembered,
     world,
 )
-from txnlog.housekeeping.compaction import commit_segment, rewrite
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import plan
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster

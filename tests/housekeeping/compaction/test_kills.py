@@ -20,7 +20,7 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.process.failpoint import COMPACTION
 from txnlog.testing.counts import count
 from txnlog.testing.invariants import check_cluster

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from tests.housekeeping.compaction.logs import TOPIC, Record, append, begin, commit, records_of
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import commit_segment, rewrite
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings

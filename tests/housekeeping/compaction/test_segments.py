@@ -23,8 +23,8 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
-from txnlog.housekeeping import compaction
-from txnlog.housekeeping.compaction import commit_segment, rewrite, rewrite_at
+from txnlog.housekeeping.compaction import segments
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite, rewrite_at
 from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Segment, plan
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batches.records import RECORD_SCHEMA
@@ -150,8 +150,8 @@ def test_rewrite_of_more_than_memory_holds_streams_row_groups(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A segment of any size takes two row groups of memory."""
-    monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(compaction, "READ_ROWS", 300)
+    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(segments, "READ_ROWS", 300)
     row = begin(cluster)
     values = [b"%d" % (n * 7_919) for n in range(3_000)]
     for at in range(0, 3_000, 300):

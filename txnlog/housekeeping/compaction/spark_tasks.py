@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
-from txnlog.housekeeping.compaction import Offsets, read_columns, rewrite_at, store_at
+from txnlog.housekeeping.compaction.segments import Offsets, read_columns, rewrite_at, store_at
 from txnlog.process.failpoint import reach
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (

@@ -16,13 +16,13 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError, TxnLogError
-from txnlog.housekeeping.compaction import (
+from txnlog.housekeeping.compaction.segments import (
     cleaning_settings_of,
     commit_cleaned,
     commit_segment,
     settings_of,
 )
-from txnlog.housekeeping.compaction_tasks import Part, Payload, Result, packed
+from txnlog.housekeeping.compaction.spark_tasks import Part, Payload, Result, packed
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
     CompactionGroup,

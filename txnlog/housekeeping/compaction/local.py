@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import (
+from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCleaner
+from txnlog.housekeeping.compaction.segments import (
     cleaning_settings_of,
     commit_segment,
     rewrite,
     settings_of,
 )
-from txnlog.housekeeping.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCleaner
 from txnlog.process.failures import Failures
 from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan_partition
 from txnlog.protocol.key_compaction import plan_cleaning

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import (
+from txnlog.housekeeping.compaction.segments import (
     Offsets,
     commit_cleaned,
     commit_segment,
