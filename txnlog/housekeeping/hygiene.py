@@ -24,7 +24,7 @@ from txnlog.protocol.txn_memory import TXN_PREFIX, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Doomed
 from txnlog.storage.delta.actions import Txn
 from txnlog.storage.delta.delta_log import Outcome
-from txnlog.storage.delta.log_cleanup import clean_log, find_cleanable
+from txnlog.storage.delta.log_cleanup import checkpoint_and_clean_up, find_cleanable
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.clock_watch import may_believe_ages
 from txnlog.storage.tables import cluster_log
@@ -83,7 +83,9 @@ class Hygiene:
         failures = Failures("Log clean-up")
         deleted = _each(
             {name: name for name in self._tables(topic_logs(self._cluster, failures))},
-            lambda table: clean_log(self._store, table, self._log_settings, now_ms=now_ms),
+            lambda table: checkpoint_and_clean_up(
+                self._store, table, self._log_settings, now_ms=now_ms
+            ),
             failures,
         )
         return _total(deleted, failures)
