@@ -22,7 +22,7 @@ from spark_source.schema import SPARK_COLUMNS
 from spark_source.stream import open_reader
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.compaction.segments import commit_segment, settings_of
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.protocol.compaction import CompactionGroup, Segment, plan
 from txnlog.protocol.metadata import Owner
 from txnlog.storage.delta.checkpointer import wait_for_background

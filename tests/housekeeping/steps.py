@@ -6,7 +6,7 @@ import msgspec
 
 from tests.coordinator.processes import MINUTE_MS, TOPICS, process, staged
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.transitions import Transition, prepare_expire

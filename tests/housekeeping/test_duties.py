@@ -23,7 +23,7 @@ from txnlog.admin import AdminClient
 from txnlog.cli.app import app
 from txnlog.cli.session import Session
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, EXPIRED_MARKER, EXPIRED_SEQUENCE
+from txnlog.housekeeping.producer_expiry import EXPIRED_LOG_FILE, EXPIRED_MARKER, EXPIRED_SEQUENCE
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import NEVER_COMMITTED, REMOVED
 from txnlog.testing.faults import SharedMemory

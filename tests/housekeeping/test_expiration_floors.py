@@ -9,7 +9,7 @@ from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
 from txnlog.errors import ConfigError, UnknownProducerIdError
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.protocol.expiry import (
     CLOCK_ERROR_MS,
     DELIVERY_TIMEOUT_MS_DEFAULT,

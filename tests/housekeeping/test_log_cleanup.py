@@ -34,7 +34,7 @@ from tests.housekeeping.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, StorageError
-from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, Hygiene
+from txnlog.housekeeping.producer_expiry import EXPIRED_LOG_FILE, Hygiene
 from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner

@@ -11,7 +11,7 @@ import pytest
 from tests.coordinator.processes import owned
 from tests.housekeeping.steps import expire_row, watched_for_two_hours
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.producer import Producer
 from txnlog.protocol.topics import TopicCommit
 

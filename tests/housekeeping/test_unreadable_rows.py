@@ -25,7 +25,7 @@ from txnlog.errors import (
     CorruptLogError,
 )
 from txnlog.housekeeping.housekeeper import Housekeeper
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
 

@@ -23,7 +23,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper
-from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
+from txnlog.housekeeping.producer_expiry import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.producer import Producer

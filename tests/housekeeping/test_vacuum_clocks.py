@@ -20,7 +20,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from txnlog.errors import StagedFileTooOldError
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.vacuum import ClockReading, has_run_evenly
 from txnlog.testing.faults import SharedMemory

@@ -7,7 +7,7 @@ from txnlog.admin import AdminClient
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.housekeeping.retention import Retention
 from txnlog.messages import TopicPartition
 from txnlog.storage.delta.checkpoints import create_checkpoint

@@ -22,7 +22,7 @@ from txnlog.errors import (
 )
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures

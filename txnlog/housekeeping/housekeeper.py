@@ -17,7 +17,7 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
 from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT, Compactor
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.housekeeping.lease import LEASE_MS_DEFAULT, LeaseHolder
 from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
 from txnlog.process.failures import Failures

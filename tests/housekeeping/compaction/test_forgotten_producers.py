@@ -12,7 +12,7 @@ import pytest
 from tests.housekeeping.compaction.logs import TOPIC, Idempotent, Record, process, world
 from txnlog.errors import OutOfOrderSequenceError, UnknownProducerIdError
 from txnlog.housekeeping.compaction.local import Compactor
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.producer import Producer
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.testing.faults import SharedMemory
