@@ -9,7 +9,7 @@ from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
 from txnlog.errors import ConfigError, UnknownProducerIdError
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.producer_expiry import Hygiene
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.protocol.expiry import (
     CLOCK_ERROR_MS,
     DELIVERY_TIMEOUT_MS_DEFAULT,
@@ -40,7 +40,7 @@ def test_expirations_below_their_floors_are_refused_with_the_reason() -> None:
         with pytest.raises(ConfigError, match=f"{name}={shortest_ms - 1} .*clocks may differ"):
             HousekeepingSettings(**{option: shortest_ms - 1})
     with pytest.raises(ConfigError, match=r"producer\.id\.expiration\.ms=40000"):
-        Hygiene(process(world()), producer_id_expiration_ms=40_000)
+        ProducerExpiry(process(world()), producer_id_expiration_ms=40_000)
 
 
 @BOTH

@@ -22,8 +22,17 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.housekeeping.steps import DAY_MS, FOREVER, HOUR_MS, LOGGED, WEEK_MS, expire_row, hygiene
+from tests.housekeeping.steps import (
+    DAY_MS,
+    FOREVER,
+    HOUR_MS,
+    LOGGED,
+    WEEK_MS,
+    expire_producers,
+    expire_row,
+)
 from txnlog.errors import UnknownProducerIdError
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.process.clock import Clock
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, TransactionMetadata
@@ -40,9 +49,9 @@ from txnlog.testing.invariants import check_cluster, check_topic_rebuilds
 
 def forget_all(shared: SharedMemory) -> None:
     """Announce what is old enough, wait, forget it."""
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     shared.clock.advance_ms(HOUR_MS)
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
 
 
 def one_off(shared: SharedMemory, name: str) -> None:
@@ -67,7 +76,7 @@ def test_markers_of_ids_without_rows_leave_after_a_week_and_others_stay() -> Non
         one_off(shared, f"n{number}")
     assert len(markers(shared)) == 6
     shared.clock.advance_ms(WEEK_MS)
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     assert len(markers(shared)) == 6
     shared.clock.advance_ms(MINUTE_MS)
     forget_all(shared)
@@ -96,7 +105,7 @@ def test_memory_kept_warm_forgets_what_memory_rebuilt_never_had() -> None:
             shared.clock.advance_ms(DAY_MS // 60)
             for topic in topics:
                 topic.refresh()
-        hygiene(shared).expire_producers()
+        expire_producers(shared)
         if number % 4 == 0:
             create_checkpoint(cluster.store, "orders", trust_ms=LOGGED.trust_ms)
         for topic in topics:
@@ -255,9 +264,9 @@ def test_expiry_killed_at_any_call_is_repeated(crash: Fault) -> None:
         for name in ("a", "b"):
             one_off(shared, name)
         shared.clock.advance_ms(8 * DAY_MS)
-        dying = hygiene(shared)
+        dying = ProducerExpiry(process(shared, settings=LOGGED))
         faults(dying._cluster).plan = FaultsAt({number: crash})
-        outcome_of(dying.expire_producers)
+        outcome_of(dying.run)
         shared.clock.advance_ms(HOUR_MS)
         forget_all(shared)
         assert [markers(shared, topic) for topic in TOPICS] == [{}, {}]
@@ -295,7 +304,7 @@ def test_idle_producer_comes_back_cleanly_after_it_was_forgotten() -> None:
     retained(process(shared).topic("orders"))
     shared.clock.advance_ms(DAY_MS + MINUTE_MS)
     assert len(process(shared).topic("orders").view.last_sequences) == 1
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     assert process(shared).topic("orders").view.last_sequences == {}
     told = []
     producer.produce("orders", b"two", partition=0, on_delivery=lambda e, m: told.append(e))
@@ -317,7 +326,7 @@ def test_repeat_of_a_forgotten_producer_is_refused_and_not_written_twice() -> No
     assert cluster.coordinator.append_idempotent(*repeat) == (0,)
     retained(process(shared).topic("orders"))
     shared.clock.advance_ms(2 * DAY_MS)
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     with pytest.raises(UnknownProducerIdError) as error:
         cluster.coordinator.append_idempotent(*repeat)
     assert error.value.code == 59
@@ -335,7 +344,7 @@ def test_sequence_of_a_producer_at_work_stays() -> None:
         producer.produce("orders", b"x", partition=0)
         producer.flush()
         shared.clock.advance_ms(20 * HOUR_MS)
-        hygiene(shared).expire_producers()
+        expire_producers(shared)
         retained(process(shared).topic("orders"))
         view = process(shared).topic("orders").view
         assert list(view.last_sequences.values()) == [number]

@@ -25,7 +25,7 @@ from txnlog.errors import (
     CorruptLogError,
 )
 from txnlog.housekeeping.housekeeper import Housekeeper
-from txnlog.housekeeping.producer_expiry import Hygiene
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
 
@@ -93,13 +93,13 @@ def test_producers_of_unreadable_rows_are_not_forgotten(producer_id: str | None)
     spoil(shared, "tx", changes)
     for _ in range(4):
         shared.clock.advance_ms(10 * DAY_MS)
-        keeper = Hygiene(process(shared))
-        keeper.find()
+        expiry = ProducerExpiry(process(shared))
+        expiry.find()
         if producer_id is None:
             with pytest.raises(CorruptLogError):
-                keeper.expire_producers()
+                expiry.run()
         else:
-            keeper.expire_producers()
+            expiry.run()
     assert row.producer_id in process(shared).topic("orders").view.markers
 
 

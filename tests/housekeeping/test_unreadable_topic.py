@@ -23,7 +23,8 @@ from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper
-from txnlog.housekeeping.producer_expiry import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
+from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE, LogCleanup
+from txnlog.housekeeping.producer_expiry import EXPIRED_SEQUENCE, ProducerExpiry
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.producer import Producer
@@ -94,7 +95,7 @@ def orphans(cluster: Cluster, topic: str) -> set[str]:
 def check_told(
     act: Callable[[], object], error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hygiene logs that a log is damaged, and raises at the end what the store said."""
+    """Housekeeping logs that a log is damaged, and raises the store's errors at the end."""
     if error is CorruptLogError:
         act()
         assert f"leaves {UNREADABLE} alone" in caplog.text
@@ -146,7 +147,7 @@ def test_log_clean_up_goes_on_past_a_topic_it_cannot_read(
     shared = lived_in()
     cluster = process(shared, broken)
     before = log_names(process(shared, whole), UNREADABLE)
-    check_told(Hygiene(cluster).clean_logs, error, caplog)
+    check_told(LogCleanup(cluster).run, error, caplog)
     assert len(log_names(cluster, READABLE)) == 2
     assert log_names(process(shared, whole), UNREADABLE) == before
 
@@ -158,7 +159,7 @@ def test_producers_expire_past_a_topic_that_cannot_be_read(
     """Announced, and an hour later forgotten, in all the others (R8, R37)."""
     shared = lived_in()
     for _ in range(2):
-        check_told(Hygiene(process(shared, broken)).expire_producers, error, caplog)
+        check_told(ProducerExpiry(process(shared, broken)).run, error, caplog)
         shared.clock.advance_ms(HOUR_MS)
     assert not process(shared, whole).topic(READABLE).view.last_sequences
 
@@ -169,7 +170,7 @@ def test_vacuum_goes_on_past_a_topic_it_cannot_read(
 ) -> None:
     """Nothing is known of its files, so all of them stay (R37, R72)."""
     shared = lived_in()
-    check_told(Hygiene(process(shared, broken)).vacuum, error, caplog)
+    check_told(Vacuum(process(shared, broken)).run, error, caplog)
     after = process(shared, whole)
     assert (len(orphans(after, UNREADABLE)), len(orphans(after, READABLE))) == (1, 0)
     assert len(names(after, READABLE)) == 13

@@ -26,16 +26,17 @@ from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
     HOUR_MS,
+    LOGGED,
     SHORT,
     WEEK_MS,
     check_files,
-    hygiene,
     names,
     vacuum,
     written,
     written_both,
 )
 from txnlog.cluster import Cluster
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import BATCH_FILE, NEVER_COMMITTED, REMOVED, StoredFile, find_old
@@ -62,7 +63,7 @@ def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
     written(cluster, "orders", "young")
     assert vacuum(shared) == 0
     shared.clock.advance_ms(HOUR_MS)
-    found = hygiene(shared).find()
+    found = Housekeeper(process(shared, settings=LOGGED)).find()
     assert [(item.path, item.reason, item.size_bytes) for item in found if "part" in item.path] == [
         (f"orders/{staged(cluster, 'orders', 'orphan').path}", NEVER_COMMITTED, 7)
     ]
@@ -137,7 +138,11 @@ def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None
     assert set(read_tombstones(cluster.store, "orders", version=log.log.version)) == {path}
     assert vacuum(shared) == 0
     shared.clock.advance_ms(MINUTE_MS)
-    found = [item for item in hygiene(shared).find() if item.path == f"orders/{path}"]
+    found = [
+        item
+        for item in Housekeeper(process(shared, settings=LOGGED)).find()
+        if item.path == f"orders/{path}"
+    ]
     assert [(item.reason, item.age_ms) for item in found] == [(REMOVED, WEEK_MS)]
     assert vacuum(shared) == 1
     check_files(process(shared))

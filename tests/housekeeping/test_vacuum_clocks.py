@@ -20,7 +20,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from txnlog.errors import StagedFileTooOldError
-from txnlog.housekeeping.producer_expiry import Hygiene
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.vacuum import ClockReading, has_run_evenly
 from txnlog.testing.faults import SharedMemory
@@ -101,10 +101,13 @@ def test_barrier_time_survives_a_checkpoint_and_never_goes_back() -> None:
 # --- Whether ages may be believed -----------------------------------------------------------------
 
 
-def kept(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
-    """How many files a housekeeping process that was just started deletes."""
-    cluster = process(shared, clock=clock)
-    return Hygiene(cluster).vacuum()
+def vacuumed(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
+    """How many files a housekeeping process that was just started vacuums."""
+    keeper = Housekeeper(process(shared, clock=clock))
+    done = keeper.run_once()
+    keeper.close()
+    assert done is not None
+    return done["files vacuumed"]
 
 
 def test_housekeeping_after_a_step_deletes_nothing_that_is_young() -> None:
@@ -114,10 +117,10 @@ def test_housekeeping_after_a_step_deletes_nothing_that_is_young() -> None:
     written_both(process(shared), "x")
     shared.clock.step_wall_ms(10 * DAY_MS)
     for _ in range(3):
-        assert kept(shared) == 0
+        assert vacuumed(shared) == 0
         passed(shared, 29 * 60_000)
     passed(shared, HOUR_MS)
-    assert kept(shared) == 2
+    assert vacuumed(shared) == 2
 
 
 def test_housekeeping_on_a_machine_that_watches_for_the_first_time_waits_an_hour() -> None:
@@ -126,24 +129,24 @@ def test_housekeeping_on_a_machine_that_watches_for_the_first_time_waits_an_hour
     written_both(process(shared), "x")
     clock = VirtualClock(shared.clock.now_ms())
     passed(shared, 8 * DAY_MS, clock)
-    assert kept(shared, clock) == 0
+    assert vacuumed(shared, clock) == 0
     passed(shared, HOUR_MS - 1, clock)
-    assert kept(shared, clock) == 0
+    assert vacuumed(shared, clock) == 0
     passed(shared, 1, clock)
-    assert kept(shared, clock) == 2
+    assert vacuumed(shared, clock) == 2
 
 
 def test_housekeeping_in_a_guest_that_was_paused_watches_again() -> None:
     """Its boot clock did not count the pause, so it knows no ages."""
     shared = world(config=FOREVER)
     clock = VirtualClock(shared.clock.now_ms())
-    kept(shared, clock)
+    vacuumed(shared, clock)
     passed(shared, 2 * HOUR_MS, clock)
     written_both(process(shared), "x")
     passed(shared, 8 * DAY_MS)
-    assert kept(shared, clock) == 0
+    assert vacuumed(shared, clock) == 0
     passed(shared, HOUR_MS, clock)
-    assert kept(shared, clock) == 2
+    assert vacuumed(shared, clock) == 2
 
 
 @pytest.mark.parametrize(

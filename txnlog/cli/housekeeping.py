@@ -26,7 +26,7 @@ from txnlog.protocol.expiry import (
     TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
 )
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
-from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Doomed
+from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Deletable
 from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN
 
 
@@ -139,7 +139,7 @@ def housekeeping(
     )
     keeper = Housekeeper(session.admin().cluster, settings)
     if dry_run:
-        _show_doomed(session, keeper.find())
+        _show_deletable(session, keeper.find())
         return
     if not once:
         _log_to_stderr()
@@ -156,7 +156,7 @@ def housekeeping(
     session.show(("DUTY", "COUNT"), list(done.items()))
 
 
-def _show_doomed(session: Session, doomed: list[Doomed]) -> None:
+def _show_deletable(session: Session, doomed: list[Deletable]) -> None:
     columns = ("PATH", "REASON", "AGE-MS", "BYTES")
     session.show(
         columns, [(item.path, item.reason, item.age_ms, item.size_bytes) for item in doomed]

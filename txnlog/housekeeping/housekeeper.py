@@ -12,14 +12,18 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
+from txnlog.housekeeping.age_gate import AgeGate
 from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT, Compactor
-from txnlog.housekeeping.producer_expiry import Hygiene
 from txnlog.housekeeping.lease import LEASE_MS_DEFAULT, LeaseHolder
+from txnlog.housekeeping.log_cleanup import LogCleanup
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
@@ -34,7 +38,7 @@ from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.membership import Sightings
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
-from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.vacuum import Deletable
 from txnlog.protocol.watching import Watch
 from txnlog.settings import arguments
 from txnlog.storage.store.objects import ObjectMeta
@@ -112,12 +116,17 @@ class Housekeeper:
         self._groups: dict[str, Sightings] = {}
         compactor = Compactor(cluster)
         self._retention = Retention(cluster)
-        self._hygiene = Hygiene(
+        self._producer_expiry = ProducerExpiry(
             cluster,
-            log_retention_ms=self._settings.log_retention_ms,
             vacuum_age_ms=self._settings.vacuum_age_ms,
             producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
         )
+        retention_ms = self._settings.log_retention_ms
+        self._log_cleanup = LogCleanup(cluster, log_retention_ms=retention_ms)
+        self._vacuum = Vacuum(
+            cluster, age_ms=self._settings.vacuum_age_ms, log_retention_ms=retention_ms
+        )
+        gate = AgeGate(cluster.store)
         often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
         self._duties = (
             Duty("transactions and offsets settled", often, self._sweeper.sweep),
@@ -134,9 +143,13 @@ class Housekeeper:
                 compactor.step,
                 is_unfinished=compactor.is_busy,
             ),
-            Duty("producers forgotten", seldom, self._hygiene.expire_producers),
-            Duty("log files removed", seldom, self._hygiene.clean_logs),
-            Duty("files vacuumed", self._settings.vacuum_interval_ms, self._hygiene.vacuum),
+            Duty("producers expired", seldom, self._producer_expiry.run),
+            Duty("log files cleaned up", seldom, partial(gate.run, self._log_cleanup.run)),
+            Duty(
+                "files vacuumed",
+                self._settings.vacuum_interval_ms,
+                partial(gate.run, self._vacuum.run),
+            ),
             Duty("clock and store probes removed", seldom, self._remove_probes),
             Duty("scratch folders of killed processes removed", seldom, remove_all_left),
         )
@@ -169,7 +182,7 @@ class Housekeeper:
         failures.check()
         return done
 
-    def find(self) -> list[Doomed]:
+    def find(self) -> list[Deletable]:
         """What would be removed now, without the lease or any commit.
 
         A batch past its retention leaves its topic first: its file goes when vacuum's age is over.
@@ -177,10 +190,16 @@ class Housekeeper:
         from when a process that stays saw them first.
         """
         probes = [
-            Doomed(meta.path, DEAD_PROBE, age_ms, meta.size_bytes)
+            Deletable(meta.path, DEAD_PROBE, age_ms, meta.size_bytes)
             for meta, age_ms in [*self._dead_probes(), *self._killed_probes()]
         ]
-        return [*self._retention.find(), *self._hygiene.find(), *probes]
+        return [
+            *self._retention.find(),
+            *self._log_cleanup.find(),
+            *self._producer_expiry.find(),
+            *self._vacuum.find(),
+            *probes,
+        ]
 
     def step(self) -> int:
         """Do what is due; in how many ms to call again."""

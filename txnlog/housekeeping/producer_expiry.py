@@ -1,18 +1,13 @@
-"""Hygiene of every table: short logs, few `txn` actions, no files that nobody wants.
+"""Expiry of producers: tables forget producers whose markers and sequences are no longer needed.
 
-Each act looks at everything anew and may be stopped anywhere, or be done twice at once. A table
-that refuses stops no other: what it raised is raised at the end.
+Each run decides on the newest state, may stop anywhere, and two may run at once. A table that fails
+stops no other: its error is raised at the end.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import TypeVar
-
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.vacuum import Vacuum, topic_logs
+from txnlog.housekeeping.vacuum import topic_logs
 from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
@@ -21,150 +16,70 @@ from txnlog.protocol.expiry import (
 from txnlog.protocol.producer_expiry import MARKER_AGE_MS_MIN, ExpiryLimits, prepare_expiry
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.txn_memory import TXN_PREFIX, VACUUM_AGE_MS_DEFAULT
-from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.vacuum import Deletable
 from txnlog.storage.delta.actions import Txn
 from txnlog.storage.delta.delta_log import Outcome
-from txnlog.storage.delta.log_cleanup import checkpoint_and_clean_up, find_cleanable
 from txnlog.storage.delta.transact import transact
-from txnlog.storage.store.clock_watch import may_believe_ages
-from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.row_log import OffsetsLog
 from txnlog.storage.tables.topic_log import TopicLog
 
-logger = logging.getLogger("txnlog")
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-EXPIRED_LOG_FILE = "log file that a checkpoint replaces"
 EXPIRED_MARKER = "marker of a producer id that has no row"
 EXPIRED_SEQUENCE = "sequence of an idle producer"
 
 
-class Hygiene:
-    """Cleans one cluster. The constructor does no I/O.
+class ProducerExpiry:
+    """Expires the producers of one cluster. The constructor does no I/O.
 
-    `log_retention_ms` is how long log files stay, `vacuum_age_ms` files that nobody names or that
-    were removed. Raises ConfigError for less than an hour, and for a `producer_id_expiration_ms`
-    that is too short.
+    Markers stay for `vacuum_age_ms` and a week, whichever is longer. Raises ConfigError for a
+    `producer_id_expiration_ms` that is too short.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         *,
-        log_retention_ms: int | None = None,
         vacuum_age_ms: int = VACUUM_AGE_MS_DEFAULT,
         producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
     ) -> None:
         check_producer_id_expiration(producer_id_expiration_ms)
         self._cluster = cluster
         self._store = cluster.store
-        self._log_settings = cluster.settings
-        if log_retention_ms is not None:
-            self._log_settings = replace(cluster.settings, log_retention_ms=log_retention_ms)
         self._limits = ExpiryLimits(
             marker_age_ms=max(MARKER_AGE_MS_MIN, vacuum_age_ms),
             producer_id_expiration_ms=producer_id_expiration_ms,
         )
-        # Told once: the next round is as likely to wait.
-        self._waits_level = logging.INFO
-        self._vacuum = Vacuum(
-            cluster,
-            age_ms=vacuum_age_ms,
-            log_retention_ms=self._log_settings.log_retention_ms,
-        )
 
-    def clean_logs(self) -> int:
-        """Delete expired commits and checkpoints of every table; how many files that were."""
-        if not self._may_believe_ages():
-            return 0
-        now_ms = self._store.now_ms()
-        failures = Failures("Log clean-up")
-        deleted = _each(
-            {name: name for name in self._tables(topic_logs(self._cluster, failures))},
-            lambda table: checkpoint_and_clean_up(
-                self._store, table, self._log_settings, now_ms=now_ms
-            ),
-            failures,
-        )
-        return _total(deleted, failures)
-
-    def expire_producers(self) -> int:
-        """Forget producers that nobody hears of any more; how many entries that were."""
+    def run(self) -> int:
+        """Expire idle producers; returns the number of markers and sequences removed."""
         living = self._living()
         failures = Failures("Expiry of producers")
-        expired = _each(
-            self._producer_tables(topic_logs(self._cluster, failures)),
-            lambda log: self._expire(log, living),
-            failures,
-        )
-        return _total(expired, failures)
+        expired = 0
+        for log in self._tables(failures):
+            with failures.of(log.path):
+                expired += self._expire(log, living)
+        failures.check()
+        return expired
 
-    def vacuum(self) -> int:
-        """Delete files that no table names any more; how many that were."""
-        return self._vacuum.run() if self._may_believe_ages() else 0
-
-    def _may_believe_ages(self) -> bool:
-        if may_believe_ages(self._store):
-            return True
-        level, self._waits_level = self._waits_level, logging.DEBUG
-        logger.log(
-            level,
-            "No file of %s is deleted for its age yet: the clock of its store was set, or has been "
-            "watched from this machine for less than an hour.",
-            self._store.url,
-        )
-        return False
-
-    def find(self) -> list[Doomed]:
-        """What all of these would remove now; writes nothing. What cannot be read is logged."""
+    def find(self) -> list[Deletable]:
+        """What is old enough to expire; writes nothing. Tables that cannot be read are logged."""
         now_ms = self._store.now_ms()
-        # A dry run's list has no end to raise them at; each is logged.
+        found: list[Deletable] = []
+        # A dry run returns a list: errors are logged, and none is raised at the end.
         failures = Failures("Dry run")
-        topics = topic_logs(self._cluster, failures)
-        producers: dict[str, TopicLog | OffsetsLog] = {}
-        living: set[int] = set()
         with failures.of("producers"):
             living = self._living()
-            producers = self._producer_tables(topics)
-        found = [
-            *_each(
-                {name: name for name in self._tables(topics)},
-                lambda table: self._cleanable(table, now_ms),
-                failures,
-            ),
-            *_each(producers, lambda log: self._expired(log, living, now_ms), failures),
-        ]
-        return [doomed for some in found for doomed in some] + self._vacuum.find()
+            for log in self._tables(failures):
+                with failures.of(log.path):
+                    found += self._expired(log, living, now_ms)
+        return found
 
-    # -- tables ----------------------------------------------------------------------------------
-
-    def _tables(self, topics: Iterable[TopicLog]) -> list[str]:
-        cluster = self._cluster
-        return [
-            cluster_log.PATH,
-            cluster.offsets_log().path,
-            *(cluster.shard(number).path for number in range(cluster.shards)),
-            *(log.path for log in topics),
-        ]
-
-    def _producer_tables(self, topics: Iterable[TopicLog]) -> dict[str, TopicLog | OffsetsLog]:
-        logs: list[TopicLog | OffsetsLog] = [self._cluster.offsets_log(), *topics]
-        return {log.path: log for log in logs}
-
-    def _cleanable(self, table: str, now_ms: int) -> list[Doomed]:
-        return [
-            Doomed(item.path, EXPIRED_LOG_FILE, now_ms - item.last_modified_ms, item.size_bytes)
-            for item in find_cleanable(self._store, table, self._log_settings, now_ms=now_ms)
-        ]
-
-    # -- producers -------------------------------------------------------------------------------
+    def _tables(self, failures: Failures) -> list[TopicLog | OffsetsLog]:
+        return [self._cluster.offsets_log(), *topic_logs(self._cluster, failures)]
 
     def _living(self) -> set[int]:
-        """Producer ids that have a row; every shard must be read for that.
+        """Producer ids that have a row in any shard.
 
-        Raises CorruptLogError for a row whose producer id cannot be read: it may be anybody's.
+        Raises CorruptLogError for a row whose producer id cannot be read: it could be any id.
         """
         living: set[int] = set()
         for number in range(self._cluster.shards):
@@ -172,10 +87,10 @@ class Hygiene:
             shard.refresh()
             living.update(row.producer_id for row in shard.view.rows.values())
             for row in shard.view.rows.unreadable.values():
-                said = row.values.get("producer_id", "")
-                if not said.isdigit():
+                text = row.values.get("producer_id", "")
+                if not text.isdigit():
                     raise row.error
-                living.add(int(said))
+                living.add(int(text))
         return living
 
     def _expire(self, handle: TopicLog | OffsetsLog, living: set[int]) -> int:
@@ -206,8 +121,8 @@ class Hygiene:
 
     def _expired(
         self, handle: TopicLog | OffsetsLog, living: set[int], now_ms: int
-    ) -> list[Doomed]:
-        """What is old enough, whether or not it has been announced."""
+    ) -> list[Deletable]:
+        """What is old enough to expire, whether or not it has been announced."""
         handle.refresh()
         txns, limits = handle.view.txns, self._limits
         markers = txns.markers.older_than(now_ms - limits.marker_age_ms)
@@ -223,26 +138,13 @@ class Hygiene:
             for key in sequences
         ]
         return [
-            Doomed(f"{handle.path}: {TXN_PREFIX}{name}", reason, now_ms - at_ms, 0)
+            Deletable(f"{handle.path}: {TXN_PREFIX}{name}", reason, now_ms - at_ms, 0)
             for name, reason, at_ms in found
         ]
 
 
-def _each(tables: Mapping[str, T], act: Callable[[T], R], failures: Failures) -> Iterator[R]:
-    for name, table in tables.items():
-        with failures.of(name):
-            yield act(table)
-
-
-def _total(counts: Iterable[int], failures: Failures) -> int:
-    """The sum, once all is done; raises what failed on the way."""
-    total = sum(counts)
-    failures.check()
-    return total
-
-
 def _open_ids(handle: TopicLog | OffsetsLog) -> set[int]:
-    """Producers with an open transaction in a topic: they never expire."""
+    """Ids of producers with an open transaction in a topic, which never expire."""
     view = handle.view
     if not isinstance(view, TopicState):
         return set()

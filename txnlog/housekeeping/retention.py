@@ -22,7 +22,7 @@ from txnlog.protocol.retention import (
     prepare_retention,
 )
 from txnlog.protocol.topics import TopicCommit, TopicState
-from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.vacuum import Deletable
 from txnlog.settings.topic_configs import config_value
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -85,9 +85,9 @@ class Retention:
         self._forget_removed(log)
         return removed
 
-    def find(self) -> list[Doomed]:
+    def find(self) -> list[Deletable]:
         """What would leave the topics now; commits nothing. What cannot be read is logged."""
-        found: list[Doomed] = []
+        found: list[Deletable] = []
         # A dry run's list has no end to raise them at; each is logged.
         failures = Failures("Dry run")
         for log in topic_logs(self._cluster, failures):
@@ -95,7 +95,7 @@ class Retention:
                 found += self._find(log)
         return found
 
-    def _find(self, log: TopicLog) -> list[Doomed]:
+    def _find(self, log: TopicLog) -> list[Deletable]:
         while isinstance(decision := self._decide(log.name, log.view, sys.maxsize), Undated):
             self._date(log, decision.paths)
         if decision is None:
@@ -109,7 +109,7 @@ class Retention:
                 self._date(log, [path])
                 newest_ms = written_ms[path]
             age_ms = now_ms - newest_ms
-            found.append(Doomed(f"{log.path}/{path}", EXPIRED_BATCH, age_ms, batch.size_bytes))
+            found.append(Deletable(f"{log.path}/{path}", EXPIRED_BATCH, age_ms, batch.size_bytes))
         return found
 
     def _decide(

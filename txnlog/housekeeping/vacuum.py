@@ -28,10 +28,10 @@ from txnlog.protocol.vacuum import (
     NEVER_COMMITTED,
     RETENTION_PROPERTY,
     ROW_FILE,
-    Doomed,
+    Deletable,
     StoredFile,
     check_vacuum_age,
-    find_doomed,
+    find_deletable,
     find_old,
     format_retention,
     keeps_for,
@@ -121,13 +121,13 @@ class Vacuum:
         retention_ms = cluster.settings.log_retention_ms
         self._log_retention_ms = retention_ms if log_retention_ms is None else log_retention_ms
 
-    def find(self) -> list[Doomed]:
+    def find(self) -> list[Deletable]:
         """What `run` would delete now; writes nothing. Tables that cannot be read are logged."""
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
         named = self._named()
         is_whole = self._knows_manifests()
-        found: list[Doomed] = []
+        found: list[Deletable] = []
         # A dry run's list has no end to raise them at; each is logged.
         failures = Failures("Dry run")
         for table in self._tables(now_ms, age_ms, failures):
@@ -249,7 +249,7 @@ class Vacuum:
 
     def _doomed(
         self, table: _Table, named: Collection[tuple[str, str]], now_ms: int, age_ms: int
-    ) -> list[Doomed]:
+    ) -> list[Deletable]:
         """The last look: the table, then its tombstones, so that a file is met in one of them."""
         table.log.refresh()
         live = set(table.live)
@@ -257,7 +257,7 @@ class Vacuum:
         left = [file for file in table.old if file.path not in live and file.path not in kept]
         if not left:
             return []
-        return find_doomed(
+        return find_deletable(
             left,
             table=table.name,
             live=live,
@@ -289,7 +289,7 @@ class Vacuum:
 
         transact(log, decide, commit)
 
-    def _delete(self, table: _Table, doomed: Sequence[Doomed]) -> int:
+    def _delete(self, table: _Table, doomed: Sequence[Deletable]) -> int:
         for start in range(0, len(doomed), DELETED_AT_ONCE):
             some = doomed[start : start + DELETED_AT_ONCE]
             self._store.delete([item.path for item in some])
@@ -299,7 +299,7 @@ class Vacuum:
         return len(doomed)
 
 
-def _certain(table: _Table, doomed: Sequence[Doomed]) -> list[Doomed]:
+def _certain(table: _Table, doomed: Sequence[Deletable]) -> list[Deletable]:
     """Without those of a topic that a manifest may name: what was removed had its commit."""
     is_topic = isinstance(table.handle, TopicLog)
     return [item for item in doomed if not is_topic or item.reason != NEVER_COMMITTED]

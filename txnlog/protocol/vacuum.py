@@ -56,7 +56,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class Deletable:
     """What is to be deleted, and why; `path` is relative to the root."""
 
     path: str
@@ -112,7 +112,7 @@ def find_old(
     ]
 
 
-def find_doomed(
+def find_deletable(
     old: Sequence[StoredFile],
     *,
     table: str,
@@ -121,7 +121,7 @@ def find_doomed(
     removed_ms: Mapping[str, int],
     now_ms: int,
     age_ms: int,
-) -> list[Doomed]:
+) -> list[Deletable]:
     """Of the old files those that neither table nor manifests name, nor a young tombstone."""
     doomed = []
     for file in old:
@@ -132,7 +132,7 @@ def find_doomed(
             continue
         reason = NEVER_COMMITTED if since_ms is None else REMOVED
         gone_ms = file.modified_ms if since_ms is None else since_ms
-        doomed.append(Doomed(f"{table}/{file.path}", reason, now_ms - gone_ms, file.size_bytes))
+        doomed.append(Deletable(f"{table}/{file.path}", reason, now_ms - gone_ms, file.size_bytes))
     return doomed
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.housekeeping.compaction.logs import TOPIC, Idempotent, Record, process, world
 from txnlog.errors import OutOfOrderSequenceError, UnknownProducerIdError
 from txnlog.housekeeping.compaction.local import Compactor
-from txnlog.housekeeping.producer_expiry import Hygiene
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.producer import Producer
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.testing.faults import SharedMemory
@@ -28,7 +28,7 @@ def forget_and_merge(shared: SharedMemory) -> None:
     for number in range(14):
         Idempotent.start(process(shared)).send([Record(None, b"%d" % number)])
     shared.clock.advance_ms(2 * DAY_MS)
-    Hygiene(process(shared)).expire_producers()
+    ProducerExpiry(process(shared)).run()
     assert Compactor(process(shared)).compact(TOPIC)
     view = process(shared).topic(TOPIC).view
     assert [batch.producer_id >= 0 for batch in view.partitions[0].batches] == [True, False]
