@@ -87,7 +87,7 @@ class Executors:
 
         return self._as_finished(map(work, groups))
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
         """Rewrite groups with the records that survive: keys are read and shuffled before, once.
 
         Raises StorageError when they could not be read.

@@ -29,9 +29,9 @@ MERGING = (
     "compaction.staged",
     "compaction.committed",
 )
-CLEANING = (*MERGING, "compaction.cleaned.before", "compaction.cleaned.after")
+KEY_COMPACTING = (*MERGING, "compaction.cleaned.before", "compaction.cleaned.after")
 DEATHS = (
-    *((step, [LATEST]) for step in CLEANING),
+    *((step, [LATEST]) for step in KEY_COMPACTING),
     # What the query reads, and what it writes.
     *((step, [pipeline.SOURCE]) for step in MERGING),
     *((step, list(pipeline.OUTPUTS)) for step in MERGING),

@@ -40,7 +40,7 @@ class InMemory:
         for group in (group for task in groups for group in task):
             yield group, rewrite(self._store, group)
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
         raise AssertionError("no topic here is compacted by key")
 
 
@@ -155,7 +155,7 @@ def test_topic_deleted_while_the_run_begins_is_passed_over(
         COMPACTED | {"min.cleanable.dirty.ratio": "often"},
     ],
 )
-@pytest.mark.parametrize("own", [None, COMPACTED], ids=["merge", "clean"])
+@pytest.mark.parametrize("own", [None, COMPACTED], ids=["merge", "key-compact"])
 def test_malformed_setting_fails_its_topic_and_no_other(
     root: Path, config: dict[str, str], own: dict[str, str] | None
 ) -> None:

@@ -47,7 +47,7 @@ class InProcess:
             self._before(next(self._numbers))
             yield group, result
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
         tasks = [pickle.dumps(task) for task in packed(parts, lambda part: [part.header], 100, 2)]
         newest: dict[tuple[int, bytes], tuple[int, int]] = {}
         for task in tasks:
@@ -136,7 +136,7 @@ def test_second_compactor_in_between_costs_work_and_nothing_else(
 
 
 def test_pass_that_is_given_up_is_not_written_down(root: Path) -> None:
-    """Else the next one would take for cleaned what nobody has cleaned (R23)."""
+    """Else the next pass would skip records that no pass has compacted (R23)."""
     cluster = filled(root, COMPACTED)
     written = [BATCHES]
 

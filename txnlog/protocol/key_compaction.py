@@ -46,7 +46,7 @@ _last_offset = attrgetter("last_offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningSettings:
+class KeyCompactionSettings:
     """Kafka's topic configurations of these names; times in ms."""
 
     min_cleanable_dirty_ratio: float
@@ -55,7 +55,7 @@ class CleaningSettings:
     delete_retention_ms: int
 
 
-class Cleaning(msgspec.Struct, frozen=True):
+class KeyCompactionPass(msgspec.Struct, frozen=True):
     """One pass over the offsets from `start_offset` up to `end_offset`, exclusively.
 
     Keys are to be looked for from `dirty_offset` on. Tombstones before `tombstone_offset` go
@@ -75,9 +75,9 @@ class Cleaning(msgspec.Struct, frozen=True):
         return max(self.start_offset, self.cleaned_offset)
 
 
-def plan_cleaning(
-    state: TopicState, topic: str, partition: int, settings: CleaningSettings, *, now_ms: int
-) -> Cleaning | None:
+def plan_pass(
+    state: TopicState, topic: str, partition: int, settings: KeyCompactionSettings, *, now_ms: int
+) -> KeyCompactionPass | None:
     """The pass that is due, if one is. `now_ms` by the store's clock.
 
     It is when more than min.cleanable.dirty.ratio of the bytes that could be cleaned have not been,
@@ -95,11 +95,13 @@ def plan_cleaning(
         return None
     is_due = now_ms >= found.horizon_ms
     tombstone_offset = found.tombstone_offset if is_due else 0
-    return Cleaning(topic, state.topic_id, partition, start, cleaned, end, tombstone_offset)
+    return KeyCompactionPass(
+        topic, state.topic_id, partition, start, cleaned, end, tombstone_offset
+    )
 
 
 def _first_uncleanable(
-    found: PartitionState, dirty: int, settings: CleaningSettings, now_ms: int
+    found: PartitionState, dirty: int, settings: KeyCompactionSettings, now_ms: int
 ) -> int:
     """The last stable offset, or the first batch with a record younger than the lag."""
     stable = found.last_stable_offset
@@ -112,7 +114,7 @@ def _first_uncleanable(
 
 
 def _is_due(
-    found: PartitionState, dirty: int, end: int, settings: CleaningSettings, now_ms: int
+    found: PartitionState, dirty: int, end: int, settings: KeyCompactionSettings, now_ms: int
 ) -> bool:
     batches = _between(found, dirty, end)
     oldest_us = (now_ms - settings.max_compaction_lag_ms) * 1000
@@ -141,18 +143,18 @@ def _between(found: PartitionState, start: int, end: int) -> Sequence[BatchHeade
     return found.batches[first:last]
 
 
-def cleaning_groups(
-    state: TopicState, cleaning: Cleaning, settings: CompactionSettings
+def pass_groups(
+    state: TopicState, key_pass: KeyCompactionPass, settings: CompactionSettings
 ) -> list[CompactionGroup]:
     """All batches of a pass in groups: of one where it is full or has to stay alone.
 
     Which of them are rewritten is for `needs_rewrite` to say.
     """
-    found = state.partitions[cleaning.partition]
+    found = state.partitions[key_pass.partition]
     groups: list[list[BatchHeader]] = []
     size_bytes = 0
     is_closed = True
-    for batch in _between(found, cleaning.start_offset, cleaning.end_offset):
+    for batch in _between(found, key_pass.start_offset, key_pass.end_offset):
         is_alone = settings.is_full(batch) or state.may_be_repeated(batch)
         size_bytes += batch.size_bytes
         if is_closed or is_alone or size_bytes > settings.segment_bytes:
@@ -161,7 +163,7 @@ def cleaning_groups(
         groups[-1].append(batch)
         is_closed = is_alone or len(groups[-1]) == settings.inputs_max
     return [
-        CompactionGroup(cleaning.topic, cleaning.topic_id, cleaning.partition, tuple(inputs))
+        CompactionGroup(key_pass.topic, key_pass.topic_id, key_pass.partition, tuple(inputs))
         for inputs in groups
     ]
 
@@ -174,23 +176,23 @@ def needs_rewrite(group: CompactionGroup, survivors: int, settings: CompactionSe
     return any(count is None for count in counts) or survivors < sum(count or 0 for count in counts)
 
 
-def prepare_cleaned(
-    state: TopicState, cleaning: Cleaning, *, delete_retention_ms: int, now_ms: int
+def prepare_end_of_pass(
+    state: TopicState, key_pass: KeyCompactionPass, *, delete_retention_ms: int, now_ms: int
 ) -> TopicCommit | Compacted | Obsolete:
     """The last commit of a pass, when all its groups are clean: what it has reached.
 
     `now_ms` by the store's clock.
     """
-    if state.deleted or state.topic_id != cleaning.topic_id:
+    if state.deleted or state.topic_id != key_pass.topic_id:
         return Obsolete("the topic was deleted")
-    partition = cleaning.partition
+    partition = key_pass.partition
     found = state.partitions[partition]
-    if found.cleaned_offset == cleaning.end_offset:
+    if found.cleaned_offset == key_pass.end_offset:
         return Compacted()
-    if found.cleaned_offset != cleaning.cleaned_offset:
+    if found.cleaned_offset != key_pass.cleaned_offset:
         return Obsolete("another has cleaned it")
-    txns = {f"{CLEANED_PREFIX}{partition}": cleaning.end_offset}
-    if cleaning.tombstone_offset == found.tombstone_offset:
-        txns[f"{TOMBSTONES_PREFIX}{partition}"] = cleaning.end_offset
+    txns = {f"{CLEANED_PREFIX}{partition}": key_pass.end_offset}
+    if key_pass.tombstone_offset == found.tombstone_offset:
+        txns[f"{TOMBSTONES_PREFIX}{partition}"] = key_pass.end_offset
         txns[f"{HORIZON_PREFIX}{partition}"] = now_ms + delete_retention_ms
     return TopicCommit(operation=OPERATION, txns=txns, data_change=False)

@@ -227,7 +227,7 @@ def test_round_beside_a_busy_producer_ends_and_reaches_every_partition(
 
 @pytest.mark.parametrize("config", [FOREVER, {**FOREVER, **COMPACTED}])
 def test_file_that_cannot_be_read_delays_its_partition_only(config: Mapping[str, str]) -> None:
-    """The others are merged and cleaned; the error is told, and again in the next round (R37)."""
+    """The others are merged and key-compacted; each round reports the error (R37)."""
     shared = world(partitions=2, config=config)
     cluster = process(shared)
     row = begin(cluster)
@@ -270,7 +270,7 @@ def test_commit_on_disk_changes_no_data_for_other_readers() -> None:
 
 
 def test_topic_configurations_of_compaction_are_checked() -> None:
-    """A typo must not switch cleaning off without a word (R60)."""
+    """A typo must not switch key compaction off silently (R60)."""
     given = {
         "cleanup.policy": "compact,delete",
         "min.cleanable.dirty.ratio": 0.25,

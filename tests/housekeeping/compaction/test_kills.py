@@ -43,7 +43,7 @@ def compact(root: str, step: str) -> None:
 
 
 def filled(root: Path) -> Cluster:
-    """Something to merge, and then something to clean."""
+    """Something to merge, and then something to key-compact."""
     cluster = Cluster.open(str(root), create=True, shards=1)
     cluster.create_topic(TOPIC, partitions=1, config=CONFIG)
     row, eager = begin(cluster), begin(cluster, "eager")

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCleaner
+from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCompactor
 from txnlog.housekeeping.compaction.segments import (
-    cleaning_settings_of,
     commit_segment,
+    key_compaction_settings_of,
     rewrite,
     settings_of,
 )
 from txnlog.process.failures import Failures
 from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan_partition
-from txnlog.protocol.key_compaction import plan_cleaning
+from txnlog.protocol.key_compaction import plan_pass
 from txnlog.settings.topic_configs import is_compacted
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -112,7 +112,7 @@ class Compactor:
                 for p, end in enumerate(ends)
             ]
         if is_compacted(log.config):
-            work += [(f"partition {p}", self._clean(log, p)) for p in range(log.partitions)]
+            work += [(f"partition {p}", self._key_compact(log, p)) for p in range(log.partitions)]
         yield from _each(work)
         looked.version = version
 
@@ -155,18 +155,18 @@ class Compactor:
             return False
         return True
 
-    def _clean(self, log: TopicLog, partition: int) -> Iterator[int]:
-        cleaning = plan_cleaning(
+    def _key_compact(self, log: TopicLog, partition: int) -> Iterator[int]:
+        key_pass = plan_pass(
             log.view,
             log.name,
             partition,
-            cleaning_settings_of(log.config),
+            key_compaction_settings_of(log.config),
             now_ms=self._cluster.store.now_ms(),
         )
-        if cleaning is not None:
-            yield from KeyCleaner(
+        if key_pass is not None:
+            yield from KeyCompactor(
                 self._cluster,
-                cleaning,
+                key_pass,
                 settings_of(log.config),
                 dedupe_buffer_bytes=self._dedupe_buffer_bytes,
             ).run()

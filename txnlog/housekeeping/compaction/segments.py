@@ -27,7 +27,11 @@ from txnlog.protocol.compaction import (
     Segment,
     prepare_compaction,
 )
-from txnlog.protocol.key_compaction import Cleaning, CleaningSettings, prepare_cleaned
+from txnlog.protocol.key_compaction import (
+    KeyCompactionPass,
+    KeyCompactionSettings,
+    prepare_end_of_pass,
+)
 from txnlog.protocol.topics import TopicCommit
 from txnlog.settings.topic_configs import config_value
 from txnlog.storage.batches.reader import read_batch_file, read_records
@@ -49,9 +53,9 @@ def settings_of(config: Mapping[str, str]) -> CompactionSettings:
     return CompactionSettings(segment_bytes=int(config_value(config, "segment.bytes")))
 
 
-def cleaning_settings_of(config: Mapping[str, str]) -> CleaningSettings:
+def key_compaction_settings_of(config: Mapping[str, str]) -> KeyCompactionSettings:
     """What a topic's settings say of key compaction."""
-    return CleaningSettings(
+    return KeyCompactionSettings(
         min_cleanable_dirty_ratio=float(config_value(config, "min.cleanable.dirty.ratio")),
         min_compaction_lag_ms=int(config_value(config, "min.compaction.lag.ms")),
         max_compaction_lag_ms=int(config_value(config, "max.compaction.lag.ms")),
@@ -194,18 +198,20 @@ def commit_segment(
     return decision
 
 
-def commit_cleaned(cluster: Cluster, cleaning: Cleaning) -> TopicCommit | Compacted | Obsolete:
+def commit_end_of_pass(
+    cluster: Cluster, key_pass: KeyCompactionPass
+) -> TopicCommit | Compacted | Obsolete:
     """Write down that a pass is over; every group of it must be committed, or need no rewrite.
 
     Raises as `commit_segment`.
     """
-    log = cluster.topic_log(cleaning.topic)
+    log = cluster.topic_log(key_pass.topic)
     reach("compaction.cleaned.before")
     decision: TopicCommit | Compacted | Obsolete = log.transact(
-        lambda state: prepare_cleaned(
+        lambda state: prepare_end_of_pass(
             state,
-            cleaning,
-            delete_retention_ms=cleaning_settings_of(state.config).delete_retention_ms,
+            key_pass,
+            delete_retention_ms=key_compaction_settings_of(state.config).delete_retention_ms,
             now_ms=cluster.store.now_ms(),
         )
     )

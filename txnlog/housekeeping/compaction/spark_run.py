@@ -17,9 +17,9 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError, TxnLogError
 from txnlog.housekeeping.compaction.segments import (
-    cleaning_settings_of,
-    commit_cleaned,
+    commit_end_of_pass,
     commit_segment,
+    key_compaction_settings_of,
     settings_of,
 )
 from txnlog.housekeeping.compaction.spark_tasks import Part, Payload, Result, packed
@@ -31,7 +31,7 @@ from txnlog.protocol.compaction import (
     Segment,
     plan_partition,
 )
-from txnlog.protocol.key_compaction import Cleaning, cleaning_groups, plan_cleaning
+from txnlog.protocol.key_compaction import KeyCompactionPass, pass_groups, plan_pass
 from txnlog.settings.topic_configs import is_compacted
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -56,7 +56,7 @@ class Rewriters(Protocol):
     def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
         """Rewrite groups with all their records, those of a list together."""
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
         """Rewrite the payloads' groups with what survives of the records in `parts`.
 
         Raises TxnLogError when keys could not be read.
@@ -82,7 +82,7 @@ class Planned(NamedTuple):
 
     topic: str
     partition: int
-    action: Literal["clean", "merge"]
+    action: Literal["key-compact", "merge"]
     groups: int
     inputs: int
     bytes: int
@@ -90,10 +90,10 @@ class Planned(NamedTuple):
     last_offset: int
 
 
-class Pass(NamedTuple):
+class PassPlan(NamedTuple):
     """A pass of key compaction that is due; its groups as it was planned: none crosses its end."""
 
-    cleaning: Cleaning
+    key_pass: KeyCompactionPass
     settings: CompactionSettings
     groups: list[CompactionGroup]
 
@@ -137,7 +137,7 @@ class CompactionRun:
         What cannot be planned, and why, is in the summary.
         """
         for log in self._refreshed(self._ends):
-            passes = {found.cleaning.partition: found for found in self._due(log)}
+            passes = {found.key_pass.partition: found for found in self._due(log)}
             for partition in range(log.partitions):
                 if partition in passes:
                     groups = passes[partition].groups
@@ -147,7 +147,7 @@ class CompactionRun:
                     yield Planned(
                         topic=log.name,
                         partition=partition,
-                        action="clean" if partition in passes else "merge",
+                        action="key-compact" if partition in passes else "merge",
                         groups=len(groups),
                         inputs=sum(len(group.inputs) for group in groups),
                         bytes=sum(group.size_bytes for group in groups),
@@ -166,7 +166,7 @@ class CompactionRun:
             passes = self._passes(places)
             places = set()
             for some in packed(passes, _inputs_of, SHUFFLE_BYTES, SHUFFLE_FILES):
-                places |= self._clean(rewriters, some)
+                places |= self._key_compact(rewriters, some)
             if not places:
                 break
         self._merge_all(rewriters, set(self._ends))
@@ -215,70 +215,70 @@ class CompactionRun:
 
     # -- key compaction --------------------------------------------------------------------------
 
-    def _passes(self, places: set[Place] | None) -> Iterator[Pass]:
+    def _passes(self, places: set[Place] | None) -> Iterator[PassPlan]:
         """Those that are due; at these places only."""
         for log in self._refreshed(self._ends):
             for found in self._due(log):
-                if places is None or _place(found.cleaning) in places:
+                if places is None or _place(found.key_pass) in places:
                     yield found
 
-    def _due(self, log: TopicLog) -> Iterator[Pass]:
+    def _due(self, log: TopicLog) -> Iterator[PassPlan]:
         with self._failing_alone(log.name):
             if not is_compacted(log.config):
                 return
             settings, now_ms = self._settings(log), self._cluster.store.now_ms()
-            limits = cleaning_settings_of(log.config)
+            limits = key_compaction_settings_of(log.config)
             for partition in range(log.partitions):
                 with self._failing_alone(f"{log.name}-{partition}"):
-                    cleaning = plan_cleaning(log.view, log.name, partition, limits, now_ms=now_ms)
-                    if cleaning is not None:
-                        groups = cleaning_groups(log.view, cleaning, settings)
-                        yield Pass(cleaning, settings, groups)
+                    key_pass = plan_pass(log.view, log.name, partition, limits, now_ms=now_ms)
+                    if key_pass is not None:
+                        groups = pass_groups(log.view, key_pass, settings)
+                        yield PassPlan(key_pass, settings, groups)
 
-    def _clean(self, rewriters: Rewriters, passes: Sequence[Pass]) -> set[Place]:
+    def _key_compact(self, rewriters: Rewriters, passes: Sequence[PassPlan]) -> set[Place]:
         """Do some passes together; where others came in between, and it is worth another try."""
         parts: list[Part] = []
         payloads: list[Payload] = []
-        for number, (cleaning, settings, groups) in enumerate(passes):
+        for number, (key_pass, settings, groups) in enumerate(passes):
             for group in groups:
                 at = len(payloads)
                 payloads.append(Payload(at, group, settings))
                 parts += (
-                    Part(number, at, group.topic, header, cleaning.tombstone_offset)
+                    Part(number, at, group.topic, header, key_pass.tombstone_offset)
                     for header in group.sources
                 )
         outcomes: dict[Place, set[Outcome]] = {}
         try:
-            for group, result in rewriters.clean(parts, payloads):
+            for group, result in rewriters.key_compact(parts, payloads):
                 outcomes.setdefault(_place(group), set()).add(self._settle(group, result))
         except TxnLogError as error:
             if len(passes) > 1:
                 # One file that cannot be read must not keep the others from being cleaned (R37).
-                return {place for one in passes for place in self._clean(rewriters, [one])}
-            self._fail(_name(passes[0].cleaning), error.message)
+                return {place for one in passes for place in self._key_compact(rewriters, [one])}
+            self._fail(_name(passes[0].key_pass), error.message)
             return set()
         again = set()
-        for cleaning, _, _ in passes:
-            found = outcomes[_place(cleaning)]
+        for key_pass, _, _ in passes:
+            found = outcomes[_place(key_pass)]
             if found == {"done"}:
-                self._finish(cleaning)
+                self._finish(key_pass)
             elif "failed" not in found:
-                again.add(_place(cleaning))
+                again.add(_place(key_pass))
         return again
 
-    def _finish(self, cleaning: Cleaning) -> None:
+    def _finish(self, key_pass: KeyCompactionPass) -> None:
         """Write a pass down, all of whose groups are clean."""
         try:
-            decision = _known(lambda: commit_cleaned(self._cluster, cleaning))
+            decision = _known(lambda: commit_end_of_pass(self._cluster, key_pass))
         except TxnLogError as error:
-            self._fail(_name(cleaning), error.message)
+            self._fail(_name(key_pass), error.message)
             return
         if isinstance(decision, Obsolete):
-            self._give_up(_name(cleaning), decision.why)
+            self._give_up(_name(key_pass), decision.why)
             return
         self.summary.passes += 1
-        end = f"{cleaning.end_offset:,}"
-        self._tell(f"{_name(cleaning)}: before offset {end} only the newest record of each key")
+        end = f"{key_pass.end_offset:,}"
+        self._tell(f"{_name(key_pass)}: before offset {end} only the newest record of each key")
 
     # -- both ------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ def _known(commit: Callable[[], T]) -> T:
     return commit()
 
 
-def _inputs_of(one: CompactionGroup | Pass) -> Sequence[BatchHeader]:
+def _inputs_of(one: CompactionGroup | PassPlan) -> Sequence[BatchHeader]:
     return one.inputs
 
 
@@ -362,9 +362,9 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def _place(of: CompactionGroup | Cleaning) -> Place:
+def _place(of: CompactionGroup | KeyCompactionPass) -> Place:
     return of.topic, of.partition
 
 
-def _name(of: CompactionGroup | Cleaning) -> str:
+def _name(of: CompactionGroup | KeyCompactionPass) -> str:
     return f"{of.topic}-{of.partition}"
