@@ -21,7 +21,7 @@ from tests.housekeeping.compaction.logs import (
 from txnlog.cluster import Cluster
 from txnlog.errors import ObjectNotFoundError, StorePermissionError
 from txnlog.housekeeping.compaction import local
-from txnlog.housekeeping.compaction.local import FULL_LOOK_MS, Compactor
+from txnlog.housekeeping.compaction.local import FULL_PLAN_MS, Compactor
 from txnlog.housekeeping.compaction.segments import rewrite
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.compaction import CompactionGroup, Plan, Segment
@@ -140,7 +140,7 @@ def test_batches_of_an_idempotent_producer_are_merged_once_they_are_not_its_last
         shared.clock.advance_ms(15_000)
         worker.step()
         assert files(shared) <= 2 * 5 + 10 + 4, "kept, too few to merge, segments of growing size"
-    assert FULL_LOOK_MS > 30 * 15_000
+    assert FULL_PLAN_MS > 30 * 15_000
     assert len(records_of(cluster.topic(TOPIC))) == 180
 
 

@@ -1,4 +1,7 @@
-"""One pass of key compaction in one process: newest offset of each key, survivors, rewrites."""
+"""One pass of key compaction in one process.
+
+It reads the newest offset of each key, then rewrites the groups with the records to keep.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _MAP_SCHEMA = pa.schema([("key", pa.binary()), ("offset", pa.int64())])
 
 
 class LatestOffsets:
-    """The newest offset of each key seen. Takes `size_bytes_max`, and as much again to fold."""
+    """Newest offset per key. Takes up to `size_bytes_max`, and the same again while it folds."""
 
     def __init__(self, size_bytes_max: int) -> None:
         self._size_bytes_max = size_bytes_max
@@ -43,7 +46,7 @@ class LatestOffsets:
         self._new_bytes = 0
 
     def add(self, keys: pa.Array, offsets: Offsets) -> bool:
-        """Take in records, those without a key apart. False: there is no room for more."""
+        """Add records; those without a key are ignored. False: the map is full."""
         table = pa.Table.from_arrays([keys, pa.array(offsets)], schema=_MAP_SCHEMA)
         table = table.filter(keys.is_valid())
         self._new.append(table)
@@ -54,7 +57,7 @@ class LatestOffsets:
         return int(self._known.nbytes) <= self._size_bytes_max * 3 // 4
 
     def newest(self, keys: pa.ChunkedArray) -> Offsets:
-        """The newest offset of each key, -1 where none was seen."""
+        """The newest offset of each key, -1 for keys that were not added."""
         self._fold()
         known = self._known
         at = pc.index_in(keys, value_set=known.column("key"))
@@ -72,7 +75,7 @@ class LatestOffsets:
 
 
 class KeyCompactor:
-    """A pass over one partition; `run` does it bit by bit."""
+    """A pass over one partition."""
 
     def __init__(
         self,
@@ -89,11 +92,11 @@ class KeyCompactor:
         self._latest = LatestOffsets(dedupe_buffer_bytes)
 
     def run(self) -> Iterator[int]:
-        """Yield after each file read or group done: how many files it replaced.
+        """Do the pass; yields the number of files replaced after each file read or group done.
 
-        A pass that others interfere with too often ends without being written down; it costs the
-        next one its time. Raises ObjectNotFoundError, CorruptLogError, StorageError,
-        TopicAuthorizationError, CommitStateUnknownError: the same.
+        A pass that other processes interrupt REPLANS_MAX times is not recorded: the next
+        pass repeats its work. The same holds when it raises ObjectNotFoundError, CorruptLogError,
+        StorageError, TopicAuthorizationError, CommitStateUnknownError.
         """
         yield from self._read_keys()
         position = self._pass.start_offset
@@ -109,7 +112,7 @@ class KeyCompactor:
                 return
 
     def _read_keys(self) -> Iterator[int]:
-        """Fill `_latest` from the part not cleaned so far; the pass ends where it is full."""
+        """Fill `_latest` from the dirty part of the partition; the pass ends where it is full."""
         key_pass = self._pass
         headers = self._log.view.batches(
             key_pass.partition, key_pass.dirty_offset, key_pass.end_offset, True
@@ -128,7 +131,7 @@ class KeyCompactor:
             yield 0
 
     def _groups(self, position: int) -> list[CompactionGroup]:
-        """What is left of the pass, as the topic is now; nothing when it is another topic."""
+        """The remaining groups on the newest state; none if the topic was deleted."""
         self._log.refresh()
         state, key_pass = self._log.view, self._pass
         if state.deleted or state.topic_id != key_pass.topic_id:
@@ -137,20 +140,20 @@ class KeyCompactor:
         return pass_groups(state, replace(key_pass, start_offset=start), self._settings)
 
     def _key_compact(self, group: CompactionGroup) -> int | None:
-        """Rewrite a group if need be: files replaced, None when it is not there any more."""
+        """Rewrite a group if needed; returns files replaced, None if the group has changed."""
         self._log.refresh()
         live = self._log.view.by_path
         if any(live.get(batch.path) != batch for batch in group.inputs):
             return None
-        keep = self._survivors(group)
+        keep = self._offsets_to_keep(group)
         if not needs_rewrite(group, len(keep), self._settings):
             return 0
         segment = rewrite(self._cluster.store, group, keep)
         decision = commit_segment(self._cluster, group, segment)
         return None if isinstance(decision, Obsolete) else len(group.inputs)
 
-    def _survivors(self, group: CompactionGroup) -> Offsets:
-        """Offsets of the group's records that stay, ascending."""
+    def _offsets_to_keep(self, group: CompactionGroup) -> Offsets:
+        """Ascending offsets of the group's records to keep."""
         key_pass = self._pass
         columns = ["offset_delta", "key"]
         if key_pass.tombstone_offset > group.base_offset:
@@ -174,7 +177,7 @@ class KeyCompactor:
         return np.concatenate(kept)
 
     def _stays(self, batch: pa.RecordBatch, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """Which records stay unless there is a newer one of the key."""
+        """A mask of the records to keep unless their key has a newer one."""
         key_pass = self._pass
         stays = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
         if "value" in batch.schema.names:

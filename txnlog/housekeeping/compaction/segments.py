@@ -1,8 +1,8 @@
-"""Compaction of one group: its batches are read, one segment is written, one commit swaps them.
+"""Segments: read the batches of a group, write one segment, replace them by one commit.
 
-`rewrite` needs nothing but a store and the group, so that a Spark task can do it; only
-`commit_segment` touches the log. Whoever dies before the commit leaves a file that nobody names,
-for vacuum; the files that were replaced stay until vacuum, too, so who planned to read them does.
+`rewrite` needs only a store and the group, so a Spark task can run it; only `commit_segment` writes
+to the log. A process that dies before the commit leaves an unreferenced file for vacuum. Replaced
+files also stay until vacuum, so readers that planned to read them still can.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _stores: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
 
 
 def settings_of(config: Mapping[str, str]) -> CompactionSettings:
-    """What a topic's settings say of merging."""
+    """A topic's settings for merging."""
     return CompactionSettings(segment_bytes=int(config_value(config, "segment.bytes")))
 
 
 def key_compaction_settings_of(config: Mapping[str, str]) -> KeyCompactionSettings:
-    """What a topic's settings say of key compaction."""
+    """A topic's settings for key compaction."""
     return KeyCompactionSettings(
         min_cleanable_dirty_ratio=float(config_value(config, "min.cleanable.dirty.ratio")),
         min_compaction_lag_ms=int(config_value(config, "min.compaction.lag.ms")),
@@ -83,11 +83,11 @@ def rewrite_at(
 
 
 def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = None) -> Segment:
-    """Write the segment of a group: offsets, timestamps, keys, values and headers as they are.
+    """Write the segment of a group; offsets, timestamps, keys, values and headers stay unchanged.
 
-    `keep` are the offsets of the records that stay, ascending; None: all but those of aborted
-    transactions. Two row groups (16 MiB each) and one read (4 MiB) are in memory at a time.
-    Raises ObjectNotFoundError, CorruptLogError, StorageError that name the file.
+    `keep`: ascending offsets of the records to keep; None: all but those of aborted transactions.
+    Memory holds up to two row groups (16 MiB each) and one read (4 MiB). Raises
+    ObjectNotFoundError, CorruptLogError, StorageError that name the file.
     """
     staged_ms = store.now_ms()
     name = new_batch_name(group.partition)
@@ -99,13 +99,13 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
         if table is None:
             break
         if writer.size_bytes:
-            # More than one row group is more than is kept in memory.
+            # Only the first two row groups stay in memory; from here on they are streamed.
             writer.stream()
         writer.write(table if headers else table.drop_columns(["headers"]))
     file = writer.close(may_be_empty=True)
     low_us, high_us = file.timestamp_min_us, file.timestamp_max_us
     if file.num_records == 0:
-        # It stands for records that are gone, and must not outlive those around it.
+        # Retention must remove the empty segment together with its neighbours.
         times = [batch.statistics for batch in group.inputs]
         low_us = min(known.timestamp_min_us for known in times)
         high_us = max(known.timestamp_max_us for known in times)
@@ -115,14 +115,14 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
 def read_columns(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """A batch's records, some at a time; `columns` of DATA_SCHEMA."""
+    """Records of a batch in parts; `columns` are names of DATA_SCHEMA."""
     return read_batch_file(store, **_asked(topic, batch, columns))
 
 
 def _read_records(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | RecordLists]:
-    """The same, but small files stay lists."""
+    """As `read_columns`, but small files are read into lists."""
     return read_records(store, first_delta=0, end_delta=None, **_asked(topic, batch, columns))
 
 
@@ -140,7 +140,7 @@ def _asked(topic: str, batch: BatchHeader, columns: Sequence[str]) -> dict[str, 
 def _records(
     store: ObjectStore, group: CompactionGroup, keep: Offsets | None
 ) -> Iterator[pa.RecordBatch]:
-    """The records that stay, in offset order, `offset_delta` counted from the group's first."""
+    """The records to keep in offset order; `offset_delta` counts from the group's base offset."""
     read = (
         (source.base_offset, 0, found)
         for source in group.sources
@@ -156,7 +156,7 @@ def _records(
 
 
 def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:
-    """Which offsets are among those to keep; both ascend."""
+    """A mask of the offsets that are in `keep`; both ascend."""
     at = np.searchsorted(keep, offsets)
     found = np.zeros(len(offsets), dtype=np.bool_)
     inside = at < len(keep)
@@ -165,7 +165,7 @@ def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Records in tables of about ROW_GROUP_BYTES."""
+    """Join records to tables of about ROW_GROUP_BYTES."""
     waiting: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
@@ -185,9 +185,9 @@ def _has_headers(table: pa.Table) -> bool:
 def commit_segment(
     cluster: Cluster, group: CompactionGroup, segment: Segment
 ) -> TopicCommit | Compacted | Obsolete:
-    """Put the segment in the place of its group.
+    """Replace the batches of a group by its segment.
 
-    Raises TopicAuthorizationError, CommitStateUnknownError: then the same call again settles it.
+    Raises TopicAuthorizationError, CommitStateUnknownError: repeat the call to learn the outcome.
     """
     reach("compaction.staged")
     log = cluster.topic_log(group.topic)
@@ -201,7 +201,7 @@ def commit_segment(
 def commit_end_of_pass(
     cluster: Cluster, key_pass: KeyCompactionPass
 ) -> TopicCommit | Compacted | Obsolete:
-    """Write down that a pass is over; every group of it must be committed, or need no rewrite.
+    """Record the end of a pass; each of its groups must be committed, or need no rewrite.
 
     Raises as `commit_segment`.
     """
