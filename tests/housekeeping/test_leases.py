@@ -12,7 +12,13 @@ from tests.coordinator.processes import SETTINGS, outcome_of, planned, process, 
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError
 from txnlog.housekeeping.lease import LeaseHolder
-from txnlog.protocol.leases import HeldByAnother, Lease, Sighting, decode_lease, prepare_take
+from txnlog.protocol.leases import (
+    HeldByAnother,
+    Lease,
+    LeaseObservation,
+    decode_lease,
+    prepare_take,
+)
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
 
 LEASE_MS = 60_000
@@ -136,7 +142,7 @@ def test_lease_decision_waits_for_what_the_holder_promised(
     lease = Lease(holder="a", counter=counter, lease_ms=LEASE_MS, by="a")
     decision = prepare_take(
         lease,
-        Sighting(lease, since_ms),
+        LeaseObservation(lease, since_ms),
         holder="b",
         by="b",
         lease_ms=10,

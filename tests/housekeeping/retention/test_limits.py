@@ -323,9 +323,9 @@ def test_check_with_nothing_to_do_reads_only_the_oldest_headers(
     cluster = process(world(retention_ms=HOUR_MS))
     commit(cluster, *(staged(cluster) for _ in range(50)))
     read: list[str] = []
-    is_past = decisions._Look._is_past
+    is_past = decisions._Scan._is_past
     monkeypatch.setattr(
-        decisions._Look,
+        decisions._Scan,
         "_is_past",
         lambda look, batch: read.append(batch.path) or is_past(look, batch),
     )
