@@ -242,8 +242,8 @@ class Vacuum:
         unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
         if unreadable:
             logger.warning(
-                "Vacuum keeps the topics' files that were never committed: the state rows of %s cannot "
-                "be read, and may refer to them. See `txnlog transactions list`.",
+                "Vacuum keeps files of topics that were never committed: the state rows of %s "
+                "cannot be read, and may refer to them. See `txnlog transactions list`.",
                 ", ".join(map(repr, sorted(unreadable))),
             )
         return not unreadable
