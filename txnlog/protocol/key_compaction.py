@@ -11,9 +11,9 @@ record before it is the newest of its key before it, even if passes died: the ne
 only from there on, and a tombstone before it has nothing left to delete. Kafka stores in each batch
 when its tombstones can be removed; here a partition has one such time:
 `txn{txnlog/horizon/<partition>}`, by the store's clock, after which tombstones before
-`txn{txnlog/tombstones/<partition>}` are removed. The end of the pass that removes them sets the next
-one: after a tombstone was first cleaned it stays for delete.retention.ms or longer, up to about
-twice that while passes continue.
+`txn{txnlog/tombstones/<partition>}` are removed. The end of the pass that removes them sets the
+next one: after a tombstone was first cleaned it stays for delete.retention.ms or longer, up to
+about twice that while passes continue.
 """
 
 from __future__ import annotations
