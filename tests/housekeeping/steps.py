@@ -27,7 +27,7 @@ SHORT = LogSettings(checkpoint_interval=6, checkpoint_mode="inline", log_retenti
 
 
 def written(cluster: Cluster, topic: str, name: str) -> StagedBatch:
-    """A staged file that is in the store, too."""
+    """A staged batch whose file is in the store."""
     batch = staged(cluster, topic, name)
     cluster.store.put(f"{topic}/{batch.path}", b"records")
     return batch
@@ -76,7 +76,7 @@ def watched_for_two_hours(store: ObjectStore) -> None:
 
 
 def check_files(cluster: Cluster) -> None:
-    """Every file that a log or a manifest names is there (R72)."""
+    """Every file that a log or a manifest names exists (R72)."""
     for topic in TOPICS:
         log = cluster.topic_log(topic)
         log.refresh()

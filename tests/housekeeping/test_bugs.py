@@ -1,4 +1,4 @@
-"""A bug in one duty, or in a sweep, ends neither the other duties nor anybody's poll."""
+"""A bug in one duty, or in a sweep, ends neither the other duties nor a consumer's poll."""
 
 from __future__ import annotations
 

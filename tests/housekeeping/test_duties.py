@@ -62,8 +62,8 @@ def kept(shared: SharedMemory) -> Mapping[str, object]:
     return {meta.path: meta.size_bytes for meta in cluster.store.list("")}
 
 
-def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
-    """An operator looks before housekeeping is let loose on a store."""
+def test_dry_run_lists_what_would_be_removed_and_writes_nothing() -> None:
+    """An operator checks before the first housekeeping of a store."""
     shared = lived_in()
     before = kept(shared)
     keeper = Housekeeper(process(shared))
@@ -82,7 +82,7 @@ def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
     assert files <= set(before)
     assert {item.size_bytes for item in found if item.reason == NEVER_COMMITTED} == {7}
     keeper.run_once()
-    # What forgets a producer is a commit: the version below it stays for the retention.
+    # Expiry of a producer is a commit: the version below it stays for the log retention.
     shared.clock.advance_ms(DAY_MS + HOUR_MS)
     keeper.run_once()
     assert files.isdisjoint(kept(shared))
@@ -90,7 +90,7 @@ def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
     check_cluster(process(shared))
 
 
-def test_housekeeper_does_all_of_it_and_says_how_much() -> None:
+def test_housekeeper_does_every_duty_and_returns_counts() -> None:
     """Each duty by its own interval, and again when there is something new."""
     shared = lived_in()
     keeper = Housekeeper(process(shared), SELDOM)
@@ -112,7 +112,7 @@ def test_housekeeper_does_all_of_it_and_says_how_much() -> None:
 
 
 def test_housekeeping_that_finds_nothing_commits_nothing() -> None:
-    """A commit for every look would keep every idle table growing."""
+    """A commit per round would keep every idle table growing."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     cluster.coordinator.commit(owned(cluster, "a"), both(cluster, "x"))
@@ -128,7 +128,7 @@ def test_housekeeping_that_finds_nothing_commits_nothing() -> None:
 
 @pytest.mark.parametrize("flag", [["--dry-run"], ["--once", "--dry-run"]])
 def test_dry_run_on_the_command_line(flag: list[str]) -> None:
-    """PATH, REASON, AGE-MS and BYTES of each, and a word that nothing was done."""
+    """PATH, REASON, AGE-MS and BYTES of each, and a line that nothing was removed."""
     shared = lived_in()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "admin", lambda _: AdminClient({}, cluster=process(shared)))

@@ -1,4 +1,4 @@
-"""Log files: bounded in number, and never fewer than somebody needs (R11, R70)."""
+"""Log files: bounded in number, and every file that a reader needs stays (R11, R70)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLES = ("__cluster", "__consumer_offsets", "__transaction_state-0", "__transac
 
 
 def test_idle_table_gets_a_checkpoint_and_loses_what_it_replaces() -> None:
-    """Its writers are gone, and with them whoever would have made one."""
+    """It has no writers left that would make a checkpoint."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     row = owned(cluster, "a")
@@ -211,7 +211,7 @@ def test_newest_checkpoint_that_is_damaged_keeps_what_it_replaces(
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
 def test_clean_up_killed_at_any_call_leaves_logs_that_open(crash: Fault) -> None:
-    """A hole would be a log that nobody can read (R66)."""
+    """A log with a hole cannot be read (R66)."""
     for number in range(0, 90, 4):
         shared = world(config=FOREVER)
         cluster = process(shared)
@@ -229,8 +229,8 @@ def test_clean_up_killed_at_any_call_leaves_logs_that_open(crash: Fault) -> None
         check_cluster(process(shared))
 
 
-def test_process_that_slept_through_all_cleaning_goes_on_at_the_head() -> None:
-    """Its next slots are long free, its producers forgotten, its staged files gone (R70)."""
+def test_process_that_slept_through_all_housekeeping_continues_at_the_head() -> None:
+    """Its next slots are freed, its producers expired, its staged files deleted (R70)."""
     shared = world(config=FOREVER)
     sleeper = process(shared)
     row = sleeper.coordinator.commit(owned(sleeper, "s", tid="sleeper"), both(sleeper, "before"))
@@ -255,7 +255,7 @@ def test_process_that_slept_through_all_cleaning_goes_on_at_the_head() -> None:
 
 
 def test_log_retention_of_less_than_an_hour_is_refused() -> None:
-    """Half of it is how long others believe what they have read (R70)."""
+    """Processes trust what they read for half of it (R70)."""
     with pytest.raises(ConfigError, match="log_retention_ms"):
         log_cleanup(world(), log_retention_ms=HOUR_MS - 1)
 
@@ -330,7 +330,7 @@ def test_commit_whose_temporary_file_was_taken_is_made_again(local: Cluster) -> 
     assert sum(view.high_watermark(number) for number in range(2)) == 17
 
 
-def test_delta_rs_reads_tables_after_all_cleaning(local: Cluster) -> None:
+def test_delta_rs_reads_tables_after_all_housekeeping(local: Cluster) -> None:
     """Other readers see the same rows, with and without the help of a checkpoint (R11)."""
     from deltalake import DeltaTable
 

@@ -1,4 +1,4 @@
-"""Spark's own Delta reader on tables that were cleaned."""
+"""Spark's own Delta reader on tables after housekeeping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 WEEK_S = 7 * 86_400
 
 
-def test_spark_reads_every_table_after_all_cleaning(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_every_table_after_all_housekeeping(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Logs without a beginning, checkpoints with a tombstone for vacuum to heed (R11, R72)."""
     root = str(tmp_path / "root")
     cluster = Cluster.open(root, create=True, shards=1)

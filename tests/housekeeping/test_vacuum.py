@@ -1,4 +1,4 @@
-"""Vacuum: what it takes, what it leaves, and who may be at work meanwhile (R72)."""
+"""Vacuum: which files it deletes and keeps, beside any other process (R72)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from txnlog.testing.invariants import check_cluster
 # --- What goes and what stays ---------------------------------------------------------------------
 
 
-def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
-    """Files of others, of other folders, of young or named batches are none of its business."""
+def test_vacuum_deletes_only_old_unreferenced_files() -> None:
+    """Foreign files, files in other folders, young and referenced files stay."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     row = owned(cluster, "a")
@@ -81,7 +81,7 @@ def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
 
 
 def test_vacuum_leaves_what_manifests_name_however_old() -> None:
-    """A decided transaction nobody could finish, and a two-phase one, a month later (R36, R72)."""
+    """An unfinished decided transaction, and a two-phase one, a month later (R36, R72)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     prepared(shared)
@@ -104,17 +104,17 @@ def test_vacuum_leaves_what_manifests_name_however_old() -> None:
 
 
 def test_vacuum_that_meets_a_helper_at_any_call_leaves_what_that_publishes() -> None:
-    """No manifest names it any more, and it is live since the barrier: tables come last (R72)."""
+    """Its manifest is gone, and it is live since the barrier: tables are read last (R72)."""
     for number in range(100):
         shared = world(config=FOREVER)
         row = prepared(shared)
         for topic in ("orders", "stock"):
             written(process(shared), topic, "mine")
         shared.clock.advance_ms(30 * DAY_MS)
-        cleaner, helper = process(shared), process(shared)
+        vacuuming, helper = process(shared), process(shared)
         plan = FaultsAt({}, interlude=partial(helper.coordinator.finish, row), interlude_at=number)
-        faults(cleaner).plan = plan
-        Vacuum(cleaner).run()
+        faults(vacuuming).plan = plan
+        Vacuum(vacuuming).run()
         check_files(process(shared))
         if plan.calls <= number:
             break
@@ -149,7 +149,7 @@ def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None
 
 
 def test_vacuum_of_row_tables_takes_files_of_commits_that_lost() -> None:
-    """A row's file is written before its commit, anew at each try."""
+    """Each attempt to commit a row writes a file of its own first."""
     shared = world(config=FOREVER)
     dying = process(shared)
     first = owned(dying, "a", tid="first")
@@ -194,7 +194,7 @@ def test_vacuum_goes_on_past_a_topic_it_may_not_write() -> None:
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_vacuum_killed_at_any_call_harms_nobody_and_is_repeated(crash: Fault) -> None:
+def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> None:
     """Some files deleted, others not: the next run takes the rest."""
 
     def prepare() -> tuple[SharedMemory, Cluster]:
@@ -224,9 +224,10 @@ def test_vacuum_killed_at_any_call_harms_nobody_and_is_repeated(crash: Fault) ->
 
 @pytest.mark.parametrize("step", ["commit", "prepare"])
 def test_vacuum_during_any_commit_takes_nothing_that_becomes_live(step: str) -> None:
-    """A writer stands still at each of its calls, for half a day or a week, while vacuum runs.
+    """A writer is stopped at each of its calls, for half a day or a week, while vacuum runs.
 
-    What is only prepared is named, too: its client may commit it whenever it likes (KIP-939).
+    Files of two-phase transactions are referenced, too: their clients may commit them at any time
+    (KIP-939).
     """
     outcomes = set()
     for pause_ms in (12 * HOUR_MS, WEEK_MS):

@@ -1,6 +1,6 @@
-"""Vacuum while clocks step and machines stand still: no commit names a file that is gone (R72).
+"""Vacuum while clocks step and machines are suspended: no commit names a deleted file (R72).
 
-The store's clock is the one shared by all; each process has a clock of its own, which stands still
+The store's clock is the one shared by all; each process has a clock of its own, which stops
 while a hypervisor pauses its guest.
 """
 
@@ -50,7 +50,7 @@ def test_writer_paused_for_longer_than_the_vacuum_age_commits_no_file_that_is_go
 
 
 def test_writer_that_does_not_know_of_a_step_commits_no_file_that_is_gone() -> None:
-    """The disk's machine sets its clock ahead by ten days: a staged file of a minute looks old to
+    """The disk's machine sets its clock ahead by ten days: a staged file of a minute appears old to
     a vacuum that starts now, and the writer knows the store's time from half an hour ago.
     """
     shared = world(config=FOREVER)
@@ -81,7 +81,7 @@ def test_append_of_a_paused_producer_names_no_file_that_is_gone() -> None:
 
 
 def test_barrier_time_survives_a_checkpoint_and_never_goes_back() -> None:
-    """A writer that opens the log from a checkpoint meets no barrier commit, only what it left."""
+    """A writer that opens the log from a checkpoint reads only the barrier's `txn` action."""
     shared = world(config=FOREVER, settings=SHORT)
     clock = VirtualClock(shared.clock.now_ms())
     writer = process(shared, clock=clock, settings=SHORT)
@@ -98,7 +98,7 @@ def test_barrier_time_survives_a_checkpoint_and_never_goes_back() -> None:
         fresh.coordinator.commit(row, batches)
 
 
-# --- Whether ages may be believed -----------------------------------------------------------------
+# --- When ages can be trusted ---------------------------------------------------------------------
 
 
 def vacuumed(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
@@ -111,7 +111,7 @@ def vacuumed(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
 
 
 def test_housekeeping_after_a_step_deletes_nothing_that_is_young() -> None:
-    """A reader's files of a minute ago look ten days old, and so does every staged one."""
+    """A reader's files of a minute ago appear ten days old, and so does every staged file."""
     shared = world(config=FOREVER)
     passed(shared, 2 * HOUR_MS)
     written_both(process(shared), "x")

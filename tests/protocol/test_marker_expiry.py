@@ -1,4 +1,4 @@
-"""When markers of transactions may be forgotten: a while after that was announced."""
+"""When markers of transactions expire: `settle_ms` after the announcement."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def housekeeping(
         int,
         typer.Option(
             "--transaction.abort.timed.out.transaction.cleanup.interval.ms",
-            help="Interval of finishing transactions, settling pending offsets and expelling members.",
+            help="Interval of settling transactions and pending offsets, and expelling members.",
             min=1,
         ),
     ] = INTERVAL_MS,
@@ -68,7 +68,7 @@ def housekeeping(
         int,
         typer.Option(
             "--transactional.id.expiration.ms",
-            help="Expire ids without a transaction for this long, except those of streaming queries.",
+            help="Expire ids without a transaction for this long; not those of streaming queries.",
             min=TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
         ),
     ] = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
@@ -154,13 +154,13 @@ def housekeeping(
     session.show(("DUTY", "COUNT"), list(done.items()))
 
 
-def _show_deletable(session: Session, doomed: list[Deletable]) -> None:
+def _show_deletable(session: Session, entries: list[Deletable]) -> None:
     columns = ("PATH", "REASON", "AGE-MS", "BYTES")
     session.show(
-        columns, [(item.path, item.reason, item.age_ms, item.size_bytes) for item in doomed]
+        columns, [(item.path, item.reason, item.age_ms, item.size_bytes) for item in entries]
     )
-    total_bytes = sum(item.size_bytes for item in doomed)
-    session.say(f"{len(doomed)} entries, {total_bytes} bytes. Nothing was removed.")
+    total_bytes = sum(item.size_bytes for item in entries)
+    session.say(f"{len(entries)} entries, {total_bytes} bytes. Nothing was removed.")
 
 
 def _log_to_stderr() -> None:

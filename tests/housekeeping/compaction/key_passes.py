@@ -1,4 +1,4 @@
-"""A compacted topic, passes over it, and what is left of it."""
+"""A compacted topic, passes over it, and the remaining records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def key_compact(cluster: Cluster, *, steps: int | None = None, buffer_bytes: int
 
 
 def values(records: list[Seen]) -> dict[bytes, bytes]:
-    """What somebody knows who has read these records in order."""
+    """The newest value of each key of these records, read in order."""
     known: dict[bytes, bytes | None] = {}
     for _, record in records:
         if record.key is not None:

@@ -99,7 +99,7 @@ def test_run_once_does_all_there_is_to_do() -> None:
 
 
 def test_step_with_nothing_new_looks_at_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a million batches a look every 15 s must not be one at each of them."""
+    """A round every 15 s must not read each of a million batches."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     fill(cluster, 25)
@@ -118,7 +118,7 @@ def test_step_with_nothing_new_looks_at_no_batch(monkeypatch: pytest.MonkeyPatch
         faulty(worker).calls.clear()
         assert found.step() == 0
         assert planned == []
-        assert len(faulty(worker).calls) <= 2, "a listing of topics, a look at the log"
+        assert len(faulty(worker).calls) <= 2, "a listing of topics, a read of the log"
     fill(cluster, 1)
     with monkeypatch.context() as patch:
         patch.setattr(local, "plan_partition", plan_partition)
@@ -144,7 +144,7 @@ def test_batches_of_an_idempotent_producer_are_merged_once_they_are_not_its_last
     assert len(records_of(cluster.topic(TOPIC))) == 180
 
 
-def test_producers_that_are_forgotten_are_merged() -> None:
+def test_batches_of_expired_producers_are_merged() -> None:
     """Their last batches kept what lies between them apart (R8, R22)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -162,7 +162,7 @@ def test_producers_that_are_forgotten_are_merged() -> None:
 
 
 def expire(cluster: Cluster) -> None:
-    """Forget all idempotent producers of the topic."""
+    """Expire all idempotent producers of the topic."""
     now_ms = cluster.store.now_ms()
     cluster.topic(TOPIC).transact(
         lambda _: TopicCommit(operation="EXPIRE", txns={"txnlog/expired/producers": now_ms + 1})
@@ -170,7 +170,7 @@ def expire(cluster: Cluster) -> None:
 
 
 def test_topic_that_cannot_be_written_delays_only_itself() -> None:
-    """Its error is told, the others are compacted (R37, R68)."""
+    """Its error is raised, the others are compacted (R37, R68)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     fill(cluster)

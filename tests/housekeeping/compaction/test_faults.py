@@ -1,4 +1,4 @@
-"""Every storage call of a compaction failing, or met by somebody else's write."""
+"""Every storage call of a compaction fails, or meets the write of another process."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_segment_staged_too_long_ago_is_not_committed(shared: SharedMemory) -> N
 
 
 def test_segment_committed_twice_is_recognised(shared: SharedMemory) -> None:
-    """Whoever lost the reply asks again."""
+    """The compactor that lost the reply calls again."""
     cluster = process(shared)
     (group,) = plan(cluster.topic(TOPIC).view, TOPIC, MERGE)
     segment = rewrite(cluster.store, group)

@@ -1,4 +1,4 @@
-"""cleanup.policy=compact: what is left is the newest committed record of each key (R23)."""
+"""cleanup.policy=compact: the newest committed record of each key stays (R23)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shared() -> SharedMemory:
 
 
 def test_aborted_value_does_not_shadow_the_committed_one(shared: SharedMemory) -> None:
-    """The newest record of the key was never there for anybody (R23)."""
+    """The newest record of the key is aborted, so no reader may see it (R23)."""
     cluster = process(shared)
     commit(cluster, begin(cluster), [keyed("a", "1"), keyed("b", "2")])
     row = append(cluster, begin(cluster, "eager"), [keyed("a", "never"), keyed("b", None)])
@@ -52,7 +52,7 @@ def test_aborted_value_does_not_shadow_the_committed_one(shared: SharedMemory) -
 
 
 def test_open_transaction_ends_a_pass_where_it_begins(shared: SharedMemory) -> None:
-    """What it holds may be committed or not, and what comes after it is not stable (R12, R23)."""
+    """Its records may be aborted, and later records are not stable (R12, R23)."""
     cluster = process(shared)
     row = commit(cluster, begin(cluster), [keyed("a", "1"), keyed("a", "2")])
     opened = append(cluster, begin(cluster, "eager"), [keyed("a", "3")])
@@ -156,7 +156,7 @@ def test_pass_waits_for_the_dirty_ratio_and_not_longer_than_the_lag_allows(
 def test_batch_that_may_be_repeated_loses_records_and_keeps_its_header(
     shared: SharedMemory,
 ) -> None:
-    """Its sequences are all that tells a repeat from new records (R2, R22, R23)."""
+    """Only its sequences distinguish a repeat from new records (R2, R22, R23)."""
     cluster = process(shared)
     producer = Idempotent.start(cluster)
     for number in range(3):
@@ -206,7 +206,7 @@ def test_pass_that_another_has_overtaken_is_not_written_down(shared: SharedMemor
 def test_pass_that_ends_inside_a_file_leaves_the_rest_of_it(
     shared: SharedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind its end it has not looked, and must not touch anything."""
+    """It has not read the records after its end, and must not change them."""
     cluster = process(shared)
     none = Record(None, b"x")
     commit(cluster, begin(cluster), [keyed("a", "1"), keyed("a", "2"), none, keyed("a", "3"), none])

@@ -136,7 +136,7 @@ class Model:
         self.check_key_compacted(seen, log.view.partitions[0].cleaned_offset)
 
     def check_tombstones(self, seen: list[Seen], whole: list[Seen]) -> None:
-        """Who comes back within delete.retention.ms learns what was deleted."""
+        """A reader that returns within delete.retention.ms reads every tombstone."""
         there = {offset for offset, _ in seen}
         newest = {record.key: offset for offset, record in whole if record.key is not None}
         now_ms = self.writer.store.now_ms()

@@ -56,7 +56,7 @@ def filled(root: Path) -> Cluster:
 
 
 def test_compactor_killed_at_any_step_leaves_all_to_the_next_one(tmp_path: Path) -> None:
-    """What is half done is a file that nobody names (R20, R22, R23)."""
+    """A partial compaction leaves only unreferenced files (R20, R22, R23)."""
     assert {step.partition("@")[0] for step in STEPS} == set(COMPACTION)
     killed = []
     for step in STEPS:

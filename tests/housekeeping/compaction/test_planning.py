@@ -65,7 +65,7 @@ def test_batches_of_a_full_segment_are_merged_however_few() -> None:
 
 
 def test_segment_takes_no_more_than_its_size_and_its_number_of_inputs() -> None:
-    """Segments beyond the size, and commits without bound, help nobody."""
+    """Segments above the size, and commits without a bound, are useless."""
     assert planned(*small(25)) == [(0, 9), (10, 19), (20, 24)]
     assert planned(*small(120, 1)) == [(0, 49), (50, 99), (100, 119)]
 
@@ -78,7 +78,7 @@ def test_small_segment_is_left_until_as_much_has_come_after_it() -> None:
 
 
 def test_aborted_batches_go_whatever_their_size() -> None:
-    """Their data is nobody's (R16, R18)."""
+    """No reader may see their data (R16, R18)."""
     large = (900, ABORTED)
     assert planned(large, large, large) == [(0, 2)]
     assert planned((500, COMMITTED), large, (500, COMMITTED)) == [(1, 1)]
@@ -93,7 +93,7 @@ def test_nothing_at_or_above_the_last_stable_offset_is_touched() -> None:
     assert planned((100, ONGOING), *small(9)) == []
 
 
-def test_last_batches_of_an_idempotent_producer_stay_until_it_is_forgotten() -> None:
+def test_last_batches_of_an_idempotent_producer_stay_until_it_expires() -> None:
     """Merged, a repeat of one would be taken for a gap (R2, R22)."""
     state = state_of()
     for offset in range(12):

@@ -80,7 +80,7 @@ def test_segment_without_headers_has_no_such_column(cluster: Cluster) -> None:
 
 
 def test_segment_leaves_gaps_where_transactions_were_aborted(cluster: Cluster) -> None:
-    """Offsets never move, so positions and lags stay what they were (R16, R22)."""
+    """Offsets never move, so positions and lags do not change (R16, R22)."""
     row = commit(cluster, begin(cluster), PLAIN)
     eager = append(cluster, begin(cluster, "eager"), HEADED)
     cluster.coordinator.abort(eager)

@@ -107,7 +107,7 @@ def _of(cluster: Cluster, name: str) -> StagedBatch:
 
 
 def test_what_retention_would_remove_is_told_before_it_does() -> None:
-    """An operator shortens retention.ms, and looks first: files, ages and bytes; no commit."""
+    """An operator shortens retention.ms and checks first: files, ages and bytes; no commit."""
     shared = filled()
     cluster = process(shared)
     named = {batch.path: batch for batch in cluster.topic(TOPIC).view.by_path.values()}
