@@ -251,7 +251,7 @@ def test_many_housekeepers_run_and_one_works(caplog: pytest.LogCaptureFixture) -
     check_cluster(process(shared), settled=True)
 
 
-def test_housekeeper_stopped_gives_its_lease_up() -> None:
+def test_housekeeper_stopped_releases_its_lease() -> None:
     """The next one need not wait (SIGTERM)."""
     shared = world()
     stop = threading.Event()
@@ -263,7 +263,7 @@ def test_housekeeper_stopped_gives_its_lease_up() -> None:
     assert second.run_once() is not None
 
 
-def test_housekeeper_without_permission_for_the_cluster_stops_and_says_so() -> None:
+def test_housekeeper_without_permission_for_the_cluster_raises() -> None:
     """Other errors are logged and the work retried: one table delays no other (R37, R68)."""
     shared = world()
     prepared(shared)
@@ -325,7 +325,7 @@ def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
         assert "old" not in ids(after)
 
 
-def test_housekeeper_meets_storage_errors_and_goes_on() -> None:
+def test_housekeeper_continues_after_storage_errors() -> None:
     """Every call may fail; the next round does the work."""
     for number in range(0, 40, 3):
         shared = world()
@@ -338,7 +338,7 @@ def test_housekeeper_meets_storage_errors_and_goes_on() -> None:
         assert visible(process(shared), "mine") == (True, True)
 
 
-def test_run_once_raises_what_went_wrong() -> None:
+def test_run_once_raises_errors() -> None:
     """A run by cron must not report success for work that was not done."""
     shared = world()
     cluster = process(shared)

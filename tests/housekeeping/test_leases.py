@@ -71,7 +71,7 @@ def test_lease_is_had_by_the_first_and_renewed_by_it_alone() -> None:
 
 
 def test_lease_of_a_dead_holder_is_taken_after_its_time() -> None:
-    """SIGKILL gives nothing up: the others wait for the lease time on their own clocks."""
+    """SIGKILL releases no lease: the others wait for the lease time on their own clocks."""
     shared = world()
     first, second = candidate(process(shared)), candidate(process(shared))
     first.take()
@@ -135,7 +135,7 @@ def test_lease_that_cannot_be_read_names_the_table() -> None:
 
 
 @given(since_ms=st.integers(0, 10**9), counter=st.integers(0, 9), waited_ms=st.integers(0, 10**6))
-def test_lease_decision_waits_for_what_the_holder_promised(
+def test_lease_decision_waits_for_the_lease_time_of_the_holder(
     since_ms: int, counter: int, waited_ms: int
 ) -> None:
     """A process with a shorter lease time must not take it early."""

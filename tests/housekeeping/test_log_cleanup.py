@@ -48,7 +48,7 @@ from txnlog.testing.invariants import check_cluster
 TABLES = ("__cluster", "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
 
 
-def test_idle_table_gets_a_checkpoint_and_loses_what_it_replaces() -> None:
+def test_idle_table_gets_a_checkpoint_that_replaces_its_log_files() -> None:
     """It has no writers left that would make a checkpoint."""
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -99,7 +99,7 @@ def test_idle_table_is_checkpointed_once_while_its_last_commit_is_young() -> Non
 
 
 def assert_idle(keeper: LogCleanup) -> None:
-    """One more round, and nothing is written or deleted but what asks for the time."""
+    """One more round writes and deletes nothing but clock probes."""
     calls = faults(keeper._cluster).calls
     first = len(calls)
     assert keeper.run() == 0
@@ -210,7 +210,7 @@ def test_newest_checkpoint_that_is_damaged_keeps_what_it_replaces(
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_clean_up_killed_at_any_call_leaves_logs_that_open(crash: Fault) -> None:
+def test_logs_open_after_clean_up_was_killed_at_any_call(crash: Fault) -> None:
     """A log with a hole cannot be read (R66)."""
     for number in range(0, 90, 4):
         shared = world(config=FOREVER)

@@ -52,7 +52,9 @@ def test_sweeper_settles_the_others_and_logs_once() -> None:
     assert now.state.is_idle
 
 
-def test_vacuum_keeps_what_an_unreadable_row_may_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_vacuum_keeps_files_that_an_unreadable_row_may_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Its manifest names staged files that nothing else names (D40, R72)."""
     shared = two(prepared=True)
     cluster = process(shared)

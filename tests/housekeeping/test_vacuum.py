@@ -80,7 +80,7 @@ def test_vacuum_deletes_only_old_unreferenced_files() -> None:
     check_files(process(shared))
 
 
-def test_vacuum_leaves_what_manifests_name_however_old() -> None:
+def test_vacuum_keeps_files_in_manifests_at_any_age() -> None:
     """An unfinished decided transaction, and a two-phase one, a month later (R36, R72)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -103,7 +103,7 @@ def test_vacuum_leaves_what_manifests_name_however_old() -> None:
     check_files(process(shared))
 
 
-def test_vacuum_that_meets_a_helper_at_any_call_leaves_what_that_publishes() -> None:
+def test_vacuum_beside_a_helper_at_any_call_keeps_published_files() -> None:
     """Its manifest is gone, and it is live since the barrier: tables are read last (R72)."""
     for number in range(100):
         shared = world(config=FOREVER)
@@ -121,7 +121,7 @@ def test_vacuum_that_meets_a_helper_at_any_call_leaves_what_that_publishes() -> 
     assert 10 < number < 99
 
 
-def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None:
+def test_vacuum_keeps_removed_files_for_readers_of_older_versions() -> None:
     """A file of last year that was removed an hour ago is young (R20): checkpoints say so, too."""
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
@@ -148,7 +148,7 @@ def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None
     check_files(process(shared))
 
 
-def test_vacuum_of_row_tables_takes_files_of_commits_that_lost() -> None:
+def test_vacuum_of_row_tables_deletes_files_of_commits_that_lost() -> None:
     """Each attempt to commit a row writes a file of its own first."""
     shared = world(config=FOREVER)
     dying = process(shared)
@@ -176,8 +176,8 @@ def test_vacuum_of_row_tables_takes_files_of_commits_that_lost() -> None:
     assert again.producer_id == first.producer_id
 
 
-def test_vacuum_goes_on_past_a_topic_it_may_not_write() -> None:
-    """Without its barrier nothing of it is safe to take; the others' files go (R37)."""
+def test_vacuum_continues_past_a_topic_it_may_not_write() -> None:
+    """Without a barrier its files stay; files of the other tables are deleted (R37)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     written_both(cluster, "orphan")
@@ -195,7 +195,7 @@ def test_vacuum_goes_on_past_a_topic_it_may_not_write() -> None:
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
 def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> None:
-    """Some files deleted, others not: the next run takes the rest."""
+    """Some files are deleted, others not: the next run deletes the rest."""
 
     def prepare() -> tuple[SharedMemory, Cluster]:
         shared = world(config=FOREVER)
@@ -223,7 +223,7 @@ def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> 
 
 
 @pytest.mark.parametrize("step", ["commit", "prepare"])
-def test_vacuum_during_any_commit_takes_nothing_that_becomes_live(step: str) -> None:
+def test_vacuum_during_any_commit_deletes_nothing_that_becomes_live(step: str) -> None:
     """A writer is stopped at each of its calls, for half a day or a week, while vacuum runs.
 
     Files of two-phase transactions are referenced, too: their clients may commit them at any time
@@ -290,7 +290,7 @@ def test_vacuum_and_a_put_that_lands_late(late: str) -> None:
 
 @pytest.mark.parametrize("table", ["__transaction_state", "__consumer_offsets"])
 def test_vacuum_and_the_commit_of_a_row_that_lands_late(table: str) -> None:
-    """It names a file that was written when it was sent: the barrier is in its slot (R72)."""
+    """It names a file that was young when it was sent: the barrier is in its slot (R72)."""
     shared = world(config=FOREVER)
     writer = process(shared)
     writer.groups.start("g")
@@ -327,7 +327,7 @@ def test_two_vacuums_at_once_take_the_same() -> None:
 
 
 def test_only_our_names_are_ever_old() -> None:
-    """A name is the first thing that is asked about a file."""
+    """Vacuum checks the name of a file first."""
     paths = ["part-0-a.parquet", "x/part-0-a.parquet", "PART-0.parquet", "part-0-a.parquet#1"]
     files = [StoredFile(path, 1, 0) for path in paths]
     old = find_old(files, BATCH_FILE, now_ms=10, age_ms=1)

@@ -32,7 +32,7 @@ from txnlog.testing.faults import PausedClock
 
 
 def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
-    """A process that knows of seven days only must not name what an hour was enough to take."""
+    """A process that knows an age of seven days must not name files that an age of an hour deletes."""
     shared = world(config=FOREVER)
     writer = process(shared)
     row = owned(writer, "a")
@@ -89,7 +89,7 @@ def test_vacuum_age_of_less_than_an_hour_is_refused() -> None:
 
 
 def test_vacuum_age_is_never_below_the_log_retention() -> None:
-    """A version that is kept stays readable."""
+    """A retained version stays readable."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     written(cluster, "orders", "orphan")
@@ -112,7 +112,7 @@ def test_transaction_may_take_all_of_its_time_out(monkeypatch: pytest.MonkeyPatc
         assert vacuum.run() == deleted
 
 
-def test_vacuum_that_keeps_longer_than_delta_does_tells_the_table_so() -> None:
+def test_vacuum_age_above_delta_default_becomes_a_table_property() -> None:
     """Else the next checkpoint loses tombstones that the next run needs."""
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -125,8 +125,8 @@ def test_vacuum_that_keeps_longer_than_delta_does_tells_the_table_so() -> None:
     assert cluster.topic("orders").config["retention.ms"] == "-1"
 
 
-def test_vacuum_that_keeps_shorter_than_delta_does_tells_the_table_so() -> None:
-    """Else each checkpoint names, for a week, files that no vacuum will ask for."""
+def test_vacuum_age_below_delta_default_becomes_a_table_property() -> None:
+    """Else checkpoints keep tombstones for a week that no vacuum needs."""
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
     log = cluster.topic("orders")

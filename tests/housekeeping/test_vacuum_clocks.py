@@ -137,7 +137,7 @@ def test_housekeeping_on_a_machine_that_watches_for_the_first_time_waits_an_hour
 
 
 def test_housekeeping_in_a_guest_that_was_paused_watches_again() -> None:
-    """Its boot clock did not count the pause, so it knows no ages."""
+    """Its boot clock did not count the pause, so it cannot trust ages."""
     shared = world(config=FOREVER)
     clock = VirtualClock(shared.clock.now_ms())
     vacuumed(shared, clock)

@@ -36,6 +36,6 @@ def test_watch_of_an_observer_that_was_suspended_once_counts_nothing_of_it(
     assert watched([*gaps_ms[:cut], away_ms, *gaps_ms[cut:]]).watched_ms == sum(gaps_ms)
 
 
-def test_watch_of_an_observer_that_is_always_late_goes_on() -> None:
+def test_watch_of_an_observer_that_is_always_late_continues() -> None:
     """Else a hanging transaction would stay forever where observers look seldom."""
     assert watched([3_600_000] * 4).watched_ms == 3 * LOOKS_MAX * INTERVAL_MS

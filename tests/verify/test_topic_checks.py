@@ -123,7 +123,9 @@ def topics(draw: st.DrawFn) -> tuple[list[BatchHeader], dict[str, int]]:
 
 
 @given(topics())
-def test_columns_find_what_a_loop_finds(topic: tuple[list[BatchHeader], dict[str, int]]) -> None:
+def test_checks_by_column_equal_checks_by_loop(
+    topic: tuple[list[BatchHeader], dict[str, int]],
+) -> None:
     """A vectorised check that is off by one misses damage, or cries wolf."""
     headers, txns = topic
     found, _ = checked(headers, txns)

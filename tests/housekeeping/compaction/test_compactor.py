@@ -63,7 +63,9 @@ def test_housekeeper_compacts_while_records_come() -> None:
     assert len(records_of(cluster.topic(TOPIC))) == 60
 
 
-def test_housekeeper_lets_other_duties_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeper_does_other_duties_between_steps_of_compaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A backlog of a day must not keep dead transactions waiting."""
     shared = world(config={**FOREVER, "segment.bytes": "4070"})
     fill(process(shared), 20)
@@ -85,7 +87,7 @@ def test_housekeeper_lets_other_duties_have_their_turn(monkeypatch: pytest.Monke
     assert files(shared) == 1
 
 
-def test_run_once_does_all_there_is_to_do() -> None:
+def test_run_once_compacts_everything() -> None:
     """`txnlog housekeeping --once`, from a cron job."""
     shared = world(config={**FOREVER, "segment.bytes": "4000"})
     fill(process(shared), 20)
@@ -98,7 +100,7 @@ def test_run_once_does_all_there_is_to_do() -> None:
     assert again["files compacted"] == 0
 
 
-def test_step_with_nothing_new_looks_at_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_with_nothing_new_reads_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round every 15 s must not read each of a million batches."""
     shared = world(config=FOREVER)
     cluster = process(shared)

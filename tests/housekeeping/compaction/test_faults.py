@@ -162,7 +162,7 @@ def others(shared: SharedMemory) -> dict[str, Callable[[], None]]:
 
 @pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 @pytest.mark.parametrize("act", ["write", "end", "compact", "merge pairs", "recreate"])
-def test_compaction_that_meets_another_process_anywhere_gives_way(
+def test_compaction_beside_another_process_at_any_call_loses_nothing(
     config: dict[str, str] | None, act: str
 ) -> None:
     """An append, an end, a second compactor, another topic of the name (R20, R22, R71)."""

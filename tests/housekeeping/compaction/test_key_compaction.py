@@ -203,7 +203,7 @@ def test_pass_that_another_has_overtaken_is_not_written_down(shared: SharedMemor
     assert after.cleaned_offset == 3
 
 
-def test_pass_that_ends_inside_a_file_leaves_the_rest_of_it(
+def test_pass_that_ends_inside_a_file_keeps_the_rest_of_it(
     shared: SharedMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has not read the records after its end, and must not change them."""

@@ -55,7 +55,7 @@ def filled(root: Path) -> Cluster:
     return cluster
 
 
-def test_compactor_killed_at_any_step_leaves_all_to_the_next_one(tmp_path: Path) -> None:
+def test_compactor_killed_at_any_step_is_finished_by_the_next_one(tmp_path: Path) -> None:
     """A partial compaction leaves only unreferenced files (R20, R22, R23)."""
     assert {step.partition("@")[0] for step in STEPS} == set(COMPACTION)
     killed = []

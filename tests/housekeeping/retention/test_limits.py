@@ -182,7 +182,7 @@ def test_retention_of_the_last_file_keeps_the_end() -> None:
     assert files(late) == [2]
 
 
-def test_retention_keeps_a_producers_last_five_batches_known_but_unread() -> None:
+def test_retention_keeps_a_producers_last_five_batches_below_the_log_start() -> None:
     """A repeat of one is acknowledged with its offset, not written twice (R2, R22)."""
     shared = world(retention_ms=HOUR_MS)
     cluster = process(shared)
@@ -285,7 +285,7 @@ def test_deleted_records_of_an_open_transaction_wait_for_its_marker() -> None:
     check_cluster(cluster, settled=True)
 
 
-def test_deleted_topic_is_left_alone() -> None:
+def test_deleted_topic_is_not_changed() -> None:
     """Its files are gone already, and its ends are what the next topic of the name starts at."""
     shared = world(retention_ms=0)
     cluster = process(shared)

@@ -61,7 +61,7 @@ def test_consumer_below_the_log_start_follows_the_reset(reset: str, seen: list[b
     assert reader.position([TopicPartition("t", 0)])[0].offset == 3
 
 
-def test_consumer_below_the_log_start_without_reset_is_told_what_there_is() -> None:
+def test_consumer_below_the_log_start_without_reset_gets_the_valid_range() -> None:
     """A silent jump would be a loss without a word (R14)."""
     shared = world()
     put(process(shared), b"a", b"b", time_ms=OLD_MS)
@@ -72,7 +72,7 @@ def test_consumer_below_the_log_start_without_reset_is_told_what_there_is() -> N
         read(reader)
 
 
-def test_group_that_stands_below_the_log_start_goes_on_at_it() -> None:
+def test_group_below_the_log_start_continues_at_it() -> None:
     """The committed offset does not change; reading continues at the log start (R14, R22)."""
     shared = world()
     put(process(shared), b"a", b"b", time_ms=OLD_MS)
