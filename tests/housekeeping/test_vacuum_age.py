@@ -32,7 +32,7 @@ from txnlog.testing.faults import PausedClock
 
 
 def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
-    """A process that knows an age of seven days must not name files that an age of an hour deletes."""
+    """A process that knows an age of seven days must not name files that an hour deletes."""
     shared = world(config=FOREVER)
     writer = process(shared)
     row = owned(writer, "a")
