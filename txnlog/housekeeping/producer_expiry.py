@@ -1,4 +1,4 @@
-"""Expiry of producers: tables forget producers whose markers and sequences are no longer needed.
+"""Expiry of producers: remove the markers and sequences that a table no longer needs.
 
 Each run decides on the newest state, may stop anywhere, and two may run at once. A table that fails
 stops no other: its error is raised at the end.

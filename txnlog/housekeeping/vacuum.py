@@ -76,7 +76,7 @@ def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
 
 @dataclass(slots=True)
 class _Table:
-    """A table with files, and those of them that are old and not live at a first look."""
+    """A table, and its files that are old and were not live at the first read."""
 
     handle: Handle
     old: list[StoredFile]

@@ -16,16 +16,16 @@ from txnlog.errors import CorruptLogError
 from txnlog.protocol.decoding import Int64
 from txnlog.protocol.extensible import Codec, Extensible
 
-NOBODY = ""
+NO_HOLDER = ""
 
 
 class Lease(Extensible, frozen=True, kw_only=True):
-    """Which process does the work. `holder` is NOBODY after a release; `by` describes it in logs.
+    """Which process does the work. `holder` is NO_HOLDER after a release; `by` describes it in logs.
 
     Other processes wait for `lease_ms` before they take the lease over.
     """
 
-    holder: str = NOBODY
+    holder: str = NO_HOLDER
     counter: Int64 = 0
     lease_ms: Int64
     by: str = ""
@@ -63,7 +63,7 @@ def prepare_take(
 
     `seen` is this observer's previous observation; `now_ms` is its own clock, never set back.
     """
-    if lease is not None and lease.holder not in (NOBODY, holder):
+    if lease is not None and lease.holder not in (NO_HOLDER, holder):
         seen = seen.observe(lease, now_ms=now_ms)
         wait_ms = seen.since_ms + lease.lease_ms - now_ms
         if wait_ms > 0:
@@ -78,7 +78,7 @@ def prepare_release(lease: Lease | None, *, holder: str) -> Lease | None:
     """Release the lease, so that the next process need not wait; None if `holder` lacks it."""
     if lease is None or lease.holder != holder:
         return None
-    return msgspec.structs.replace(lease, holder=NOBODY, counter=lease.counter + 1, by="")
+    return msgspec.structs.replace(lease, holder=NO_HOLDER, counter=lease.counter + 1, by="")
 
 
 def encode_lease(lease: Lease) -> str:

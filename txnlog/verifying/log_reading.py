@@ -240,7 +240,7 @@ class _LogReader:
 
     def _add_missing(self, start: int, end: int) -> None:
         newest = max([*self._files.commits, *self._files.checkpoints])
-        why = f"{end - start} commits are missing from there on; the log goes on to {newest}"
+        why = f"{end - start} commits are missing from there on; the newest version is {newest}"
         self.reading.findings.add(missing_commit(self._table, start, why))
 
     # -- commits ---------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.CHAIN_BROKEN: KindText(
         _E,
-        "a commit or checkpoint names another predecessor than the file that is there: one of the "
+        "a commit or checkpoint names another predecessor than the present file: one of the "
         "two was replaced or restored from an older state",
         "Restore both files from the same backup.",
     ),
@@ -257,12 +257,12 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.OFFSET_BELOW_START: KindText(
         _W,
-        "a group's committed offset is below the log start: what it has not read is gone",
+        "a group's committed offset is below the log start: records that it has not read are gone",
         "Nothing, if retention removed it; `auto.offset.reset` decides where the group continues.",
     ),
     _K.OFFSET_WITHOUT_PARTITION: KindText(
         _W,
-        "a group has an offset for a topic or partition that does not exist (any more)",
+        "a group has an offset for a topic or partition that does not exist",
         "`txnlog groups delete-offsets -g GROUP -t TOPIC`.",
     ),
     _K.PENDING_WITHOUT_HOLDER: KindText(
