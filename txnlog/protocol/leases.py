@@ -20,7 +20,7 @@ NO_HOLDER = ""
 
 
 class Lease(Extensible, frozen=True, kw_only=True):
-    """Which process does the work. `holder` is NO_HOLDER after a release; `by` describes it in logs.
+    """Which process does the work. `holder` is NO_HOLDER after a release; `by` is for logs.
 
     Other processes wait for `lease_ms` before they take the lease over.
     """
