@@ -289,7 +289,7 @@ def repeats_are_merged_away(patch: Patch) -> None:
 @broken
 def vacuum_reads_no_manifests(patch: Patch) -> None:
     """R72: files of a decided or prepared transaction are taken for orphans."""
-    patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_in_manifests", lambda vacuum: set())
+    patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_named", lambda vacuum: set())
 
 
 @broken

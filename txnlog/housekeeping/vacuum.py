@@ -124,7 +124,7 @@ class Vacuum:
         """What `run` would delete now; writes nothing. Tables that cannot be read are logged."""
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
-        named = self._in_manifests()
+        named = self._named()
         is_whole = self._can_read_manifests()
         found: list[Deletable] = []
         # A dry run returns a list: errors are logged, and none is raised at the end.
@@ -172,7 +172,7 @@ class Vacuum:
         for number in range(self._cluster.shards):
             shard = self._cluster.shard(number)
             self._write_barrier(shard, age_ms)
-        named = self._in_manifests()
+        named = self._named()
         is_whole = self._can_read_manifests()
         deleted = 0
         for table in behind_barrier:
@@ -226,7 +226,7 @@ class Vacuum:
             for item in self._store.list_files(table)
         ]
 
-    def _in_manifests(self) -> set[tuple[str, str]]:
+    def _named(self) -> set[tuple[str, str]]:
         """(topic, path) of the files in the manifests of pending transactions."""
         named: set[tuple[str, str]] = set()
         for number in range(self._cluster.shards):

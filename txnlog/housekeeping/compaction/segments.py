@@ -115,14 +115,14 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
 def read_columns(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Records of a batch in parts; `columns` are names of DATA_SCHEMA."""
+    """A batch's records, some at a time; `columns` of DATA_SCHEMA."""
     return read_batch_file(store, **_asked(topic, batch, columns))
 
 
 def _read_records(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | RecordLists]:
-    """As `read_columns`, but small files are read into lists."""
+    """The same, but small files stay lists."""
     return read_records(store, first_delta=0, end_delta=None, **_asked(topic, batch, columns))
 
 
