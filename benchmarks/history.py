@@ -21,8 +21,9 @@ from benchmarks.scale import Scale
 from spark_source.schema import SPARK_COLUMNS
 from spark_source.stream import open_reader
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import commit_segment, settings_of
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.age_gate import AgeGate
+from txnlog.housekeeping.compaction.segments import commit_segment, settings_of
+from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.protocol.compaction import CompactionGroup, Segment, plan
 from txnlog.protocol.metadata import Owner
 from txnlog.storage.delta.checkpointer import wait_for_background
@@ -78,7 +79,7 @@ def _build(root: str, batches: int) -> None:
     print("\r", end="")
     wait_for_background()
     create_checkpoint(cluster.store, topic.path, trust_ms=topic.log.settings.trust_ms)
-    Hygiene(cluster).clean_logs()
+    AgeGate(cluster.store).run(LogCleanup(cluster).run)
 
 
 def _compact(cluster: Cluster, topic: TopicLog) -> None:

@@ -3,13 +3,13 @@
     spark-submit jobs/compact.py --root <root> [--topic <topic>]... [--dry-run]
 
 The driver plans from the headers in the topics' logs and opens no data file; executors rewrite;
-the driver commits each group of files when it is rewritten, not when all are. The job may be killed
-at any moment and started again, and may run beside producers, consumers, queries, `txnlog
-housekeeping` and another of its kind: a group that somebody else was faster with is given up. A
-topic that cannot be read does not keep the others from being compacted, unless it was named.
+the driver commits each group of files as soon as it is rewritten. The job may be killed at any time
+and started again. It may run beside producers, consumers, queries, `txnlog housekeeping` and other
+compaction jobs: a group that another process compacted first is given up. A topic that cannot be
+read stops no other, unless it was named.
 
 Progress goes to stderr, a summary as JSON to stdout. Exit codes: 0 done, 1 something failed, 2
-wrong usage. This file imports nothing of its folder: in cluster mode it comes alone.
+wrong usage. This file imports nothing of its folder: in cluster mode Spark ships it alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import pyarrow as pa
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import line_of_cause
 from txnlog.errors import StorageError, TxnLogError
-from txnlog.housekeeping.compaction_run import CompactionRun, Results
-from txnlog.housekeeping.compaction_tasks import (
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
+from txnlog.housekeeping.compaction.spark_tasks import (
     POSITIONS,
     RESULTS,
     Part,
@@ -62,10 +62,10 @@ class Work(NamedTuple):
 
 
 class Executors:
-    """Rewrites on Spark: many small jobs at a time, each handed over when it is done.
+    """Rewrites on Spark by many small concurrent jobs; each result is available when its job ends.
 
-    One job with a task per group would use all cores as well, but tell nothing before its end. As
-    many are under way as keep every core busy, and no more, so the driver's memory is bounded.
+    One job with a task per group would also use all cores, but report nothing before its end. Only
+    as many jobs run as keep every core busy, so the driver's memory is bounded (D43).
     """
 
     def __init__(self, spark: SparkSession, root: str, storage: StoreSettings) -> None:
@@ -77,7 +77,7 @@ class Executors:
         self._tag = f"txnlog-compact-{uuid.uuid4()}"
 
     def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
-        """Rewrite groups with all their records, those of a list in one task."""
+        """Rewrite groups with all their records, the groups of a list in one task."""
 
         def work(task: list[CompactionGroup]) -> Work:
             return Work(
@@ -87,10 +87,10 @@ class Executors:
 
         return self._as_finished(map(work, groups))
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
-        """Rewrite groups with the records that survive: keys are read and shuffled before, once.
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+        """Rewrite groups with the newest record of each key; keys are read and shuffled once.
 
-        Raises StorageError when they could not be read.
+        Raises StorageError if the keys cannot be read.
         """
         try:
             rdd = self._survivors(parts, payloads)
@@ -109,9 +109,9 @@ class Executors:
         return self._as_finished(map(work, packed(payloads, lambda one: one.group.inputs)))
 
     def _survivors(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> RDD:
-        """A partition for each group, whose task rewrites it.
+        """An RDD with one partition for each group; its task rewrites the group.
 
-        Groups lie in offset order, so the newest record of a key is in the last group that has it:
+        Groups are in offset order, so the newest record of a key is in the last group that has it:
         two maxima, found by hashing, say where it is and whether it stays.
         """
         from pyspark.sql import functions as F
@@ -148,7 +148,7 @@ class Executors:
         )
 
     def _as_finished(self, work: Iterator[Work]) -> Results:
-        """Run all, and ask for more as there is room."""
+        """Run all work, up to two jobs per core and JOBS_MAX at a time."""
         running: dict[Future[list[Result]], Work] = {}
         pool = ThreadPoolExecutor(JOBS_MAX, "compact")
         try:
@@ -175,7 +175,7 @@ class Executors:
 
 
 def _results(future: Future[list[Result]], count: int) -> list[Result]:
-    """What a job gave; when it failed, the reason for each of its groups."""
+    """The results of a job; if it failed, its error for each of its groups."""
     error = future.exception()
     return future.result() if error is None else [line_of_cause(error)] * count
 
@@ -187,14 +187,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         cluster = Cluster.open(arguments.root, storage)
         run = CompactionRun(
-            cluster, arguments.topic, segment_bytes=arguments.segment_bytes, tell=_tell
+            cluster, arguments.topic, segment_bytes=arguments.segment_bytes, report=_report
         )
     except TxnLogError as error:
-        _tell(f"error: {error.message}")
+        _report(f"error: {error.message}")
         return 1
     if arguments.dry_run:
         for row in (plan := list(run.plan())):
-            _tell(
+            _report(
                 f"{row.action} {row.topic}-{row.partition}: {row.inputs:,} files of "
                 f"{row.bytes:,} bytes in {row.groups:,} groups, "
                 f"offsets {row.base_offset:,} to {row.last_offset:,}"
@@ -214,21 +214,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if summary.failures else 0
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def _setting(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not separator or not key:
-        # Not what was given: it may be a secret.
-        raise argparse.ArgumentTypeError("takes key=value; one of them is not of that form")
+        # The value is not shown: it may be a secret.
+        raise argparse.ArgumentTypeError("must be key=value")
     return key.removeprefix(STORAGE_PREFIX), value
 
 
 def _size_bytes(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"takes a number of bytes, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number of bytes of at least 1, not {text!r}")
     return int(text)
 
 
@@ -245,11 +245,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         type=_setting,
         metavar="KEY=VALUE",
-        help="setting of the object store, repeatable; TXNLOG_STORAGE keeps secrets off this line",
+        help="setting of the object store, repeatable; TXNLOG_STORAGE keeps secrets out of the "
+        "command line",
     )
     parser.add_argument("--topic", action="append", help="repeatable (default: all topics)")
-    parser.add_argument("--segment-bytes", type=_size_bytes, help="instead of the topics' own")
-    parser.add_argument("--dry-run", action="store_true", help="only say what there is to do")
+    parser.add_argument(
+        "--segment-bytes", type=_size_bytes, help="overrides segment.bytes of the topics"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan")
     arguments = parser.parse_args(argv)
     if arguments.storage is None:
         try:

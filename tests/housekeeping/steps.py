@@ -1,12 +1,14 @@
-"""What the tests of hygiene do to a cluster in memory: files that are really there, and time."""
+"""Steps of the housekeeping tests: files that are really in the store, housekeeping, and time."""
 
 from __future__ import annotations
 
 import msgspec
 
-from tests.coordinator.processes import MINUTE_MS, TOPICS, process, staged
+from tests.coordinator.processes import MINUTE_MS, PLAIN, TOPICS, process, staged
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.age_gate import AgeGate
+from txnlog.housekeeping.log_cleanup import LogCleanup
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
 from txnlog.protocol.transitions import Transition, prepare_expire
@@ -25,7 +27,7 @@ SHORT = LogSettings(checkpoint_interval=6, checkpoint_mode="inline", log_retenti
 
 
 def written(cluster: Cluster, topic: str, name: str) -> StagedBatch:
-    """A staged file that is in the store, too."""
+    """A staged batch whose file is in the store."""
     batch = staged(cluster, topic, name)
     cluster.store.put(f"{topic}/{batch.path}", b"records")
     return batch
@@ -48,29 +50,33 @@ def log_names(cluster: Cluster, table: str) -> list[str]:
     return sorted(name for name in found if name[0].isdigit())
 
 
-def hygiene(shared: SharedMemory, *, settings: LogSettings = LOGGED, **options: int) -> Hygiene:
-    """The cleaning of a process of its own."""
-    return Hygiene(process(shared, settings=settings), **options)
+def expire_producers(shared: SharedMemory) -> int:
+    """Expiry of producers by a process of its own."""
+    return ProducerExpiry(process(shared, settings=LOGGED)).run()
 
 
-def cleaned(shared: SharedMemory, *, passes: int = 1, every_ms: int = 0) -> None:
-    """All of it, some times over."""
-    for _ in range(passes):
-        keeper = hygiene(shared)
-        keeper.expire_producers()
-        keeper.clean_logs()
-        keeper.vacuum()
-        shared.clock.advance_ms(every_ms)
+def log_cleanup(
+    shared: SharedMemory, *, settings: LogSettings = PLAIN, log_retention_ms: int | None = None
+) -> LogCleanup:
+    """Log clean-up by a process of its own, which trusts the store's clock from the start."""
+    return LogCleanup(process(shared, settings=settings), log_retention_ms=log_retention_ms)
+
+
+def keep_house(cluster: Cluster) -> tuple[int, int, int]:
+    """Producers expired, log files cleaned up and files vacuumed, as by the housekeeper."""
+    gate = AgeGate(cluster.store)
+    expired = ProducerExpiry(cluster).run()
+    return expired, gate.run(LogCleanup(cluster).run), gate.run(Vacuum(cluster).run)
 
 
 def watched_for_two_hours(store: ObjectStore) -> None:
-    """As if housekeeping had begun to compare the clocks so long ago: it may believe ages."""
+    """As if the clocks had been compared for two hours: housekeeping trusts ages."""
     since = ClockReading(store.clock.boot_ms() - 2 * HOUR_MS, store.now_ms() - 2 * HOUR_MS)
     store.put(f"{clock_watch.FOLDER}/{store.clock.boot_id}", msgspec.json.encode(since))
 
 
 def check_files(cluster: Cluster) -> None:
-    """Every file that a log or a manifest names is there (R72)."""
+    """Every file that a log or a manifest names exists (R72)."""
     for topic in TOPICS:
         log = cluster.topic_log(topic)
         log.refresh()

@@ -1,4 +1,4 @@
-"""A bug in one duty, or in a sweep, ends neither the other duties nor anybody's poll."""
+"""A bug in one duty, or in a sweep, ends neither the other duties nor a consumer's poll."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bug(*_: object) -> int:
     raise ZeroDivisionError("a bug")
 
 
-def test_bug_in_one_duty_leaves_the_others_to_be_done() -> None:
+def test_bug_in_one_duty_does_not_stop_the_others() -> None:
     """The housekeeper ended, and with it retention, compaction and vacuum of all topics."""
     keeper = Housekeeper(process(world()))
     done = []
@@ -36,7 +36,7 @@ def test_bug_in_one_duty_leaves_the_others_to_be_done() -> None:
 def test_bug_while_the_lease_is_taken_does_not_end_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is tried again, like any other trouble."""
+    """It is retried, like after any other error."""
     keeper = Housekeeper(process(world()))
     stop, times = threading.Event(), []
 

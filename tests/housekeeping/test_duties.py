@@ -1,4 +1,4 @@
-"""Hygiene as duties of the housekeeper, and as a dry run on the command line."""
+"""Expiry, log clean-up and vacuum: duties of the housekeeper, and a dry run of all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from txnlog.admin import AdminClient
 from txnlog.cli.app import app
 from txnlog.cli.session import Session
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, EXPIRED_MARKER, EXPIRED_SEQUENCE
+from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE
+from txnlog.housekeeping.producer_expiry import EXPIRED_MARKER, EXPIRED_SEQUENCE
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import NEVER_COMMITTED, REMOVED
 from txnlog.testing.faults import SharedMemory
@@ -38,7 +39,7 @@ SELDOM = HousekeepingSettings(
     lease_ms=3 * DAY_MS,
 )
 """Weeks pass in fewer steps."""
-HYGIENE = ("producers forgotten", "log files removed", "files vacuumed")
+DUTIES = ("producers expired", "log files cleaned up", "files vacuumed")
 
 
 def lived_in() -> SharedMemory:
@@ -61,8 +62,8 @@ def kept(shared: SharedMemory) -> Mapping[str, object]:
     return {meta.path: meta.size_bytes for meta in cluster.store.list("")}
 
 
-def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
-    """An operator looks before housekeeping is let loose on a store."""
+def test_dry_run_lists_what_would_be_removed_and_writes_nothing() -> None:
+    """An operator checks before the first housekeeping of a store."""
     shared = lived_in()
     before = kept(shared)
     keeper = Housekeeper(process(shared))
@@ -81,7 +82,7 @@ def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
     assert files <= set(before)
     assert {item.size_bytes for item in found if item.reason == NEVER_COMMITTED} == {7}
     keeper.run_once()
-    # What forgets a producer is a commit: the version below it stays for the retention.
+    # Expiry of a producer is a commit: the version below it stays for the log retention.
     shared.clock.advance_ms(DAY_MS + HOUR_MS)
     keeper.run_once()
     assert files.isdisjoint(kept(shared))
@@ -89,19 +90,19 @@ def test_dry_run_lists_what_would_go_and_writes_nothing() -> None:
     check_cluster(process(shared))
 
 
-def test_housekeeper_does_all_of_it_and_says_how_much() -> None:
+def test_housekeeper_does_every_duty_and_returns_counts() -> None:
     """Each duty by its own interval, and again when there is something new."""
     shared = lived_in()
     keeper = Housekeeper(process(shared), SELDOM)
     first = keeper.run_once()
     assert first is not None
     assert first["files vacuumed"] == 4
-    assert first["log files removed"] > 20
-    assert first["producers forgotten"] == 1
+    assert first["log files cleaned up"] > 20
+    assert first["producers expired"] == 1
     shared.clock.advance_ms(HOUR_MS)
     second = keeper.run_once()
     assert second is not None
-    assert second["producers forgotten"] == 2
+    assert second["producers expired"] == 2
     assert second["files vacuumed"] == 0
     end_ms = shared.clock.boot_ms() + 2 * WEEK_MS
     while shared.clock.boot_ms() < end_ms:
@@ -110,8 +111,8 @@ def test_housekeeper_does_all_of_it_and_says_how_much() -> None:
     check_cluster(process(shared))
 
 
-def test_hygiene_that_finds_nothing_commits_nothing() -> None:
-    """A commit for every look would keep every idle table growing."""
+def test_housekeeping_that_finds_nothing_commits_nothing() -> None:
+    """A commit per round would keep every idle table growing."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     cluster.coordinator.commit(owned(cluster, "a"), both(cluster, "x"))
@@ -119,7 +120,7 @@ def test_hygiene_that_finds_nothing_commits_nothing() -> None:
     faults(keeper).calls.clear()
     done = Housekeeper(keeper).run_once()
     assert done is not None
-    assert [done[name] for name in HYGIENE] == [0, 0, 0]
+    assert [done[name] for name in DUTIES] == [0, 0, 0]
     logs = [p for verb, p in faults(keeper).calls if verb == "put" and "_delta_log" in p]
     assert {path.partition("/")[0] for path in logs} <= {"__cluster"}
     assert names(keeper, "orders") == set()
@@ -127,7 +128,7 @@ def test_hygiene_that_finds_nothing_commits_nothing() -> None:
 
 @pytest.mark.parametrize("flag", [["--dry-run"], ["--once", "--dry-run"]])
 def test_dry_run_on_the_command_line(flag: list[str]) -> None:
-    """PATH, REASON, AGE-MS and BYTES of each, and a word that nothing was done."""
+    """PATH, REASON, AGE-MS and BYTES of each, and a line that nothing was removed."""
     shared = lived_in()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "admin", lambda _: AdminClient({}, cluster=process(shared)))

@@ -9,7 +9,7 @@ from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
 from txnlog.errors import ConfigError, UnknownProducerIdError
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.protocol.expiry import (
     CLOCK_ERROR_MS,
     DELIVERY_TIMEOUT_MS_DEFAULT,
@@ -30,7 +30,7 @@ from txnlog.testing.invariants import check_cluster
 
 
 def test_expirations_below_their_floors_are_refused_with_the_reason() -> None:
-    """Forty seconds would forget every producer at work (R8, R34, R35)."""
+    """Forty seconds would expire every active producer (R8, R34, R35)."""
     for shortest_ms, option in (
         (TRANSACTIONAL_ID_EXPIRATION_MS_MIN, "transactional_id_expiration_ms"),
         (PRODUCER_ID_EXPIRATION_MS_MIN, "producer_id_expiration_ms"),
@@ -40,12 +40,12 @@ def test_expirations_below_their_floors_are_refused_with_the_reason() -> None:
         with pytest.raises(ConfigError, match=f"{name}={shortest_ms - 1} .*clocks may differ"):
             HousekeepingSettings(**{option: shortest_ms - 1})
     with pytest.raises(ConfigError, match=r"producer\.id\.expiration\.ms=40000"):
-        Hygiene(process(world()), producer_id_expiration_ms=40_000)
+        ProducerExpiry(process(world()), producer_id_expiration_ms=40_000)
 
 
 @BOTH
 def test_transaction_as_long_as_it_may_be_outlives_the_shortest_expiration(publish: str) -> None:
-    """The row of a deferred one is idle all the while; housekeepers look often (R34, R35)."""
+    """The row of a deferred transaction is idle meanwhile; housekeepers check often (R34, R35)."""
     shared = world(config={"retention.ms": "-1"})
     settings = HousekeepingSettings(
         abort_interval_ms=30_000,
@@ -67,9 +67,7 @@ def test_transaction_as_long_as_it_may_be_outlives_the_shortest_expiration(publi
     check_cluster(process(shared), settled=True)
 
 
-def test_first_batch_of_a_new_producer_is_younger_than_what_the_shortest_expiration_forgets() -> (
-    None
-):
+def test_first_batch_of_a_new_producer_is_younger_than_the_minimum_expiration() -> None:
     """It was sent again for delivery.timeout.ms, and its clock is behind (R8, R34)."""
     now_ms = 10**12
     memory = TxnMemory()

@@ -48,7 +48,7 @@ FOREVER = {"retention.ms": "-1"}
 
 
 def keep(shared: SharedMemory, keeper: Housekeeper, duration_ms: int) -> None:
-    """Let a housekeeper run for so long."""
+    """Run a housekeeper for this time."""
     end_ms = shared.clock.boot_ms() + duration_ms
     while shared.clock.boot_ms() < end_ms:
         wait_ms = keeper.step()
@@ -60,7 +60,7 @@ def ids(cluster: Cluster) -> list[str]:
     return [listing.transactional_id for listing in found]
 
 
-# --- What it does ---------------------------------------------------------------------------------
+# --- Duties ---------------------------------------------------------------------------------------
 
 
 def test_housekeeper_times_out_finishes_and_settles_with_no_other_traffic() -> None:
@@ -78,13 +78,13 @@ def test_housekeeper_times_out_finishes_and_settles_with_no_other_traffic() -> N
     assert visible(after, "mine") == (True, True)
     assert visible(after, "x") == (False, False)
     assert state_of(after, "open") is TransactionState.COMPLETE_ABORT
-    told = AdminClient({}, cluster=after).describe_transactions(["open"])["open"].result()
-    assert told.fenced is not None
-    assert "timed out" in told.fenced.reason
+    described = AdminClient({}, cluster=after).describe_transactions(["open"])["open"].result()
+    assert described.fenced is not None
+    assert "timed out" in described.fenced.reason
 
 
 def test_housekeeper_times_out_nothing_that_is_young_to_its_own_eyes() -> None:
-    """A housekeeper that has just started, and clocks that are wrong, abort nobody (R34)."""
+    """A housekeeper that has just started, or a wrong clock, aborts no transaction (R34)."""
     shared = world()
     owner = process(shared)
     row = eager(owner, owned(owner, "a"), "x")
@@ -98,7 +98,7 @@ def test_housekeeper_times_out_nothing_that_is_young_to_its_own_eyes() -> None:
 
 
 def test_housekeeper_empties_a_group_all_of_whose_members_died() -> None:
-    """Nobody is left in it to expel them; then it can be deleted."""
+    """No member is left to expel them; then the group can be deleted."""
     shared = world()
     dead = Consumer(
         {"group.id": "g", "session.timeout.ms": 45_000}, cluster=process(shared), background=False
@@ -142,7 +142,7 @@ def test_housekeeper_removes_probes_that_dead_processes_left() -> None:
 # --- Expiry ---------------------------------------------------------------------------------------
 
 
-def test_expiry_forgets_idle_ids_and_their_next_init_gets_a_new_producer_id() -> None:
+def test_expiry_removes_idle_ids_and_their_next_init_gets_a_new_producer_id() -> None:
     """From Empty and Complete* only (R35, R8)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -169,7 +169,7 @@ def test_expiry_forgets_idle_ids_and_their_next_init_gets_a_new_producer_id() ->
     assert visible(process(shared), "z") == (True, True)
 
 
-def test_expiry_never_forgets_what_a_streaming_query_owns() -> None:
+def test_expiry_never_removes_ids_of_streaming_queries() -> None:
     """Its last batch id is what makes a replay recognised, however long the query was off (R35)."""
     shared = world()
     cluster = process(shared)
@@ -197,7 +197,7 @@ def test_expiry_spares_a_producer_at_work_whose_clock_is_wrong(skew_ms: int) -> 
 
 
 def test_expiry_races_with_an_init_and_one_of_them_wins() -> None:
-    """A row that changed since it was looked at is not the one that was old (R35)."""
+    """A row that changed since it was read is in use again (R35)."""
     shared = world()
     cluster = process(shared)
     owned(cluster, "a")
@@ -223,15 +223,15 @@ def test_expiry_races_with_an_init_and_one_of_them_wins() -> None:
 
 
 def test_many_housekeepers_run_and_one_works(caplog: pytest.LogCaptureFixture) -> None:
-    """The others look at nothing but the lease; when it dies, one of them goes on (R73)."""
+    """The others read only the lease; when its holder dies, one of them takes over (R73)."""
     shared = world()
     clusters = [process(shared) for _ in range(3)]
     keepers = [Housekeeper(cluster) for cluster in clusters]
     with caplog.at_level(logging.INFO, "txnlog"):
         for keeper in keepers:
             keeper.step()
-    told = [message for message in caplog.messages if "housekeeping of" in message]
-    assert [("this process" in message) for message in told] == [True, False, False]
+    messages = [message for message in caplog.messages if "housekeeping of" in message]
+    assert [("this process" in message) for message in messages] == [True, False, False]
     for cluster in clusters[1:]:
         faults(cluster).calls.clear()
         faults(cluster).plan = lambda verb, path: (
@@ -251,7 +251,7 @@ def test_many_housekeepers_run_and_one_works(caplog: pytest.LogCaptureFixture) -
     check_cluster(process(shared), settled=True)
 
 
-def test_housekeeper_stopped_gives_its_lease_up() -> None:
+def test_housekeeper_stopped_releases_its_lease() -> None:
     """The next one need not wait (SIGTERM)."""
     shared = world()
     stop = threading.Event()
@@ -263,8 +263,8 @@ def test_housekeeper_stopped_gives_its_lease_up() -> None:
     assert second.run_once() is not None
 
 
-def test_housekeeper_without_permission_for_the_cluster_stops_and_says_so() -> None:
-    """Other trouble is logged and tried again: one table delays nobody else (R37, R68)."""
+def test_housekeeper_without_permission_for_the_cluster_raises() -> None:
+    """Other errors are logged and the work retried: one table delays no other (R37, R68)."""
     shared = world()
     prepared(shared)
     cluster = process(shared)
@@ -284,7 +284,7 @@ def test_housekeeper_without_permission_for_the_cluster_stops_and_says_so() -> N
 
 
 def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
-    """SIGKILL between any two writes: others work on, and the next one ends what is left."""
+    """SIGKILL between any two writes: others continue, and the next one finishes the rest."""
     settings = HousekeepingSettings(
         abort_interval_ms=HOUR_MS,
         lease_ms=15 * MINUTE_MS,
@@ -325,7 +325,7 @@ def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
         assert "old" not in ids(after)
 
 
-def test_housekeeper_meets_storage_errors_and_goes_on() -> None:
+def test_housekeeper_continues_after_storage_errors() -> None:
     """Every call may fail; the next round does the work."""
     for number in range(0, 40, 3):
         shared = world()
@@ -338,7 +338,7 @@ def test_housekeeper_meets_storage_errors_and_goes_on() -> None:
         assert visible(process(shared), "mine") == (True, True)
 
 
-def test_run_once_raises_what_went_wrong() -> None:
+def test_run_once_raises_errors() -> None:
     """A run by cron must not report success for work that was not done."""
     shared = world()
     cluster = process(shared)

@@ -1,4 +1,4 @@
-"""Leases: at most one believes that it holds one, whatever clocks and processes do (R34)."""
+"""Leases: at most one process relies on a lease, whatever clocks and processes do (R34)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from tests.coordinator.processes import SETTINGS, outcome_of, planned, process, 
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError
 from txnlog.housekeeping.lease import LeaseHolder
-from txnlog.protocol.leases import HeldByAnother, Lease, Sighting, decode_lease, prepare_take
+from txnlog.protocol.leases import (
+    HeldByAnother,
+    Lease,
+    LeaseObservation,
+    decode_lease,
+    prepare_take,
+)
 from txnlog.testing.faults import Fault, FaultyStore, SharedMemory
 
 LEASE_MS = 60_000
@@ -65,7 +71,7 @@ def test_lease_is_had_by_the_first_and_renewed_by_it_alone() -> None:
 
 
 def test_lease_of_a_dead_holder_is_taken_after_its_time() -> None:
-    """SIGKILL gives nothing up: the others wait for the lease time on their own clocks."""
+    """SIGKILL releases no lease: the others wait for the lease time on their own clocks."""
     shared = world()
     first, second = candidate(process(shared)), candidate(process(shared))
     first.take()
@@ -123,20 +129,20 @@ def test_lease_is_found_in_a_checkpoint() -> None:
 
 
 def test_lease_that_cannot_be_read_names_the_table() -> None:
-    """A newer version's lease must not be taken for nobody's (R38, R66)."""
+    """A newer version's lease must not count as free (R38, R66)."""
     with pytest.raises(CorruptLogError, match="__cluster"):
         decode_lease('{"holder": 1}', source="__cluster")
 
 
 @given(since_ms=st.integers(0, 10**9), counter=st.integers(0, 9), waited_ms=st.integers(0, 10**6))
-def test_lease_decision_waits_for_what_the_holder_promised(
+def test_lease_decision_waits_for_the_lease_time_of_the_holder(
     since_ms: int, counter: int, waited_ms: int
 ) -> None:
-    """Whoever is configured with a shorter lease time must not take it early."""
+    """A process with a shorter lease time must not take it early."""
     lease = Lease(holder="a", counter=counter, lease_ms=LEASE_MS, by="a")
     decision = prepare_take(
         lease,
-        Sighting(lease, since_ms),
+        LeaseObservation(lease, since_ms),
         holder="b",
         by="b",
         lease_ms=10,
@@ -150,10 +156,10 @@ def test_lease_decision_waits_for_what_the_holder_promised(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_lease_taken_with_a_fault_at_any_call_is_believed_only_when_it_is_there(
+def test_lease_taken_with_a_fault_at_any_call_is_held_only_if_it_was_written(
     fault: Fault,
 ) -> None:
-    """A lost reply must not make a holder of one who is none, nor a holder that nobody frees."""
+    """A lost reply must not make a false holder, nor a holder that never expires."""
     dry = process(world())
     with planned(dry, {}) as plan:
         candidate(dry).take()
@@ -192,10 +198,10 @@ def test_lease_taken_with_a_fault_at_any_call_is_believed_only_when_it_is_there(
         max_size=60,
     ),
 )
-def test_lease_has_one_believer_under_any_clocks(
+def test_lease_has_one_holder_under_any_clocks(
     clocks: list[tuple[float, int]], acts: list[tuple[int, str, int]]
 ) -> None:
-    """Clocks off by days, ten per cent fast or slow, processes that stand still, lose replies."""
+    """Clocks off by days, ten per cent fast or slow, suspended processes, lost replies."""
     shared = world()
     own = [OwnClock(shared, rate, skew_ms) for rate, skew_ms in clocks]
     clusters = [process(shared, clock=clock) for clock in own]

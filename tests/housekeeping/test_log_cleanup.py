@@ -1,4 +1,4 @@
-"""Log files: bounded in number, and never fewer than somebody needs (R11, R70)."""
+"""Log files: bounded in number, and every file that a reader needs stays (R11, R70)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.housekeeping.steps import (
     HOUR_MS,
     LOGGED,
     WEEK_MS,
-    cleaned,
-    hygiene,
+    keep_house,
+    log_cleanup,
     log_names,
     names,
     watched_for_two_hours,
@@ -34,8 +34,9 @@ from tests.housekeeping.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, StorageError
-from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, Hygiene
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.lease import LeaseHolder
+from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE, LogCleanup
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
 from txnlog.storage.delta.delta_log import LogSettings
@@ -47,27 +48,27 @@ from txnlog.testing.invariants import check_cluster
 TABLES = ("__cluster", "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
 
 
-def test_idle_table_gets_a_checkpoint_and_loses_what_it_replaces() -> None:
-    """Its writers are gone, and with them whoever would have made one."""
+def test_idle_table_gets_a_checkpoint_that_replaces_its_log_files() -> None:
+    """It has no writers left that would make a checkpoint."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     row = owned(cluster, "a")
     for number in range(15):
         row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
-    keeper = hygiene(shared, settings=PLAIN)
-    assert keeper.clean_logs() == 0
+    keeper = log_cleanup(shared)
+    assert keeper.run() == 0
     shared.clock.advance_ms(DAY_MS + HOUR_MS)
-    found = keeper.find()
+    found = Housekeeper(process(shared)).find()
     assert {item.reason for item in found} == {EXPIRED_LOG_FILE}
     assert {item.path.partition("/")[0] for item in found} == {
         "orders", "stock", cluster.shard(cluster.shard_of("tx")).path
     }  # fmt: skip
-    assert keeper.clean_logs() == len(found)
+    assert keeper.run() == len(found)
     assert log_names(cluster, "orders") == [
         "00000000000000000015.checkpoint.parquet",
         "00000000000000000015.json",
     ]
-    assert keeper.clean_logs() == 0
+    assert keeper.run() == 0
     check_cluster(process(shared))
     check_cluster(cluster)
     cluster.coordinator.commit(row, both(cluster, "last"))
@@ -83,25 +84,25 @@ def test_idle_table_is_checkpointed_once_while_its_last_commit_is_young() -> Non
         row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
     shared.clock.advance_ms(DAY_MS + HOUR_MS)
     cluster.coordinator.commit(row, both(cluster, "last"))
-    keeper = hygiene(shared, settings=PLAIN)
-    assert keeper.find() == []
-    assert keeper.clean_logs() == 0
+    keeper = log_cleanup(shared)
+    assert Housekeeper(process(shared)).find() == []
+    assert keeper.run() == 0
     before = log_names(cluster, "orders")
     assert "00000000000000000016.checkpoint.parquet" in before
     assert len(before) == 18
     assert_idle(keeper)
     shared.clock.advance_ms(DAY_MS + HOUR_MS)
-    assert keeper.clean_logs() > 30
+    assert keeper.run() > 30
     assert log_names(cluster, "orders") == before[-2:]
     assert_idle(keeper)
     check_cluster(process(shared))
 
 
-def assert_idle(keeper: Hygiene) -> None:
-    """One more round, and nothing is written or deleted but what asks for the time."""
+def assert_idle(keeper: LogCleanup) -> None:
+    """One more round writes and deletes nothing but clock probes."""
     calls = faults(keeper._cluster).calls
     first = len(calls)
-    assert keeper.clean_logs() == 0
+    assert keeper.run() == 0
     changed = [path for verb, path in calls[first:] if verb in ("put", "delete")]
     assert [path for path in changed if "/_clock/" not in path] == []
 
@@ -110,14 +111,14 @@ def test_slow_table_gets_a_checkpoint_per_ten_expired_commits() -> None:
     """A commit every six hours: its log stays short, and few checkpoints do that."""
     shared = world(config=FOREVER)
     cluster = process(shared)
-    keeper = hygiene(shared, settings=PLAIN)
+    keeper = log_cleanup(shared)
     row = owned(cluster, "a")
     most = 0
     for number in range(60):
         row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
         shared.clock.advance_ms(6 * HOUR_MS)
-        keeper.clean_logs()
-        keeper.clean_logs()
+        keeper.run()
+        keeper.run()
         most = max(most, len(log_names(cluster, "orders")))
     puts = [path for verb, path in faults(keeper._cluster).calls if verb == "put"]
     made = [path for path in puts if path.startswith("orders/") and "checkpoint.parquet" in path]
@@ -141,7 +142,7 @@ def test_log_files_and_data_files_of_a_long_life_are_bounded() -> None:
         for topic in TOPICS:
             cluster.delete_topic(topic)
             cluster.create_topic(topic, partitions=2, config=FOREVER)
-        cleaned(shared)
+        keep_house(process(shared, settings=LOGGED))
         every = cluster.store.list("")
         counts.append(len(every))
         assert len(log_names(cluster, "__cluster")) < 50
@@ -165,7 +166,7 @@ def test_thousands_of_commits_leave_a_bounded_number_of_log_files() -> None:
         row = cluster.coordinator.commit(row, [staged(cluster, "orders", f"n{number}")])
         shared.clock.advance_ms(30_000)
         if number % 250 == 249:
-            hygiene(shared, settings=settings).clean_logs()
+            log_cleanup(shared, settings=settings).run()
             shard = cluster.shard(cluster.shard_of("tx"))
             most = max(most, *(len(log_names(cluster, t)) for t in ("orders", shard.path)))
     assert most < 600
@@ -183,34 +184,34 @@ def test_newest_checkpoint_that_is_damaged_keeps_what_it_replaces(
     for number in range(15):
         row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
     shared.clock.advance_ms(DAY_MS + HOUR_MS)
-    dying = hygiene(shared, settings=PLAIN)
+    dying = log_cleanup(shared)
     faults(dying._cluster).plan = lambda verb, path: (
         Fault.FAIL_BEFORE if verb == "delete" and "_delta_log" in path else Fault.NONE
     )
     with pytest.raises(StorageError, match="injected"):
-        dying.clean_logs()
+        dying.run()
     path = checkpoint_path("orders", 15)
     good = cluster.store.get(path)
     cluster.store.put(path, good[:-100] + bytes(100))
     before = log_names(cluster, "orders")
     faults(dying._cluster).plan = lambda verb, path: Fault.NONE
     with pytest.raises(CorruptLogError, match="checkpoint"):
-        dying.clean_logs()
+        dying.run()
     assert log_names(cluster, "orders") == before
     assert len(log_names(cluster, "stock")) == 2
     with caplog.at_level("ERROR", "txnlog"), pytest.raises(CorruptLogError, match=path):
-        hygiene(shared, settings=PLAIN).clean_logs()
+        log_cleanup(shared).run()
     assert "A damaged checkpoint is passed over" in caplog.text
     assert log_names(cluster, "orders") == before
     cluster.store.put(path, good)
-    hygiene(shared, settings=PLAIN).clean_logs()
+    log_cleanup(shared).run()
     assert len(log_names(cluster, "orders")) == 2
     check_cluster(process(shared))
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_clean_up_killed_at_any_call_leaves_logs_that_open(crash: Fault) -> None:
-    """A hole would be a log that nobody can read (R66)."""
+def test_logs_open_after_clean_up_was_killed_at_any_call(crash: Fault) -> None:
+    """A log with a hole cannot be read (R66)."""
     for number in range(0, 90, 4):
         shared = world(config=FOREVER)
         cluster = process(shared)
@@ -218,18 +219,18 @@ def test_clean_up_killed_at_any_call_leaves_logs_that_open(crash: Fault) -> None
         for name in range(11):
             row = cluster.coordinator.commit(row, both(cluster, f"n{name}"))
         shared.clock.advance_ms(DAY_MS + HOUR_MS)
-        dying = hygiene(shared, settings=PLAIN)
+        dying = log_cleanup(shared)
         faults(dying._cluster).plan = FaultsAt({number: crash})
-        outcome_of(dying.clean_logs)
+        outcome_of(dying.run)
         check_cluster(process(shared))
         check_cluster(cluster)
-        hygiene(shared, settings=PLAIN).clean_logs()
+        log_cleanup(shared).run()
         assert len(log_names(cluster, "orders")) == 2
         check_cluster(process(shared))
 
 
-def test_process_that_slept_through_all_cleaning_goes_on_at_the_head() -> None:
-    """Its next slots are long free, its producers forgotten, its staged files gone (R70)."""
+def test_process_that_slept_through_all_housekeeping_continues_at_the_head() -> None:
+    """Its next slots are freed, its producers expired, its staged files deleted (R70)."""
     shared = world(config=FOREVER)
     sleeper = process(shared)
     row = sleeper.coordinator.commit(owned(sleeper, "s", tid="sleeper"), both(sleeper, "before"))
@@ -239,7 +240,7 @@ def test_process_that_slept_through_all_cleaning_goes_on_at_the_head() -> None:
         other.coordinator.commit_one_off(written_both(other, f"n{number}"), Owner(run_id="w"))
         shared.clock.advance_ms(12 * HOUR_MS)
         if number % 8 == 7:
-            cleaned(shared)
+            keep_house(process(shared, settings=LOGGED))
     assert log_names(sleeper, "orders")[0] > "00000000000000000010"
     ends = [process(shared).topic("orders").view.high_watermark(n) for n in range(2)]
     assert sum(ends) == 82
@@ -254,9 +255,9 @@ def test_process_that_slept_through_all_cleaning_goes_on_at_the_head() -> None:
 
 
 def test_log_retention_of_less_than_an_hour_is_refused() -> None:
-    """Half of it is how long others believe what they have read (R70)."""
+    """Processes trust what they read for half of it (R70)."""
     with pytest.raises(ConfigError, match="log_retention_ms"):
-        hygiene(world(), log_retention_ms=HOUR_MS - 1)
+        log_cleanup(world(), log_retention_ms=HOUR_MS - 1)
 
 
 # --- On a local disk ------------------------------------------------------------------------------
@@ -295,13 +296,13 @@ def test_temporary_files_of_killed_commits_go_when_they_are_old(local: Cluster) 
     age(local, "orders")
     Path(folder, "00000000000000000100.json#7").write_bytes(b"young")
     Path(folder, "notes#x").write_bytes(b"not ours")
-    keeper = Hygiene(local)
+    keeper = LogCleanup(local)
     listed = {item.path.rpartition("/")[2] for item in keeper.find() if "#" in item.path}
     assert listed == {
         "00000000000000000099.json#123",
         "00000000000000000007.checkpoint.parquet#45",
     }
-    keeper.clean_logs()
+    keeper.run()
     left = {entry.name for entry in os.scandir(folder) if "#" in entry.name}
     assert left == {"00000000000000000100.json#7", "notes#x"}
 
@@ -329,7 +330,7 @@ def test_commit_whose_temporary_file_was_taken_is_made_again(local: Cluster) -> 
     assert sum(view.high_watermark(number) for number in range(2)) == 17
 
 
-def test_delta_rs_reads_tables_after_all_cleaning(local: Cluster) -> None:
+def test_delta_rs_reads_tables_after_all_housekeeping(local: Cluster) -> None:
     """Other readers see the same rows, with and without the help of a checkpoint (R11)."""
     from deltalake import DeltaTable
 
@@ -339,10 +340,7 @@ def test_delta_rs_reads_tables_after_all_cleaning(local: Cluster) -> None:
     assert len(wanted) == 15
     for table in ("orders", *TABLES):
         age(local, table)
-    keeper = Hygiene(local)
-    keeper.expire_producers()
-    assert keeper.clean_logs() > 15
-    keeper.vacuum()
+    assert keep_house(local)[1] > 15
     opened = DeltaTable(folder)
     assert sorted(opened.to_pyarrow_table().column("value").to_pylist()) == wanted
     row = local.coordinator.describe("tx")

@@ -1,4 +1,4 @@
-"""Forgotten producers: markers and sequences leave the log, and no zombie comes in for it (R8)."""
+"""Expiry of producers: markers and sequences leave the log, and zombies stay fenced (R8)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,17 @@ from tests.coordinator.processes import (
     visible,
     world,
 )
-from tests.housekeeping.steps import DAY_MS, FOREVER, HOUR_MS, LOGGED, WEEK_MS, expire_row, hygiene
+from tests.housekeeping.steps import (
+    DAY_MS,
+    FOREVER,
+    HOUR_MS,
+    LOGGED,
+    WEEK_MS,
+    expire_producers,
+    expire_row,
+)
 from txnlog.errors import UnknownProducerIdError
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.process.clock import Clock
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, TransactionMetadata
@@ -38,11 +47,11 @@ from txnlog.testing.faults import Fault, FaultsAt, PausedClock, SharedMemory, Sk
 from txnlog.testing.invariants import check_cluster, check_topic_rebuilds
 
 
-def forget_all(shared: SharedMemory) -> None:
-    """Announce what is old enough, wait, forget it."""
-    hygiene(shared).expire_producers()
+def expire_all(shared: SharedMemory) -> None:
+    """Announce what is old enough, wait, expire it."""
+    expire_producers(shared)
     shared.clock.advance_ms(HOUR_MS)
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
 
 
 def one_off(shared: SharedMemory, name: str) -> None:
@@ -67,10 +76,10 @@ def test_markers_of_ids_without_rows_leave_after_a_week_and_others_stay() -> Non
         one_off(shared, f"n{number}")
     assert len(markers(shared)) == 6
     shared.clock.advance_ms(WEEK_MS)
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     assert len(markers(shared)) == 6
     shared.clock.advance_ms(MINUTE_MS)
-    forget_all(shared)
+    expire_all(shared)
     assert list(markers(shared)) == [row.producer_id]
     assert process(shared).offsets_log().view.markers == {row.producer_id: row.producer_epoch}
     check_cluster(process(shared))
@@ -80,7 +89,7 @@ def test_markers_of_ids_without_rows_leave_after_a_week_and_others_stay() -> Non
     assert position(process(shared)) == 10
 
 
-def test_memory_kept_warm_forgets_what_memory_rebuilt_never_had() -> None:
+def test_cached_state_expires_what_rebuilt_state_never_had() -> None:
     """At each version both know the same producers, with and without checkpoints (R11)."""
     shared = world(config=FOREVER, settings=LOGGED)
     warm = process(shared, settings=PLAIN)
@@ -92,11 +101,11 @@ def test_memory_kept_warm_forgets_what_memory_rebuilt_never_had() -> None:
         batch = staged(cluster, "orders", f"idle{number}")
         cluster.coordinator.append_idempotent(1_000_000 + number, [batch], {batch.partition: 0})
         for _ in range(60):
-            # What it has not looked at for half an hour it would open anew.
+            # A log not read for half an hour would be opened again.
             shared.clock.advance_ms(DAY_MS // 60)
             for topic in topics:
                 topic.refresh()
-        hygiene(shared).expire_producers()
+        expire_producers(shared)
         if number % 4 == 0:
             create_checkpoint(cluster.store, "orders", trust_ms=LOGGED.trust_ms)
         for topic in topics:
@@ -125,7 +134,7 @@ def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
     before = process(shared).topic("orders").view.high_watermark(0)
     shared.clock.advance_ms(30 * DAY_MS)
     for _ in range(3):
-        forget_all(shared)
+        expire_all(shared)
     assert len(markers(shared)) == 1
     after = process(shared)
     rows = [row for n in range(after.shards) for row in after.shard(n).view.rows.values()]
@@ -134,12 +143,12 @@ def test_marker_of_a_transaction_that_cannot_be_finished_stays() -> None:
     assert visible(process(shared), "x") == (True, True)
     assert process(shared).topic("orders").view.high_watermark(0) == before
     shared.clock.advance_ms(2 * WEEK_MS)
-    forget_all(shared)
+    expire_all(shared)
     assert markers(shared) == {}
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing(is_paused: bool) -> None:
+def test_helper_that_slept_while_a_marker_expired_publishes_nothing(is_paused: bool) -> None:
     """It read the row as decided; at each of its calls weeks pass and the marker goes (R70).
 
     With all its clocks standing still it cannot know how old the row is (R34).
@@ -168,7 +177,7 @@ def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing(is_pau
             with clock.paused() if is_paused else nullcontext():
                 process(shared).coordinator.finish(row)
                 shared.clock.advance_ms(2 * WEEK_MS)
-                forget_all(shared)
+                expire_all(shared)
                 assert markers(shared) == {}
 
         reading = Reading.begin(clock)
@@ -189,7 +198,7 @@ def test_helper_that_slept_while_a_marker_was_forgotten_publishes_nothing(is_pau
 def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
     expired: bool, is_paused: bool
 ) -> None:
-    """Nothing in the topic knows it any more: its batch would stay undecided for ever (R8, R34)."""
+    """The topic has no marker of it: its batch would stay undecided forever (R8, R34)."""
     shared = world(config=FOREVER)
     clock = PausedClock(shared.clock)
     zombie = process(shared, clock=clock)
@@ -201,7 +210,7 @@ def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
         if expired:
             expire_row(sweeper, "tx")
         shared.clock.advance_ms(2 * WEEK_MS)
-        forget_all(shared)
+        expire_all(shared)
     assert (row.producer_id in markers(shared)) is not expired
     first = staged(zombie, "orders", "x")
     late = staged(zombie, "orders", "f" if first.partition == sum(b"f") % 2 else "e")
@@ -227,7 +236,7 @@ def test_producer_with_an_open_transaction_never_expires() -> None:
     row = eager(cluster, row, "x")
     for _ in range(3):
         shared.clock.advance_ms(WEEK_MS)
-        forget_all(shared)
+        expire_all(shared)
     assert list(markers(shared)) == [row.producer_id]
     cluster.coordinator.commit(row)
     assert visible(process(shared), "x") == (True, True)
@@ -235,31 +244,31 @@ def test_producer_with_an_open_transaction_never_expires() -> None:
 
 @pytest.mark.parametrize("skew_ms", [-52 * WEEK_MS, 52 * WEEK_MS])
 def test_marker_of_a_writer_with_a_wrong_clock_has_the_stores_time(skew_ms: int) -> None:
-    """A marker that looks a year old would be forgotten at once (R34)."""
+    """A marker with a time a year ago would expire at once (R34)."""
     shared = world(config=FOREVER)
     clock: Clock = SkewedClock(shared.clock, skew_ms)
     writer = process(shared, clock=clock)
     writer.coordinator.commit_one_off(both(writer, "x"), Owner(run_id="w"))
-    forget_all(shared)
+    expire_all(shared)
     assert len(markers(shared)) == 1
     shared.clock.advance_ms(WEEK_MS)
-    forget_all(shared)
+    expire_all(shared)
     assert markers(shared) == {}
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
 def test_expiry_killed_at_any_call_is_repeated(crash: Fault) -> None:
-    """Every table forgets by a commit of its own."""
+    """Every table expires producers by a commit of its own."""
     for number in range(25):
         shared = world(config=FOREVER)
         for name in ("a", "b"):
             one_off(shared, name)
         shared.clock.advance_ms(8 * DAY_MS)
-        dying = hygiene(shared)
+        dying = ProducerExpiry(process(shared, settings=LOGGED))
         faults(dying._cluster).plan = FaultsAt({number: crash})
-        outcome_of(dying.expire_producers)
+        outcome_of(dying.run)
         shared.clock.advance_ms(HOUR_MS)
-        forget_all(shared)
+        expire_all(shared)
         assert [markers(shared, topic) for topic in TOPICS] == [{}, {}]
         check_cluster(process(shared))
 
@@ -285,8 +294,8 @@ def retained(log: TopicLog) -> None:
     )
 
 
-def test_idle_producer_comes_back_cleanly_after_it_was_forgotten() -> None:
-    """producer.id.expiration.ms passes, its records are gone, and it goes on (R8)."""
+def test_idle_producer_continues_after_it_expired() -> None:
+    """producer.id.expiration.ms passes, its records are gone, and it continues (R8)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     producer = Producer({"txnlog.root": "memory://"}, cluster=cluster, background=False)
@@ -295,20 +304,20 @@ def test_idle_producer_comes_back_cleanly_after_it_was_forgotten() -> None:
     retained(process(shared).topic("orders"))
     shared.clock.advance_ms(DAY_MS + MINUTE_MS)
     assert len(process(shared).topic("orders").view.last_sequences) == 1
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     assert process(shared).topic("orders").view.last_sequences == {}
-    told = []
-    producer.produce("orders", b"two", partition=0, on_delivery=lambda e, m: told.append(e))
+    reports = []
+    producer.produce("orders", b"two", partition=0, on_delivery=lambda e, m: reports.append(e))
     assert producer.flush() == 0
-    assert told == [None]
+    assert reports == [None]
     view = process(shared).topic("orders").view
     assert view.high_watermark(0) == 2
     assert len(view.last_sequences) == 1
     check_cluster(process(shared))
 
 
-def test_repeat_of_a_forgotten_producer_is_refused_and_not_written_twice() -> None:
-    """The reply was lost, the process slept for two days; the log knows nothing any more (R2)."""
+def test_repeat_of_an_expired_producer_is_refused_and_not_written_twice() -> None:
+    """The reply was lost, the process slept for two days; the log has no sequence of it (R2)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     batch = staged(cluster, "orders", "x")
@@ -317,7 +326,7 @@ def test_repeat_of_a_forgotten_producer_is_refused_and_not_written_twice() -> No
     assert cluster.coordinator.append_idempotent(*repeat) == (0,)
     retained(process(shared).topic("orders"))
     shared.clock.advance_ms(2 * DAY_MS)
-    hygiene(shared).expire_producers()
+    expire_producers(shared)
     with pytest.raises(UnknownProducerIdError) as error:
         cluster.coordinator.append_idempotent(*repeat)
     assert error.value.code == 59
@@ -327,7 +336,7 @@ def test_repeat_of_a_forgotten_producer_is_refused_and_not_written_twice() -> No
 
 
 def test_sequence_of_a_producer_at_work_stays() -> None:
-    """It wrote within the day; its next batch goes on from the last one (R1)."""
+    """It wrote within the day; its next batch continues from the last one (R1)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     producer = Producer({"txnlog.root": "memory://"}, cluster=cluster, background=False)
@@ -335,14 +344,14 @@ def test_sequence_of_a_producer_at_work_stays() -> None:
         producer.produce("orders", b"x", partition=0)
         producer.flush()
         shared.clock.advance_ms(20 * HOUR_MS)
-        hygiene(shared).expire_producers()
+        expire_producers(shared)
         retained(process(shared).topic("orders"))
         view = process(shared).topic("orders").view
         assert list(view.last_sequences.values()) == [number]
 
 
 def test_marker_that_came_after_the_horizon_outlives_a_checkpoint() -> None:
-    """Its put was on its way for a week; what was forgotten before it says nothing of it (R11)."""
+    """Its put was in flight for a week; an expiry before it must not remove it (R11)."""
     shared = world(config=FOREVER)
     topic = process(shared).topic("orders")
     old_ms = topic.store.now_ms() - WEEK_MS
@@ -356,8 +365,8 @@ def test_marker_that_came_after_the_horizon_outlives_a_checkpoint() -> None:
     assert dict(topic.view.markers) == dict.fromkeys(range(10, 30), 1)
 
 
-def test_first_batch_of_a_producer_that_was_forgotten_in_doubt_is_not_written_again() -> None:
-    """What would say that the first try landed is gone; the guest's clocks stood still (R2, R34).
+def test_first_batch_of_a_producer_that_expired_in_doubt_is_not_written_again() -> None:
+    """The evidence that the first attempt landed is gone; the guest's clocks stopped (R2, R34).
 
     It asks again only after the error that says so.
     """
@@ -373,7 +382,7 @@ def test_first_batch_of_a_producer_that_was_forgotten_in_doubt_is_not_written_ag
         pauses.append(path)
         with clock.paused():
             shared.clock.advance_ms(2 * WEEK_MS)
-            forget_all(shared)
+            expire_all(shared)
         return Fault.FAIL_BEFORE
 
     faults(cluster).plan = plan

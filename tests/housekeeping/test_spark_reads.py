@@ -1,4 +1,4 @@
-"""Spark's own Delta reader on tables that were cleaned."""
+"""Spark's own Delta reader on tables after housekeeping."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.coordinator.processes import owned
-from tests.housekeeping.steps import expire_row, watched_for_two_hours
+from tests.housekeeping.steps import expire_row, keep_house, watched_for_two_hours
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.hygiene import Hygiene
 from txnlog.producer import Producer
 from txnlog.protocol.topics import TopicCommit
 
@@ -23,7 +22,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 WEEK_S = 7 * 86_400
 
 
-def test_spark_reads_every_table_after_all_cleaning(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_every_table_after_all_housekeeping(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Logs without a beginning, checkpoints with a tombstone for vacuum to heed (R11, R72)."""
     root = str(tmp_path / "root")
     cluster = Cluster.open(root, create=True, shards=1)
@@ -56,10 +57,9 @@ def test_spark_reads_every_table_after_all_cleaning(spark: SparkSession, tmp_pat
         os.utime(path, (then_s, then_s))
     cluster = Cluster.open(root)
     watched_for_two_hours(cluster.store)
-    keeper = Hygiene(cluster)
-    keeper.expire_producers()
-    assert keeper.clean_logs() > 15
-    assert keeper.vacuum() == 1
+    _, log_files, files = keep_house(cluster)
+    assert log_files > 15
+    assert files == 1
     rows = spark.read.format("delta").load(f"{root}/orders").collect()
     assert len({bytes(row.value) for row in rows} & {f"v{n}".encode() for n in range(15)}) == 14
     assert spark.sql(f"VACUUM delta.`{root}/orders` DRY RUN").collect() == []

@@ -25,12 +25,12 @@ from txnlog.errors import (
     CorruptLogError,
 )
 from txnlog.housekeeping.housekeeper import Housekeeper
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
 
 
-def test_sweeper_settles_the_others_and_tells_once() -> None:
+def test_sweeper_settles_the_others_and_logs_once() -> None:
     """Every client sweeps: one bad row must neither stop them nor fill their logs (R73)."""
     shared = two()
     first = process(shared)
@@ -39,9 +39,9 @@ def test_sweeper_settles_the_others_and_tells_once() -> None:
     first.coordinator.add_partitions(row, (), groups=(GROUP,))
     spoil(shared, "tx", {"state": "?"})
     sweeper = Sweeper(process(shared))
-    with pytest.raises(CorruptLogError) as told:
+    with pytest.raises(CorruptLogError) as raised:
         sweeper.sweep()
-    assert told.value.key == "tx"
+    assert raised.value.key == "tx"
     settled = 0
     for _ in range(8):
         shared.clock.advance_ms(10_000)
@@ -52,7 +52,9 @@ def test_sweeper_settles_the_others_and_tells_once() -> None:
     assert now.state.is_idle
 
 
-def test_vacuum_keeps_what_an_unreadable_row_may_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_vacuum_keeps_files_that_an_unreadable_row_may_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Its manifest names staged files that nothing else names (D40, R72)."""
     shared = two(prepared=True)
     cluster = process(shared)
@@ -65,15 +67,15 @@ def test_vacuum_keeps_what_an_unreadable_row_may_name(caplog: pytest.LogCaptureF
     spoil(shared, "tx", {"pending": "?"})
     shared.clock.advance_ms(30 * DAY_MS)
     cluster = process(shared)
-    doomed = {item.path for item in Vacuum(cluster).find()}
+    listed = {item.path for item in Vacuum(cluster).find()}
     Vacuum(process(shared)).run()
     assert "'tx' cannot be" in caplog.text
     for topic in TOPICS:
         left = names(cluster, topic)
         assert sorted(name for name in left if "held" in name)
-        # It was removed by a commit: no manifest names it any more.
+        # A commit has removed it, so no manifest names it.
         assert not [name for name in left if "gone" in name]
-        assert not [path for path in doomed if "held" in path]
+        assert not [path for path in listed if "held" in path]
     admin(process(shared)).delete_transactions(["tx"])["tx"].result()
     Vacuum(process(shared)).run()
     for topic in TOPICS:
@@ -81,7 +83,7 @@ def test_vacuum_keeps_what_an_unreadable_row_may_name(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("producer_id", ["readable", None])
-def test_producers_of_unreadable_rows_are_not_forgotten(producer_id: str | None) -> None:
+def test_producers_of_unreadable_rows_do_not_expire(producer_id: str | None) -> None:
     """Without its marker a topic would take a transaction's data twice (D41)."""
     shared = two()
     first = process(shared)
@@ -93,25 +95,25 @@ def test_producers_of_unreadable_rows_are_not_forgotten(producer_id: str | None)
     spoil(shared, "tx", changes)
     for _ in range(4):
         shared.clock.advance_ms(10 * DAY_MS)
-        keeper = Hygiene(process(shared))
-        keeper.find()
+        expiry = ProducerExpiry(process(shared))
+        expiry.find()
         if producer_id is None:
             with pytest.raises(CorruptLogError):
-                keeper.expire_producers()
+                expiry.run()
         else:
-            keeper.expire_producers()
+            expiry.run()
     assert row.producer_id in process(shared).topic("orders").view.markers
 
 
 def test_housekeeping_does_its_other_duties_and_fails_at_the_end() -> None:
-    """The exit code of `txnlog housekeeping --once` says that somebody must look."""
+    """The exit code of `txnlog housekeeping --once` reports that an operator must act."""
     shared = two()
     spoil(shared, "tx", {"state": "?"})
     keeper = Housekeeper(process(shared))
-    with pytest.raises(CorruptLogError) as told:
+    with pytest.raises(CorruptLogError) as raised:
         keeper.run_once()
     keeper.close()
-    assert "'tx'" in told.value.message
+    assert "'tx'" in raised.value.message
     admin(process(shared)).delete_transactions(["tx"])["tx"].result()
     assert Housekeeper(process(shared)).run_once() is not None
 

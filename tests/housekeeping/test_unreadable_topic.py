@@ -1,4 +1,4 @@
-"""A topic that nobody can read, and tables of others: every duty is done for the other topics."""
+"""An unreadable topic, and foreign tables: every duty is done for the other topics."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from tests.housekeeping.steps import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, StorageError, TopicAuthorizationError, TxnLogError
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper
-from txnlog.housekeeping.hygiene import EXPIRED_LOG_FILE, EXPIRED_SEQUENCE, Hygiene
+from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE, LogCleanup
+from txnlog.housekeeping.producer_expiry import EXPIRED_SEQUENCE, ProducerExpiry
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.producer import Producer
@@ -91,20 +92,20 @@ def orphans(cluster: Cluster, topic: str) -> set[str]:
     return {name for name in names(cluster, topic) if name.endswith("-orphan.parquet")}
 
 
-def check_told(
+def check_reported(
     act: Callable[[], object], error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hygiene logs that a log is damaged, and raises at the end what the store said."""
+    """Housekeeping logs that a log is damaged, and raises the store's errors at the end."""
     if error is CorruptLogError:
         act()
-        assert f"leaves {UNREADABLE} alone" in caplog.text
+        assert f"skips {UNREADABLE}" in caplog.text
     else:
         with pytest.raises(error, match=UNREADABLE):
             act()
 
 
 @unreadable
-def test_retention_goes_on_past_a_topic_it_cannot_read(
+def test_retention_continues_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError]
 ) -> None:
     """Else one damaged log keeps the files of all topics for ever (R37)."""
@@ -118,7 +119,7 @@ def test_retention_goes_on_past_a_topic_it_cannot_read(
 
 
 @unreadable
-def test_compaction_goes_on_past_a_topic_it_cannot_read(
+def test_compaction_continues_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError]
 ) -> None:
     """Else one damaged log makes all topics slow to read (R37)."""
@@ -139,43 +140,43 @@ def test_compaction_goes_on_past_a_topic_it_cannot_read(
 
 
 @unreadable
-def test_log_clean_up_goes_on_past_a_topic_it_cannot_read(
+def test_log_clean_up_continues_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Logs of the others do not grow meanwhile, and nothing of its own is removed (R37, R66)."""
     shared = lived_in()
     cluster = process(shared, broken)
     before = log_names(process(shared, whole), UNREADABLE)
-    check_told(Hygiene(cluster).clean_logs, error, caplog)
+    check_reported(LogCleanup(cluster).run, error, caplog)
     assert len(log_names(cluster, READABLE)) == 2
     assert log_names(process(shared, whole), UNREADABLE) == before
 
 
 @unreadable
-def test_producers_expire_past_a_topic_that_cannot_be_read(
+def test_expiry_of_producers_continues_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Announced, and an hour later forgotten, in all the others (R8, R37)."""
+    """Announced, and expired an hour later, in all the others (R8, R37)."""
     shared = lived_in()
     for _ in range(2):
-        check_told(Hygiene(process(shared, broken)).expire_producers, error, caplog)
+        check_reported(ProducerExpiry(process(shared, broken)).run, error, caplog)
         shared.clock.advance_ms(HOUR_MS)
     assert not process(shared, whole).topic(READABLE).view.last_sequences
 
 
 @unreadable
-def test_vacuum_goes_on_past_a_topic_it_cannot_read(
+def test_vacuum_continues_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is known of its files, so all of them stay (R37, R72)."""
+    """Its references are unknown, so all its files stay (R37, R72)."""
     shared = lived_in()
-    check_told(Hygiene(process(shared, broken)).vacuum, error, caplog)
+    check_reported(Vacuum(process(shared, broken)).run, error, caplog)
     after = process(shared, whole)
     assert (len(orphans(after, UNREADABLE)), len(orphans(after, READABLE))) == (1, 0)
     assert len(names(after, READABLE)) == 13
 
 
-def test_vacuum_goes_on_past_a_topic_it_may_not_list() -> None:
+def test_vacuum_continues_past_a_topic_it_may_not_list() -> None:
     """Its log is readable, its folder is not (R37)."""
     shared = lived_in()
     cluster = process(shared, whole)
@@ -189,10 +190,10 @@ def test_vacuum_goes_on_past_a_topic_it_may_not_list() -> None:
 
 
 @unreadable
-def test_dry_run_lists_what_is_found_beside_a_topic_it_cannot_read(
+def test_dry_run_lists_the_rest_beside_an_unreadable_topic(
     broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is left out is logged: a list has no end to raise it at."""
+    """The topic's error is logged, not raised, so that the list is complete otherwise."""
     shared = lived_in()
     found = Housekeeper(process(shared, broken)).find()
     assert {item.reason for item in found if item.path.startswith(READABLE)} == {
@@ -205,10 +206,10 @@ def test_dry_run_lists_what_is_found_beside_a_topic_it_cannot_read(
 
 
 @unreadable
-def test_run_once_does_every_duty_past_a_topic_it_cannot_read(
+def test_run_once_does_every_duty_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError]
 ) -> None:
-    """A run by cron has no next duty, unless it goes on past the one that failed (R37)."""
+    """A run by cron must do the later duties even if an earlier one fails (R37)."""
     shared = world()
     cluster = process(shared, whole)
     cluster.coordinator.commit(owned(cluster, "a"), written_both(cluster, "live"))
@@ -221,10 +222,10 @@ def test_run_once_does_every_duty_past_a_topic_it_cannot_read(
     assert (len(orphans(after, UNREADABLE)), len(orphans(after, READABLE))) == (1, 0)
 
 
-def test_tables_of_others_and_deleted_topics_are_nothing_to_tell(
+def test_foreign_tables_and_deleted_topics_are_not_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They lie below the same root; no duty fails, or says a word, for them."""
+    """They are below the same root; no duty fails or logs a warning because of them."""
     cluster = Cluster.open(str(tmp_path), create=True, shards=1, settings=PLAIN)
     for name in ("orders", "removed"):
         cluster.create_topic(name, partitions=1)

@@ -1,4 +1,4 @@
-"""Vacuum: what it takes, what it leaves, and who may be at work meanwhile (R72)."""
+"""Vacuum: which files it deletes and keeps, beside any other process (R72)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from tests.housekeeping.steps import (
     DAY_MS,
     FOREVER,
     HOUR_MS,
+    LOGGED,
     SHORT,
     WEEK_MS,
     check_files,
-    hygiene,
     names,
     vacuum,
     written,
     written_both,
 )
 from txnlog.cluster import Cluster
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.vacuum import BATCH_FILE, NEVER_COMMITTED, REMOVED, StoredFile, find_old
@@ -46,8 +47,8 @@ from txnlog.testing.invariants import check_cluster
 # --- What goes and what stays ---------------------------------------------------------------------
 
 
-def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
-    """Files of others, of other folders, of young or named batches are none of its business."""
+def test_vacuum_deletes_only_old_unreferenced_files() -> None:
+    """Foreign files, files in other folders, young and referenced files stay."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     row = owned(cluster, "a")
@@ -62,7 +63,7 @@ def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
     written(cluster, "orders", "young")
     assert vacuum(shared) == 0
     shared.clock.advance_ms(HOUR_MS)
-    found = hygiene(shared).find()
+    found = Housekeeper(process(shared, settings=LOGGED)).find()
     assert [(item.path, item.reason, item.size_bytes) for item in found if "part" in item.path] == [
         (f"orders/{staged(cluster, 'orders', 'orphan').path}", NEVER_COMMITTED, 7)
     ]
@@ -79,8 +80,8 @@ def test_vacuum_takes_old_files_that_nobody_names_and_nothing_else() -> None:
     check_files(process(shared))
 
 
-def test_vacuum_leaves_what_manifests_name_however_old() -> None:
-    """A decided transaction nobody could finish, and a two-phase one, a month later (R36, R72)."""
+def test_vacuum_keeps_files_in_manifests_at_any_age() -> None:
+    """An unfinished decided transaction, and a two-phase one, a month later (R36, R72)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     prepared(shared)
@@ -102,25 +103,25 @@ def test_vacuum_leaves_what_manifests_name_however_old() -> None:
     check_files(process(shared))
 
 
-def test_vacuum_that_meets_a_helper_at_any_call_leaves_what_that_publishes() -> None:
-    """No manifest names it any more, and it is live since the barrier: tables come last (R72)."""
+def test_vacuum_beside_a_helper_at_any_call_keeps_published_files() -> None:
+    """Its manifest is gone, and it is live since the barrier: tables are read last (R72)."""
     for number in range(100):
         shared = world(config=FOREVER)
         row = prepared(shared)
         for topic in ("orders", "stock"):
             written(process(shared), topic, "mine")
         shared.clock.advance_ms(30 * DAY_MS)
-        cleaner, helper = process(shared), process(shared)
+        vacuuming, helper = process(shared), process(shared)
         plan = FaultsAt({}, interlude=partial(helper.coordinator.finish, row), interlude_at=number)
-        faults(cleaner).plan = plan
-        Vacuum(cleaner).run()
+        faults(vacuuming).plan = plan
+        Vacuum(vacuuming).run()
         check_files(process(shared))
         if plan.calls <= number:
             break
     assert 10 < number < 99
 
 
-def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None:
+def test_vacuum_keeps_removed_files_for_readers_of_older_versions() -> None:
     """A file of last year that was removed an hour ago is young (R20): checkpoints say so, too."""
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
@@ -137,14 +138,18 @@ def test_vacuum_leaves_removed_files_for_the_readers_of_older_versions() -> None
     assert set(read_tombstones(cluster.store, "orders", version=log.log.version)) == {path}
     assert vacuum(shared) == 0
     shared.clock.advance_ms(MINUTE_MS)
-    found = [item for item in hygiene(shared).find() if item.path == f"orders/{path}"]
+    found = [
+        item
+        for item in Housekeeper(process(shared, settings=LOGGED)).find()
+        if item.path == f"orders/{path}"
+    ]
     assert [(item.reason, item.age_ms) for item in found] == [(REMOVED, WEEK_MS)]
     assert vacuum(shared) == 1
     check_files(process(shared))
 
 
-def test_vacuum_of_row_tables_takes_files_of_commits_that_lost() -> None:
-    """A row's file is written before its commit, anew at each try."""
+def test_vacuum_of_row_tables_deletes_files_of_commits_that_lost() -> None:
+    """Each attempt to commit a row writes a file of its own first."""
     shared = world(config=FOREVER)
     dying = process(shared)
     first = owned(dying, "a", tid="first")
@@ -171,8 +176,8 @@ def test_vacuum_of_row_tables_takes_files_of_commits_that_lost() -> None:
     assert again.producer_id == first.producer_id
 
 
-def test_vacuum_goes_on_past_a_topic_it_may_not_write() -> None:
-    """Without its barrier nothing of it is safe to take; the others' files go (R37)."""
+def test_vacuum_continues_past_a_topic_it_may_not_write() -> None:
+    """Without a barrier its files stay; files of the other tables are deleted (R37)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     written_both(cluster, "orphan")
@@ -189,8 +194,8 @@ def test_vacuum_goes_on_past_a_topic_it_may_not_write() -> None:
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_vacuum_killed_at_any_call_harms_nobody_and_is_repeated(crash: Fault) -> None:
-    """Some files deleted, others not: the next run takes the rest."""
+def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> None:
+    """Some files are deleted, others not: the next run deletes the rest."""
 
     def prepare() -> tuple[SharedMemory, Cluster]:
         shared = world(config=FOREVER)
@@ -218,10 +223,11 @@ def test_vacuum_killed_at_any_call_harms_nobody_and_is_repeated(crash: Fault) ->
 
 
 @pytest.mark.parametrize("step", ["commit", "prepare"])
-def test_vacuum_during_any_commit_takes_nothing_that_becomes_live(step: str) -> None:
-    """A writer stands still at each of its calls, for half a day or a week, while vacuum runs.
+def test_vacuum_during_any_commit_deletes_nothing_that_becomes_live(step: str) -> None:
+    """A writer is stopped at each of its calls, for half a day or a week, while vacuum runs.
 
-    What is only prepared is named, too: its client may commit it whenever it likes (KIP-939).
+    Files of two-phase transactions are referenced, too: their clients may commit them at any time
+    (KIP-939).
     """
     outcomes = set()
     for pause_ms in (12 * HOUR_MS, WEEK_MS):
@@ -284,7 +290,7 @@ def test_vacuum_and_a_put_that_lands_late(late: str) -> None:
 
 @pytest.mark.parametrize("table", ["__transaction_state", "__consumer_offsets"])
 def test_vacuum_and_the_commit_of_a_row_that_lands_late(table: str) -> None:
-    """It names a file that was written when it was sent: the barrier is in its slot (R72)."""
+    """It names a file that was young when it was sent: the barrier is in its slot (R72)."""
     shared = world(config=FOREVER)
     writer = process(shared)
     writer.groups.start("g")
@@ -321,7 +327,7 @@ def test_two_vacuums_at_once_take_the_same() -> None:
 
 
 def test_only_our_names_are_ever_old() -> None:
-    """A name is the first thing that is asked about a file."""
+    """Vacuum checks the name of a file first."""
     paths = ["part-0-a.parquet", "x/part-0-a.parquet", "PART-0.parquet", "part-0-a.parquet#1"]
     files = [StoredFile(path, 1, 0) for path in paths]
     old = find_old(files, BATCH_FILE, now_ms=10, age_ms=1)

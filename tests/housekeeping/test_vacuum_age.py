@@ -1,4 +1,4 @@
-"""How old a file must be before vacuum may take it, and who is told."""
+"""How old a file must be before vacuum deletes it, and how writers learn the age."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from txnlog.testing.faults import PausedClock
 
 
 def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
-    """A process that knows of seven days only must not name what an hour was enough to take."""
+    """A process that knows an age of seven days must not name files that an hour deletes."""
     shared = world(config=FOREVER)
     writer = process(shared)
     row = owned(writer, "a")
@@ -60,7 +60,7 @@ def test_commits_learn_of_a_smaller_vacuum_age_from_its_barrier() -> None:
 
 @pytest.mark.parametrize("how", ["deferred", "idempotent", "one-off", "two-phase"])
 def test_commit_of_a_paused_guest_names_no_file_that_vacuum_took(how: str) -> None:
-    """Its clocks stood still for longer than vacuum's age; the barrier says when it was (R72)."""
+    """Its clocks were stopped for longer than vacuum's age; the barrier has the time (R72)."""
     shared = world(config=FOREVER)
     clock = PausedClock(shared.clock)
     writer = process(shared, clock=clock)
@@ -89,7 +89,7 @@ def test_vacuum_age_of_less_than_an_hour_is_refused() -> None:
 
 
 def test_vacuum_age_is_never_below_the_log_retention() -> None:
-    """A version that is kept stays readable."""
+    """A retained version stays readable."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     written(cluster, "orders", "orphan")
@@ -100,7 +100,7 @@ def test_vacuum_age_is_never_below_the_log_retention() -> None:
 
 
 def test_transaction_may_take_all_of_its_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is staged for it can be committed up to half the age, which is twice the time-out."""
+    """Its staged files can be committed up to half the age, which is twice the time-out."""
     monkeypatch.setattr(rules, "VACUUM_AGE_MS_MIN", MINUTE_MS)
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -112,8 +112,8 @@ def test_transaction_may_take_all_of_its_time_out(monkeypatch: pytest.MonkeyPatc
         assert vacuum.run() == deleted
 
 
-def test_vacuum_that_keeps_longer_than_delta_does_tells_the_table_so() -> None:
-    """Else the next checkpoint loses tombstones that the next look needs."""
+def test_vacuum_age_above_delta_default_becomes_a_table_property() -> None:
+    """Else the next checkpoint loses tombstones that the next run needs."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     written(cluster, "orders", "orphan")
@@ -125,8 +125,8 @@ def test_vacuum_that_keeps_longer_than_delta_does_tells_the_table_so() -> None:
     assert cluster.topic("orders").config["retention.ms"] == "-1"
 
 
-def test_vacuum_that_keeps_shorter_than_delta_does_tells_the_table_so() -> None:
-    """Else each checkpoint names, for a week, files that no vacuum will ask for."""
+def test_vacuum_age_below_delta_default_becomes_a_table_property() -> None:
+    """Else checkpoints keep tombstones for a week that no vacuum needs."""
     shared = world(config=FOREVER)
     cluster = process(shared, settings=SHORT)
     log = cluster.topic("orders")
@@ -167,5 +167,5 @@ def test_vacuum_that_keeps_shorter_than_delta_does_tells_the_table_so() -> None:
     ],
 )
 def test_file_retention_is_read_as_delta_writes_it(value: str, retention_ms: int) -> None:
-    """What is not understood is Delta's default."""
+    """An unknown format means Delta's default."""
     assert file_retention_ms({"delta.deletedFileRetentionDuration": value}) == retention_ms

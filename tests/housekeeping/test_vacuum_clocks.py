@@ -1,6 +1,6 @@
-"""Vacuum while clocks step and machines stand still: no commit names a file that is gone (R72).
+"""Vacuum while clocks step and machines are suspended: no commit names a deleted file (R72).
 
-The store's clock is the one shared by all; each process has a clock of its own, which stands still
+The store's clock is the one shared by all; each process has a clock of its own, which stops
 while a hypervisor pauses its guest.
 """
 
@@ -20,7 +20,7 @@ from tests.housekeeping.steps import (
     written_both,
 )
 from txnlog.errors import StagedFileTooOldError
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.vacuum import ClockReading, has_run_evenly
 from txnlog.testing.faults import SharedMemory
@@ -50,7 +50,7 @@ def test_writer_paused_for_longer_than_the_vacuum_age_commits_no_file_that_is_go
 
 
 def test_writer_that_does_not_know_of_a_step_commits_no_file_that_is_gone() -> None:
-    """The disk's machine sets its clock ahead by ten days: a staged file of a minute looks old to
+    """The disk's machine sets its clock ahead by ten days: a staged file of a minute appears old to
     a vacuum that starts now, and the writer knows the store's time from half an hour ago.
     """
     shared = world(config=FOREVER)
@@ -81,7 +81,7 @@ def test_append_of_a_paused_producer_names_no_file_that_is_gone() -> None:
 
 
 def test_barrier_time_survives_a_checkpoint_and_never_goes_back() -> None:
-    """A writer that opens the log from a checkpoint meets no barrier commit, only what it left."""
+    """A writer that opens the log from a checkpoint reads only the barrier's `txn` action."""
     shared = world(config=FOREVER, settings=SHORT)
     clock = VirtualClock(shared.clock.now_ms())
     writer = process(shared, clock=clock, settings=SHORT)
@@ -98,26 +98,29 @@ def test_barrier_time_survives_a_checkpoint_and_never_goes_back() -> None:
         fresh.coordinator.commit(row, batches)
 
 
-# --- Whether ages may be believed -----------------------------------------------------------------
+# --- When ages can be trusted ---------------------------------------------------------------------
 
 
-def kept(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
-    """How many files a housekeeping process that was just started deletes."""
-    cluster = process(shared, clock=clock)
-    return Hygiene(cluster).vacuum()
+def vacuumed(shared: SharedMemory, clock: VirtualClock | None = None) -> int:
+    """How many files a housekeeping process that was just started vacuums."""
+    keeper = Housekeeper(process(shared, clock=clock))
+    done = keeper.run_once()
+    keeper.close()
+    assert done is not None
+    return done["files vacuumed"]
 
 
 def test_housekeeping_after_a_step_deletes_nothing_that_is_young() -> None:
-    """A reader's files of a minute ago look ten days old, and so does every staged one."""
+    """A reader's files of a minute ago appear ten days old, and so does every staged file."""
     shared = world(config=FOREVER)
     passed(shared, 2 * HOUR_MS)
     written_both(process(shared), "x")
     shared.clock.step_wall_ms(10 * DAY_MS)
     for _ in range(3):
-        assert kept(shared) == 0
+        assert vacuumed(shared) == 0
         passed(shared, 29 * 60_000)
     passed(shared, HOUR_MS)
-    assert kept(shared) == 2
+    assert vacuumed(shared) == 2
 
 
 def test_housekeeping_on_a_machine_that_watches_for_the_first_time_waits_an_hour() -> None:
@@ -126,24 +129,24 @@ def test_housekeeping_on_a_machine_that_watches_for_the_first_time_waits_an_hour
     written_both(process(shared), "x")
     clock = VirtualClock(shared.clock.now_ms())
     passed(shared, 8 * DAY_MS, clock)
-    assert kept(shared, clock) == 0
+    assert vacuumed(shared, clock) == 0
     passed(shared, HOUR_MS - 1, clock)
-    assert kept(shared, clock) == 0
+    assert vacuumed(shared, clock) == 0
     passed(shared, 1, clock)
-    assert kept(shared, clock) == 2
+    assert vacuumed(shared, clock) == 2
 
 
 def test_housekeeping_in_a_guest_that_was_paused_watches_again() -> None:
-    """Its boot clock did not count the pause, so it knows no ages."""
+    """Its boot clock did not count the pause, so it cannot trust ages."""
     shared = world(config=FOREVER)
     clock = VirtualClock(shared.clock.now_ms())
-    kept(shared, clock)
+    vacuumed(shared, clock)
     passed(shared, 2 * HOUR_MS, clock)
     written_both(process(shared), "x")
     passed(shared, 8 * DAY_MS)
-    assert kept(shared, clock) == 0
+    assert vacuumed(shared, clock) == 0
     passed(shared, HOUR_MS, clock)
-    assert kept(shared, clock) == 2
+    assert vacuumed(shared, clock) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The order of vacuum's looks, and what its barriers remember (D40)."""
+"""The order of vacuum's reads, and what its barriers carry (D40)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_commit_of(path: str, table: str) -> bool:
 
 def test_vacuum_reads_the_manifests_after_the_barriers_of_the_shards() -> None:
     """A PREPARE was sent when its files were young enough for all that its writer knew, and lands
-    right before the shard's barrier: only a look after that one meets it (R72).
+    right before the shard's barrier: only a read after the barrier finds it (R72).
     """
     shared = world(config=FOREVER)
     writer = process(shared)
@@ -83,7 +83,7 @@ def test_vacuum_reads_the_manifests_after_the_barriers_of_the_shards() -> None:
 
 def test_vacuum_barrier_keeps_the_smallest_age_that_was_ever_used() -> None:
     """A vacuum of an hour may be at work still when one of a week has written its own barrier:
-    whoever commits then must not name what the first one is about to delete (R72).
+    a commit after it must not name what the first vacuum is about to delete (R72).
     """
     shared = world(config=FOREVER)
     cluster = process(shared)

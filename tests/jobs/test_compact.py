@@ -29,8 +29,8 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction_run import CompactionRun, Summary
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Summary
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.settings.options import StoreSettings
 
@@ -130,7 +130,7 @@ def test_key_compaction_keeps_the_newest_committed_record(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "clean"])
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 def test_topic_of_aborted_transactions_only_is_compacted_to_nothing(
     spark: SparkSession, tmp_path: Path, config: dict[str, str] | None
 ) -> None:
@@ -156,7 +156,7 @@ def test_topic_of_aborted_transactions_only_is_compacted_to_nothing(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "clean"])
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 def test_module_that_executors_lack_is_what_the_failure_says(
     spark: SparkSession,
     tmp_path: Path,

@@ -13,7 +13,7 @@ from flights_driver import DriverProcess, driver_environment, spark_submit_comma
 
 from tests.spark import pipeline
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction_run import CompactionRun
+from txnlog.housekeeping.compaction.spark_run import CompactionRun
 from txnlog.testing.counts import count
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ MERGING = (
     "compaction.staged",
     "compaction.committed",
 )
-CLEANING = (*MERGING, "compaction.cleaned.before", "compaction.cleaned.after")
+KEY_COMPACTING = (*MERGING, "compaction.cleaned.before", "compaction.cleaned.after")
 DEATHS = (
-    *((step, [LATEST]) for step in CLEANING),
+    *((step, [LATEST]) for step in KEY_COMPACTING),
     # What the query reads, and what it writes.
     *((step, [pipeline.SOURCE]) for step in MERGING),
     *((step, list(pipeline.OUTPUTS)) for step in MERGING),

@@ -17,9 +17,9 @@ from tests.housekeeping.test_unreadable_topic import Break, process, unreadable,
 from tests.jobs.test_compaction_run import BATCHES, COMPACTED, InProcess, filled, write
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.housekeeping.compaction import rewrite
-from txnlog.housekeeping.compaction_run import CompactionRun, Results
-from txnlog.housekeeping.compaction_tasks import Part, Payload
+from txnlog.housekeeping.compaction.segments import rewrite
+from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
+from txnlog.housekeeping.compaction.spark_tasks import Part, Payload
 from txnlog.producer import Producer
 from txnlog.protocol.compaction import CompactionGroup
 from txnlog.protocol.topics import TopicCommit
@@ -40,7 +40,7 @@ class InMemory:
         for group in (group for task in groups for group in task):
             yield group, rewrite(self._store, group)
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
         raise AssertionError("no topic here is compacted by key")
 
 
@@ -155,7 +155,7 @@ def test_topic_deleted_while_the_run_begins_is_passed_over(
         COMPACTED | {"min.cleanable.dirty.ratio": "often"},
     ],
 )
-@pytest.mark.parametrize("own", [None, COMPACTED], ids=["merge", "clean"])
+@pytest.mark.parametrize("own", [None, COMPACTED], ids=["merge", "key-compact"])
 def test_malformed_setting_fails_its_topic_and_no_other(
     root: Path, config: dict[str, str], own: dict[str, str] | None
 ) -> None:

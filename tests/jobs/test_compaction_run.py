@@ -13,10 +13,11 @@ import pytest
 from tests.housekeeping.compaction.logs import TOPIC, Record, begin, commit, live, records_of
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError
-from txnlog.housekeeping import compaction_run
-from txnlog.housekeeping.compaction import commit_segment, rewrite, settings_of
-from txnlog.housekeeping.compaction_run import PASS_ATTEMPTS, CompactionRun, Results
-from txnlog.housekeeping.compaction_tasks import (
+from txnlog.housekeeping.compaction import spark_run
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite, settings_of
+from txnlog.housekeeping.compaction.spark_run import PASS_ATTEMPTS, CompactionRun, Results
+from txnlog.housekeeping.compaction.spark_tasks import (
     Part,
     Payload,
     Result,
@@ -25,7 +26,6 @@ from txnlog.housekeeping.compaction_tasks import (
     rewrite_group,
     rewrite_survivors,
 )
-from txnlog.housekeeping.compactor import Compactor
 from txnlog.protocol.compaction import CompactionGroup, Obsolete, plan
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
@@ -47,7 +47,7 @@ class InProcess:
             self._before(next(self._numbers))
             yield group, result
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
         tasks = [pickle.dumps(task) for task in packed(parts, lambda part: [part.header], 100, 2)]
         newest: dict[tuple[int, bytes], tuple[int, int]] = {}
         for task in tasks:
@@ -136,7 +136,7 @@ def test_second_compactor_in_between_costs_work_and_nothing_else(
 
 
 def test_pass_that_is_given_up_is_not_written_down(root: Path) -> None:
-    """Else the next one would take for cleaned what nobody has cleaned (R23)."""
+    """Else the next pass would skip records that no pass has compacted (R23)."""
     cluster = filled(root, COMPACTED)
     written = [BATCHES]
 
@@ -204,7 +204,7 @@ def test_lost_reply_is_settled_by_asking_again(root: Path, monkeypatch: pytest.M
             raise CommitStateUnknownError("lost", table=TOPIC)
         return decision
 
-    monkeypatch.setattr(compaction_run, "commit_segment", commit_then_lose)
+    monkeypatch.setattr(spark_run, "commit_segment", commit_then_lose)
     summary = CompactionRun(cluster, [TOPIC]).run(InProcess(root))
     assert (summary.groups, summary.failures) == (1, [])
     assert values(root) == EVERYTHING
@@ -285,7 +285,7 @@ def test_very_many_files_are_merged_before_they_are_cleaned(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass hands all its files to Spark at once: a million of them would take the driver down."""
-    monkeypatch.setattr(compaction_run, "SHUFFLE_FILES", BATCHES - 1)
+    monkeypatch.setattr(spark_run, "SHUFFLE_FILES", BATCHES - 1)
     cluster = filled(root, COMPACTED)
     summary = CompactionRun(cluster, [TOPIC]).run(InProcess(root))
     assert (summary.files_replaced, summary.passes) == (BATCHES + 1, 1)

@@ -17,7 +17,7 @@ import txnlog.coordinator.fencing
 import txnlog.coordinator.finishing
 import txnlog.coordinator.groups
 import txnlog.coordinator.transactions
-import txnlog.housekeeping.compaction
+import txnlog.housekeeping.compaction.segments
 import txnlog.housekeeping.vacuum
 from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
 from txnlog.protocol.states import TransactionResult, TransactionState
@@ -258,7 +258,7 @@ def a_decided_transaction_is_left(patch: Patch) -> None:
 @broken
 def a_segment_lacks_its_last_record(patch: Patch) -> None:
     """R22: compaction loses a record."""
-    records = txnlog.housekeeping.compaction._records
+    records = txnlog.housekeeping.compaction.segments._records
 
     def without_last(*asked: Any) -> Any:
         *others, last = records(*asked)
@@ -266,7 +266,7 @@ def a_segment_lacks_its_last_record(patch: Patch) -> None:
         if last.num_rows > 1:
             yield last.slice(0, last.num_rows - 1)
 
-    patch.setattr(txnlog.housekeeping.compaction, "_records", without_last)
+    patch.setattr(txnlog.housekeeping.compaction.segments, "_records", without_last)
 
 
 @broken
@@ -277,7 +277,7 @@ def a_segment_replaces_whatever_is_there(patch: Patch) -> None:
         there = {**state.by_path, **{batch.path: batch for batch in group.inputs}}
         return compaction.prepare_compaction(Without(state, by_path=there), group, *rest, **asked)
 
-    patch.setattr(txnlog.housekeeping.compaction, "prepare_compaction", decide)
+    patch.setattr(txnlog.housekeeping.compaction.segments, "prepare_compaction", decide)
 
 
 @broken

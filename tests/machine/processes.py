@@ -5,16 +5,22 @@ from __future__ import annotations
 from tests.machine.world import DAY_MS, HOUR_MS, SETTINGS, TOPICS, World, seen
 from txnlog.admin import AdminClient
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.age_gate import AgeGate
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.log_cleanup import LogCleanup
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import Retention
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.messages import TopicPartition
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.log_cleanup import clean_up
 
 TABLES = (*TOPICS, "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
-CHORES = ("checkpoint", "compact", "retain", "delete records", "forget", "clean", "vacuum")
+CHORES = (
+    "checkpoint", "compact", "retain", "delete records", "expire producers", "clean up logs",
+    "vacuum",
+)  # fmt: skip
 KEEPING = HousekeepingSettings(
     transactional_id_expiration_ms=DAY_MS,
     producer_id_expiration_ms=DAY_MS,
@@ -35,9 +41,12 @@ class Hand:
         self.admin = AdminClient({}, cluster=self.cluster)
         self.compactor = Compactor(self.cluster)
         self.retention = Retention(self.cluster)
-        self.hygiene = Hygiene(
+        self.producer_expiry = ProducerExpiry(
             self.cluster, vacuum_age_ms=HOUR_MS, producer_id_expiration_ms=DAY_MS
         )
+        self.log_cleanup = LogCleanup(self.cluster)
+        self.vacuum = Vacuum(self.cluster, age_ms=HOUR_MS)
+        self.gate = AgeGate(self.cluster.store)
 
     def tidy(self, chore: str, table: str) -> None:
         """What keeps a cluster small; readers see the same before and after."""
@@ -54,9 +63,9 @@ class Hand:
                     view = self.cluster.topic(table).view
                     place = TopicPartition(table, 0, view.last_stable_offset(0) // 2)
                     self.admin.delete_records([place])[place].result()
-            case "forget":
-                self.hygiene.expire_producers()
-            case "clean":
-                self.hygiene.clean_logs()
+            case "expire producers":
+                self.producer_expiry.run()
+            case "clean up logs":
+                self.gate.run(self.log_cleanup.run)
             case "vacuum":
-                seen["files vacuumed"] += self.hygiene.vacuum()
+                seen["files vacuumed"] += self.gate.run(self.vacuum.run)

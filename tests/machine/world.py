@@ -18,7 +18,8 @@ from txnlog.consuming import fetching
 from txnlog.consuming.fetching import Fetcher, PartitionReader
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
-from txnlog.housekeeping import compaction, compactor, retention
+from txnlog.housekeeping import retention
+from txnlog.housekeeping.compaction import local, segments
 from txnlog.messages import Message
 from txnlog.process.clock import Clock
 from txnlog.protocol.compaction import CompactionSettings
@@ -110,9 +111,9 @@ class World:
             retention, "prepare_retention", self._after_look(retention.prepare_retention)
         )
         self.patch.setattr(
-            compaction, "prepare_compaction", self._after_look(compaction.prepare_compaction)
+            segments, "prepare_compaction", self._after_look(segments.prepare_compaction)
         )
-        self.patch.setattr(compactor, "settings_of", lambda _: SEGMENTS)
+        self.patch.setattr(local, "settings_of", lambda _: SEGMENTS)
 
     def _read_once(self) -> None:
         """Half the time would go into reading files anew that never change."""

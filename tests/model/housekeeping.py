@@ -4,7 +4,7 @@ One batch write (producer id 1) stages file F for the topics A and B, decides an
 eager transaction (producer id 2) is timed out, and its row expires, while its owner sleeps. A is
 looked at closely: every commit to it is a decision on some version, and a put that lands only if
 that is still the newest. What is decided there is decided by the real prepare_expiry, find_old
-and find_doomed.
+and find_deletable.
 
     O  decides the batch write, and may lose the reply      H, h  two processes that finish it
     Z  owner of the eager transaction, wakes up late        T     times it out, lets it expire
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from txnlog.protocol.producer_expiry import ExpiryLimits, prepare_expiry
 from txnlog.protocol.txn_memory import TxnMemory, producer_key
-from txnlog.protocol.vacuum import BATCH_FILE, StoredFile, find_doomed, find_old
+from txnlog.protocol.vacuum import BATCH_FILE, StoredFile, find_deletable, find_old
 
 TRUST = 1
 SETTLE = 2
@@ -245,7 +245,7 @@ class Housekeeping:
                 named = (*named, state.a.removed_at)
         else:
             times = [at for at in named if isinstance(at, int)]
-            doomed = find_doomed(
+            doomed = find_deletable(
                 _old(me.read_at),
                 table="a",
                 live={F} if "live" in named else set(),

@@ -20,9 +20,10 @@ from txnlog.errors import (
     TopicAuthorizationError,
     TxnLogError,
 )
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.log_cleanup import LogCleanup
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures
@@ -108,8 +109,8 @@ def broken(shared: SharedMemory) -> Cluster:
     [
         lambda cluster: Compactor(cluster).step(10**9),
         lambda cluster: Retention(cluster).enforce_all(),
-        lambda cluster: Hygiene(cluster).clean_logs(),
-        lambda cluster: Hygiene(cluster).expire_producers(),
+        lambda cluster: LogCleanup(cluster).run(),
+        lambda cluster: ProducerExpiry(cluster).run(),
         lambda cluster: Vacuum(cluster).run(),
         lambda cluster: Housekeeper(cluster, HousekeepingSettings(lease_ms=1_000)).run_once(),
     ],

@@ -16,7 +16,7 @@ from txnlog.protocol.group_metadata import CommittedOffset, Group, Member, Pendi
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit, prepare_generation, prepare_pending
 from txnlog.protocol.leases import (
     Lease,
-    Sighting,
+    LeaseObservation,
     decode_lease,
     encode_lease,
     prepare_release,
@@ -229,7 +229,9 @@ def test_unknown_fields_of_a_lease_survive_its_next_holder() -> None:
     """An older housekeeper takes it, renews it, gives it up (R38)."""
     newer = '{"holder":"a","counter":4,"lease_ms":10,"by":"x","zone":"b"}'
     lease = decode_lease(newer, source="__cluster")
-    taken = prepare_take(lease, Sighting(lease, 0), holder="me", by="y", lease_ms=20, now_ms=10**6)
+    taken = prepare_take(
+        lease, LeaseObservation(lease, 0), holder="me", by="y", lease_ms=20, now_ms=10**6
+    )
     assert isinstance(taken, Lease)
     assert json.loads(encode_lease(taken)) == {
         "holder": "me", "counter": 5, "lease_ms": 20, "by": "y", "zone": "b",

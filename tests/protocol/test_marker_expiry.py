@@ -1,4 +1,4 @@
-"""When markers of transactions may be forgotten: a while after that was announced."""
+"""When markers of transactions expire: `settle_ms` after the announcement."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txnlog.protocol.producer_expiry import ExpiryLimits, prepare_expiry
 from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS, EXPIRING_TRANSACTIONS, TxnMemory
 
 
-def test_markers_go_no_sooner_than_the_announcement_says() -> None:
+def test_markers_expire_no_sooner_than_announced() -> None:
     """A helper that has read the row before would publish once more (D41)."""
     limits = ExpiryLimits()
     memory = TxnMemory()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from txnlog.protocol.vacuum import StoredFile, find_doomed
+from txnlog.protocol.vacuum import StoredFile, find_deletable
 
 
 def test_file_that_is_live_named_or_removed_a_moment_ago_stays() -> None:
     """A decided transaction would publish a file that is gone (R72)."""
     old = [StoredFile(name, 1, 0) for name in ("live", "named", "young", "old", "orphan")]
-    doomed = find_doomed(
+    deletable = find_deletable(
         old,
         table="t",
         live={"live"},
@@ -17,4 +17,4 @@ def test_file_that_is_live_named_or_removed_a_moment_ago_stays() -> None:
         now_ms=200,
         age_ms=100,
     )
-    assert [item.path for item in doomed] == ["t/old", "t/orphan"]
+    assert [item.path for item in deletable] == ["t/old", "t/orphan"]

@@ -20,7 +20,7 @@ def watched(gaps_ms: list[int]) -> Watch:
 
 @given(st.lists(GAPS_MS, max_size=20))
 def test_watch_counts_no_more_than_passed_and_two_intervals_a_look(gaps_ms: list[int]) -> None:
-    """Whatever the clock jumps by, one look adds little."""
+    """However far the clock jumps, one look adds little."""
     found = watched(gaps_ms).watched_ms
     assert found <= sum(min(gap_ms, LOOKS_MAX * INTERVAL_MS) for gap_ms in gaps_ms)
     assert found >= sum(gap_ms for gap_ms in gaps_ms if gap_ms <= LOOKS_MAX * INTERVAL_MS)
@@ -30,12 +30,12 @@ def test_watch_counts_no_more_than_passed_and_two_intervals_a_look(gaps_ms: list
 def test_watch_of_an_observer_that_was_suspended_once_counts_nothing_of_it(
     gaps_ms: list[int], at: int, more_ms: int
 ) -> None:
-    """A process that stood still saw nothing, so nothing was idle before its eyes."""
+    """A suspended process watched nothing, so it saw no idleness."""
     away_ms = LOOKS_MAX * INTERVAL_MS + 1 + more_ms
     cut = min(at, len(gaps_ms))
     assert watched([*gaps_ms[:cut], away_ms, *gaps_ms[cut:]]).watched_ms == sum(gaps_ms)
 
 
-def test_watch_of_an_observer_that_is_always_late_goes_on() -> None:
-    """Else a hung transaction would stay for ever where nobody looks more often."""
+def test_watch_of_an_observer_that_is_always_late_continues() -> None:
+    """Else a hanging transaction would stay forever where observers look seldom."""
     assert watched([3_600_000] * 4).watched_ms == 3 * LOOKS_MAX * INTERVAL_MS

@@ -16,7 +16,7 @@ from txnlog.process.clock import VirtualClock
 from txnlog.storage.delta import log_files
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
-from txnlog.storage.delta.log_cleanup import clean_log, clean_up, find_expired
+from txnlog.storage.delta.log_cleanup import checkpoint_and_clean_up, clean_up, find_expired
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
@@ -85,12 +85,12 @@ def test_version_superseded_a_moment_ago_can_still_be_opened(tmp_path: Path) -> 
     for entry in os.scandir(f"{folder}/_delta_log"):
         os.utime(entry.path, (old_s, old_s))
     write(log, 13)
-    assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 0
+    assert checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms()) == 0
     assert log_files.list_log(store, TABLE).checkpoints == [13]
     assert DeltaTable(folder, version=12).transaction_version("12") == 12
     for entry in os.scandir(f"{folder}/_delta_log"):
         os.utime(entry.path, (old_s, old_s))
-    assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 13
+    assert checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms()) == 13
     assert DeltaTable(folder, version=13).transaction_version("12") == 12
 
 
@@ -114,10 +114,10 @@ def test_damaged_checkpoint_that_young_versions_are_built_from_keeps_what_it_rep
     store.put(path, good[:-100] + bytes(100))
     before = slots(store)
     with pytest.raises(CorruptLogError, match=f"{5:020}.checkpoint.parquet"):
-        clean_log(store, TABLE, OFF, now_ms=store.now_ms())
+        checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms())
     assert slots(store) == before
     store.put(path, good)
-    assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 5
+    assert checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms()) == 5
 
 
 def test_clean_up_that_another_overtakes_deletes_nothing() -> None:
@@ -130,11 +130,11 @@ def test_clean_up_that_another_overtakes_deletes_nothing() -> None:
         if (verb, path) == ("get", checkpoint_path(TABLE, 5)):
             store.plan = lambda verb, path: Fault.NONE
             shared.clock.advance_ms(OFF.log_retention_ms + 1)
-            assert clean_log(other, TABLE, OFF, now_ms=other.now_ms()) > 0
+            assert checkpoint_and_clean_up(other, TABLE, OFF, now_ms=other.now_ms()) > 0
         return Fault.NONE
 
     store.plan = overtaken
-    assert clean_log(store, TABLE, OFF, now_ms=store.now_ms()) == 0
+    assert checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms()) == 0
     assert log_files.list_log(store, TABLE).checkpoints == [6]
 
 

@@ -149,15 +149,15 @@ def checkpoint_damages() -> Iterator[Damage]:
             kinds,
         )
 
-    def cleaned(root: str) -> str:
-        """Clean-up has been at work, and the checkpoint it left is gone."""
+    def cleaned_up(root: str) -> str:
+        """Clean-up has run, and the checkpoint that it kept is gone."""
         older = checkpoints(root, ORDERS)[0]
         for version in range(older):
             commit_file(root, ORDERS, version).unlink()
         checkpoint_file(root, ORDERS, older).unlink()
         return ORDERS
 
-    yield Damage("oldest checkpoint deleted", cleaned, (K.CHECKPOINT_MISSING,))
+    yield Damage("oldest checkpoint deleted", cleaned_up, (K.CHECKPOINT_MISSING,))
 
     def newest_gone(root: str) -> str:
         checkpoint_file(root, ORDERS, checkpoints(root, ORDERS)[-1]).unlink()

@@ -214,7 +214,9 @@ def row_damages() -> Iterator[Damage]:
     yield Damage("generation went back", generation_back, (K.ROW_WENT_BACK,))
     yield Damage("producer id of two rows", shared_id, (K.PRODUCER_ID_SHARED,))
     yield Damage("producer id never given out", unknown_id, (K.PRODUCER_ID_UNKNOWN,))
-    yield Damage("PREPARE that nobody finishes", stuck, (K.TRANSACTION_STUCK,), later_ms=hour_ms)
+    yield Damage(
+        "PREPARE that no process finishes", stuck, (K.TRANSACTION_STUCK,), later_ms=hour_ms
+    )
     yield Damage("older copy of a shard", old_shard, (K.ROW_BEHIND_MARKER,))
     yield Damage("older copy of the offsets", old_offsets, (K.MARKER_MISSING,))
     yield Damage("older copy of the cluster", old_cluster, (K.PRODUCER_ID_UNKNOWN,))

@@ -20,7 +20,7 @@ from txnlog.verifying.report import VerifySettings
 from txnlog.verifying.verifier import verify
 
 CALLS_MAX = 250
-"""About as many storage calls as a look takes."""
+"""Roughly the number of storage calls of one pass."""
 STEPS = 30
 Deeds = Mapping[int, tuple[str, int]]
 
@@ -35,7 +35,7 @@ class VerifiedClients(Clients):
         deep=st.booleans(),
     )
     def verify(self, deeds: Deeds, deep: bool) -> None:
-        """What is undecided, under way, or being cleaned up is no damage."""
+        """Undecided batches, commits under way and clean-up are no damage."""
         process = self.world.process(0)
         calls = 0
 

@@ -1,4 +1,4 @@
-"""`txnlog verify`: exit codes, output, and what it leaves alone."""
+"""`txnlog verify`: exit codes, output, and that it writes nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_clean_root_ends_with_0_and_changes_nothing(root: str) -> None:
     assert state() == before
 
 
-def test_damage_ends_with_1_and_says_what_to_do(root: str) -> None:
+def test_damage_ends_with_1_and_advice(root: str) -> None:
     """In text for people, in JSON for programs."""
     path = Path(root, ORDERS, batches(root, ORDERS, 0)[2].path)
     path.unlink()
@@ -77,7 +77,7 @@ def test_damage_ends_with_1_and_says_what_to_do(root: str) -> None:
 
 
 def test_warnings_alone_end_with_0(root: str) -> None:
-    """A stale hint is no reason to wake somebody."""
+    """A stale hint is no reason to wake an operator."""
     Path(root, ORDERS, "_delta_log", "_last_checkpoint").write_text("{")
     result = run(root)
     assert result.exit_code == 0
@@ -85,7 +85,7 @@ def test_warnings_alone_end_with_0(root: str) -> None:
     assert "hint wrong" in result.stdout
 
 
-def test_what_cannot_be_looked_at_ends_with_2(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_table_ends_with_2(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No damage found is not the same as no damage."""
     assert run(f"{root}/nowhere").exit_code == 2
     Path(root, "empty").mkdir()
@@ -104,8 +104,8 @@ def test_what_cannot_be_looked_at_ends_with_2(root: str, monkeypatch: pytest.Mon
     assert f"Could not read {STOCK}: the store is out of order" in result.stdout
 
 
-def test_one_topic_is_checked_with_what_others_say_of_it(root: str) -> None:
-    """Damage elsewhere is not told; a lost marker is, though the rows are in other tables."""
+def test_one_topic_is_checked_against_references_of_other_tables(root: str) -> None:
+    """Damage elsewhere is not reported; a lost marker is, though the rows are in other tables."""
     halve(Path(root, ORDERS, batches(root, ORDERS, 0)[2].path))
     assert not len(verified(root, topics=[STOCK]).findings)
     [finding] = verified(root, topics=[ORDERS]).findings
@@ -116,8 +116,8 @@ def test_one_topic_is_checked_with_what_others_say_of_it(root: str) -> None:
     assert FindingKind.MARKER_MISSING in kinds
 
 
-def test_since_leaves_out_what_is_older(root: str) -> None:
-    """A look every hour need not read a year."""
+def test_since_skips_older_files(root: str) -> None:
+    """An hourly run need not read a year of log files."""
     first, newest = checkpoints(root, ORDERS)
     add = batches(root, ORDERS, 0)[2]
     Path(root, ORDERS, add.path).unlink()
@@ -136,7 +136,7 @@ def test_since_leaves_out_what_is_older(root: str) -> None:
 
 
 def test_findings_are_bounded_and_counted(root: str) -> None:
-    """A million findings would fill the memory, and help nobody."""
+    """A million findings would fill the memory without use."""
     template = batches(root, ORDERS, 0)[2]
     names = [f"part-0-{number}.parquet" for number in range(FINDINGS_PER_KIND_MAX + 50)]
     append(root, ORDERS, [Remove(template.path, 1), *(replace(template, path=n) for n in names)])
@@ -148,7 +148,7 @@ def test_findings_are_bounded_and_counted(root: str) -> None:
 
 
 def test_a_damaged_cluster_table_hides_nothing_else(root: str) -> None:
-    """Verify is for roots that clients cannot open any more."""
+    """Verify must work on roots that clients cannot open."""
     halve(commit_file(root, "__cluster", 0))
     for version in checkpoints(root, "__cluster"):
         halve(checkpoint_file(root, "__cluster", version))
@@ -158,7 +158,7 @@ def test_a_damaged_cluster_table_hides_nothing_else(root: str) -> None:
     assert FindingKind.FILE_MISSING in kinds
 
 
-def test_the_admin_client_gives_a_future(root: str) -> None:
+def test_the_admin_client_returns_a_future(root: str) -> None:
     """As its other calls do."""
     admin = AdminClient({"txnlog.root": root})
     assert not admin.verify().result().is_damaged

@@ -13,7 +13,7 @@ from txnlog.testing.counts import count
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
 def test_planted_damage_is_found_and_named(damage: Damage, root: str) -> None:
-    """Damage that nobody is told of becomes lost or doubled records later."""
+    """Unreported damage becomes lost or doubled records later."""
     place = damage.plant(root)
     found = verified(root, deep=damage.deep, later_ms=damage.later_ms)
     hits = [finding for finding in found.findings if finding.kind in damage.kinds]

@@ -10,7 +10,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "verify.md"
 
 
 def kinds_table() -> str:
-    """What stands in the page."""
+    """The table of the page."""
     lines = ["| kind | severity | what it means | what to do |", "|---|---|---|---|"]
     for kind in FindingKind:
         text = KINDS[kind]
@@ -19,11 +19,11 @@ def kinds_table() -> str:
 
 
 def test_every_kind_is_in_the_docs_as_it_is() -> None:
-    """Whoever is told of damage at night reads this page."""
+    """An operator who gets a report of damage reads this page."""
     assert kinds_table() in PAGE.read_text()
 
 
 def test_every_kind_has_a_text() -> None:
-    """A finding without advice is a riddle."""
+    """A finding needs advice."""
     assert list(KINDS) == list(FindingKind)
     assert all(text.meaning and text.advice.endswith(".") for text in KINDS.values())

@@ -123,7 +123,9 @@ def topics(draw: st.DrawFn) -> tuple[list[BatchHeader], dict[str, int]]:
 
 
 @given(topics())
-def test_columns_find_what_a_loop_finds(topic: tuple[list[BatchHeader], dict[str, int]]) -> None:
+def test_checks_by_column_equal_checks_by_loop(
+    topic: tuple[list[BatchHeader], dict[str, int]],
+) -> None:
     """A vectorised check that is off by one misses damage, or cries wolf."""
     headers, txns = topic
     found, _ = checked(headers, txns)
@@ -141,7 +143,7 @@ KNOWN = {"txnlog/5-0": 2}
     ("headers", "txns", "expected"),
     [
         ([idempotent(0, 0, 0), idempotent(1, 1, 1), idempotent(2, 2, 2)], KNOWN, []),
-        # The topic has forgotten the producer: what is left of it says nothing (D48).
+        # The producer has expired: its remaining batches are not checked (D48).
         ([idempotent(0, 0, 0), idempotent(1, 1, 7), idempotent(2, 2, 2)], {}, []),
         # Small batches in between were merged into a segment.
         ([idempotent(0, 0, 0), header(1, 1, 1), idempotent(2, 2, 2)], KNOWN, []),
@@ -149,14 +151,14 @@ KNOWN = {"txnlog/5-0": 2}
         ([idempotent(0, 0, 1), idempotent(1, 1, 1), idempotent(2, 2, 2)], KNOWN,
          [K.SEQUENCE_REPEATED]),
         ([idempotent(0, 0, 0), idempotent(1, 1, 1)], KNOWN, [K.SEQUENCE_GAP]),
-        # A new epoch begins anew.
+        # A new epoch begins at sequence 0.
         ([idempotent(0, 0, 8), idempotent(1, 1, 2, epoch=1)], KNOWN, []),
     ],
 )  # fmt: skip
 def test_sequences_of_an_idempotent_producer(
     headers: list[BatchHeader], txns: dict[str, int], expected: list[FindingKind]
 ) -> None:
-    """What compaction, forgetting and new epochs leave is no gap (R2, R22)."""
+    """Compaction, expiry and new epochs leave no gap (R2, R22)."""
     assert [kind for kind, _ in checked(headers, txns)[0]] == expected
 
 
@@ -177,7 +179,7 @@ def test_an_end_without_batches_is_a_log_that_retention_has_emptied() -> None:
     assert found == [(K.OFFSETS_MISSING, "part-0.parquet")]
 
 
-def test_a_forgotten_marker_is_not_missing() -> None:
+def test_an_expired_marker_is_not_missing() -> None:
     """Markers of ids without a row go after a week (D41)."""
     batch = header(0, 0, 1, producer=1, epoch=0, sequence=0, status=COMMITTED)
     assert checked([batch], {"txnlog/expired/transactions": 6_000})[0] == []

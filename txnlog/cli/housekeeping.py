@@ -1,4 +1,4 @@
-"""`txnlog housekeeping`: one of many that may run; one works."""
+"""`txnlog housekeeping`: many processes may run it; one of them works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from txnlog.cli.session import Session, session_of, stopped_by_signals
 from txnlog.coordinator.sweeper import INTERVAL_MS
-from txnlog.housekeeping.compactor import BACKOFF_MS_DEFAULT
+from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT
 from txnlog.housekeeping.housekeeper import (
     REMOVE_INTERVAL_MS_DEFAULT,
     VACUUM_INTERVAL_MS_DEFAULT,
@@ -26,7 +26,7 @@ from txnlog.protocol.expiry import (
     TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
 )
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
-from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Doomed
+from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Deletable
 from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN
 
 
@@ -36,7 +36,7 @@ def housekeeping(
         int,
         typer.Option(
             "--transaction.abort.timed.out.transaction.cleanup.interval.ms",
-            help="How often transactions, offsets and members are looked at.",
+            help="Interval of settling transactions and pending offsets, and expelling members.",
             min=1,
         ),
     ] = INTERVAL_MS,
@@ -44,7 +44,7 @@ def housekeeping(
         int,
         typer.Option(
             "--transaction.remove.expired.transaction.cleanup.interval.ms",
-            help="How often ids are looked at that nobody may use any more.",
+            help="Interval of expiring ids and producers, and of log clean-up.",
             min=1,
         ),
     ] = REMOVE_INTERVAL_MS_DEFAULT,
@@ -52,7 +52,7 @@ def housekeeping(
         int,
         typer.Option(
             "--log.retention.check.interval.ms",
-            help="How often files past retention.ms and retention.bytes are looked for.",
+            help="Interval of checking for files past retention.ms and retention.bytes.",
             min=1,
         ),
     ] = CHECK_INTERVAL_MS_DEFAULT,
@@ -60,7 +60,7 @@ def housekeeping(
         int,
         typer.Option(
             "--log.cleaner.backoff.ms",
-            help="How long to wait after topics were found with nothing to compact.",
+            help="Wait between two rounds of compaction.",
             min=1,
         ),
     ] = BACKOFF_MS_DEFAULT,
@@ -68,7 +68,7 @@ def housekeeping(
         int,
         typer.Option(
             "--transactional.id.expiration.ms",
-            help="An id without a transaction for so long is forgotten; not a streaming query's.",
+            help="Expire ids without a transaction for this long; not those of streaming queries.",
             min=TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
         ),
     ] = TRANSACTIONAL_ID_EXPIRATION_MS_DEFAULT,
@@ -76,7 +76,7 @@ def housekeeping(
         int,
         typer.Option(
             "--producer.id.expiration.ms",
-            help="An idempotent producer that wrote nothing for so long is forgotten.",
+            help="Expire idempotent producers that wrote nothing for this long.",
             min=PRODUCER_ID_EXPIRATION_MS_MIN,
         ),
     ] = PRODUCER_ID_EXPIRATION_MS_DEFAULT,
@@ -84,8 +84,7 @@ def housekeeping(
         int | None,
         typer.Option(
             "--delta.logRetentionDuration.ms",
-            help="How long commits stay in the logs of all tables; an hour at least, by default a "
-            "day.",
+            help="How long commits stay in the logs of all tables; minimum an hour, default a day.",
             min=LOG_RETENTION_MS_MIN,
         ),
     ] = None,
@@ -93,36 +92,35 @@ def housekeeping(
         int,
         typer.Option(
             "--delta.deletedFileRetentionDuration.ms",
-            help="How long files stay that were removed, or that no commit names: longer than any "
-            "reader and any transaction takes.",
+            help="How long removed and unreferenced files stay: longer than any reader and any "
+            "transaction.",
             min=VACUUM_AGE_MS_MIN,
         ),
     ] = VACUUM_AGE_MS_DEFAULT,
     vacuum_interval_ms: Annotated[
-        int, typer.Option(help="How often such files are looked for.", min=1)
+        int, typer.Option(help="Interval of vacuum.", min=1)
     ] = VACUUM_INTERVAL_MS_DEFAULT,
     lease_ms: Annotated[
-        int, typer.Option(help="Another takes the work over after about so long.", min=1_000)
+        int, typer.Option(help="Another process takes over after about this time.", min=1_000)
     ] = LEASE_MS_DEFAULT,
     once: Annotated[
         bool,
         typer.Option(
-            "--once", help="Do what needs no waiting, and end; time-outs need one that stays."
+            "--once", help="Do every duty once and exit; time-outs need a long-running process."
         ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Only list what retention, log clean-up, vacuum and expiry of producers would "
-            "remove.",
+            help="List what retention, log clean-up, expiry of producers and vacuum would remove.",
         ),
     ] = False,
 ) -> None:
-    """Finish what dead processes left, time transactions out, compact, remove old files.
+    """Finish transactions of dead processes, time transactions out, compact, remove old files.
 
-    It runs until SIGTERM, on as many machines as you like: a lease lets one work. Nothing depends
-    on it; every client sweeps as well.
+    It runs until SIGTERM, on as many machines as you like: a lease lets one of them work.
+    Correctness does not depend on it; every client sweeps as well.
     """
     session = session_of(context)
     settings = HousekeepingSettings(
@@ -139,7 +137,7 @@ def housekeeping(
     )
     keeper = Housekeeper(session.admin().cluster, settings)
     if dry_run:
-        _show_doomed(session, keeper.find())
+        _show_deletable(session, keeper.find())
         return
     if not once:
         _log_to_stderr()
@@ -156,13 +154,13 @@ def housekeeping(
     session.show(("DUTY", "COUNT"), list(done.items()))
 
 
-def _show_doomed(session: Session, doomed: list[Doomed]) -> None:
+def _show_deletable(session: Session, entries: list[Deletable]) -> None:
     columns = ("PATH", "REASON", "AGE-MS", "BYTES")
     session.show(
-        columns, [(item.path, item.reason, item.age_ms, item.size_bytes) for item in doomed]
+        columns, [(item.path, item.reason, item.age_ms, item.size_bytes) for item in entries]
     )
-    total_bytes = sum(item.size_bytes for item in doomed)
-    session.say(f"{len(doomed)} entries, {total_bytes} bytes. Nothing was removed.")
+    total_bytes = sum(item.size_bytes for item in entries)
+    session.say(f"{len(entries)} entries, {total_bytes} bytes. Nothing was removed.")
 
 
 def _log_to_stderr() -> None:

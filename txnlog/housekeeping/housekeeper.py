@@ -1,9 +1,9 @@
-"""Housekeeping: what processes that are gone left behind is finished, ended, forgotten.
+"""Housekeeping: settle, expire, retain, compact, clean up logs, vacuum.
 
-Many may run; a lease in `__cluster` lets one work. Nothing depends on any of them: every Spark
-driver, producer and consumer sweeps as well, and each write here is one that anybody may make at
-any time. So a housekeeper that is killed, or believes in a lease that is not its own, breaks
-nothing.
+Many processes may run it; a lease in `__cluster` lets one of them work. Correctness does not depend
+on it: every Spark driver, producer and consumer sweeps as well, and any process may make each of
+these writes at any time. So a housekeeper that is killed, or works after it has lost the lease,
+breaks nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
-from txnlog.housekeeping.compactor import BACKOFF_MS_DEFAULT, Compactor
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.age_gate import AgeGate
+from txnlog.housekeeping.compaction.local import BACKOFF_MS_DEFAULT, Compactor
 from txnlog.housekeeping.lease import LEASE_MS_DEFAULT, LeaseHolder
+from txnlog.housekeeping.log_cleanup import LogCleanup
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import CHECK_INTERVAL_MS_DEFAULT, Retention
+from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
@@ -34,7 +38,7 @@ from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.membership import Sightings
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
-from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.vacuum import Deletable
 from txnlog.protocol.watching import Watch
 from txnlog.settings import arguments
 from txnlog.storage.store.objects import ObjectMeta
@@ -52,7 +56,7 @@ DEAD_PROBE = "clock or store probe of a process that died"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HousekeepingSettings:
-    """Kafka's names, with its defaults: `abort_interval_ms` is
+    """Kafka's settings and defaults: `abort_interval_ms` is
     transaction.abort.timed.out.transaction.cleanup.interval.ms, `remove_interval_ms` is
     transaction.remove.expired.transaction.cleanup.interval.ms, `retention_check_interval_ms` is
     log.retention.check.interval.ms, `cleaner_backoff_ms` log.cleaner.backoff.ms. Delta's:
@@ -72,7 +76,7 @@ class HousekeepingSettings:
     lease_ms: int = LEASE_MS_DEFAULT
 
     def __post_init__(self) -> None:
-        """Raises TypeError, ConfigError: a lease of 1.5 ms is one that nobody else could read."""
+        """Raises TypeError, ConfigError: no process could decode a lease of 1.5 ms."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None or field.default is not None:
@@ -84,9 +88,9 @@ class HousekeepingSettings:
 
 @dataclass(slots=True)
 class Duty:
-    """Something to do every `interval_ms`; `act` says how much it found to do.
+    """Work to do every `interval_ms`; `act` returns how much it did.
 
-    While `is_unfinished` says so it is due again at once: after the others had their turn.
+    While `is_unfinished` is true, it is due again at once, after the other duties.
     """
 
     name: str
@@ -112,12 +116,17 @@ class Housekeeper:
         self._groups: dict[str, Sightings] = {}
         compactor = Compactor(cluster)
         self._retention = Retention(cluster)
-        self._hygiene = Hygiene(
+        self._producer_expiry = ProducerExpiry(
             cluster,
-            log_retention_ms=self._settings.log_retention_ms,
             vacuum_age_ms=self._settings.vacuum_age_ms,
             producer_id_expiration_ms=self._settings.producer_id_expiration_ms,
         )
+        retention_ms = self._settings.log_retention_ms
+        self._log_cleanup = LogCleanup(cluster, log_retention_ms=retention_ms)
+        self._vacuum = Vacuum(
+            cluster, age_ms=self._settings.vacuum_age_ms, log_retention_ms=retention_ms
+        )
+        gate = AgeGate(cluster.store)
         often, seldom = self._settings.abort_interval_ms, self._settings.remove_interval_ms
         self._duties = (
             Duty("transactions and offsets settled", often, self._sweeper.sweep),
@@ -134,17 +143,21 @@ class Housekeeper:
                 compactor.step,
                 is_unfinished=compactor.is_busy,
             ),
-            Duty("producers forgotten", seldom, self._hygiene.expire_producers),
-            Duty("log files removed", seldom, self._hygiene.clean_logs),
-            Duty("files vacuumed", self._settings.vacuum_interval_ms, self._hygiene.vacuum),
+            Duty("producers expired", seldom, self._producer_expiry.run),
+            Duty("log files cleaned up", seldom, partial(gate.run, self._log_cleanup.run)),
+            Duty(
+                "files vacuumed",
+                self._settings.vacuum_interval_ms,
+                partial(gate.run, self._vacuum.run),
+            ),
             Duty("clock and store probes removed", seldom, self._remove_probes),
             Duty("scratch folders of killed processes removed", seldom, remove_all_left),
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Work, or wait for the work, until `stop` is set; then give the lease up.
+        """Work, or wait for the lease, until `stop` is set; then release the lease.
 
-        Raises StorePermissionError for `__cluster`; other trouble is logged, and tried again.
+        Raises StorePermissionError for `__cluster`; other errors are logged, and the work retried.
         """
         try:
             while not stop.is_set():
@@ -153,10 +166,10 @@ class Housekeeper:
             self.close()
 
     def run_once(self) -> dict[str, int] | None:
-        """Every duty once, due or not: what it found to do. None: another one has the lease.
+        """Do every duty once, due or not; returns its counts. None: another process has the lease.
 
-        Time-outs and expiry need a process that stays: what this one sees for the first time has
-        no age yet. Raises StorageError, StorePermissionError; what a duty raised after the others.
+        Time-outs and expiry of ids need a long-running process: ages count from when this one first
+        read a row. Raises StorageError, StorePermissionError; errors of duties after the last one.
         """
         self._lease.take()
         if not self._lease.is_held:
@@ -169,21 +182,26 @@ class Housekeeper:
         failures.check()
         return done
 
-    def find(self) -> list[Doomed]:
-        """What would be removed now, without the lease or any commit.
+    def find(self) -> list[Deletable]:
+        """What would be removed now, without taking the lease or committing.
 
-        A batch past its retention leaves its topic first: its file goes when vacuum's age is over.
-        Not here: what compaction would merge, and ids that expire, since their ages are counted
-        from when a process that stays saw them first.
+        The file of a batch past its retention is deleted later, by vacuum. Not listed: what
+        compaction would merge, and transactional ids, whose ages only a long-running process knows.
         """
         probes = [
-            Doomed(meta.path, DEAD_PROBE, age_ms, meta.size_bytes)
+            Deletable(meta.path, DEAD_PROBE, age_ms, meta.size_bytes)
             for meta, age_ms in [*self._dead_probes(), *self._killed_probes()]
         ]
-        return [*self._retention.find(), *self._hygiene.find(), *probes]
+        return [
+            *self._retention.find(),
+            *self._log_cleanup.find(),
+            *self._producer_expiry.find(),
+            *self._vacuum.find(),
+            *probes,
+        ]
 
     def step(self) -> int:
-        """Do what is due; in how many ms to call again."""
+        """Do the duties that are due; returns the ms until the next call."""
         now_ms = self._clock.boot_ms()
         if now_ms >= self._lease_due_ms:
             self._lease_due_ms = now_ms + self._take()
@@ -199,11 +217,11 @@ class Housekeeper:
         return max(1, min(due_ms) - self._clock.boot_ms())
 
     def close(self) -> None:
-        """Let the next one work at once; without this it waits for the lease time."""
+        """Release the lease; without this the next process waits for the lease time."""
         try:
             self._lease.release()
         except TxnLogError as error:
-            logger.warning("The lease of %s could not be given up: %s", self._cluster, error)
+            logger.warning("The lease of %s could not be released: %s", self._cluster, error)
 
     def _take(self) -> int:
         try:
@@ -224,7 +242,7 @@ class Housekeeper:
         return wait_ms
 
     def _do(self, duty: Duty) -> None:
-        # Also a table that may not be written: it delays its own transactions only (R37).
+        # A table that denies writes is an error too: it delays only its own transactions (R37).
         try:
             count = duty.act()
         except TxnLogError as error:
@@ -240,7 +258,7 @@ class Housekeeper:
     # -- duties ----------------------------------------------------------------------------------
 
     def _expel(self) -> int:
-        """Groups all of whose members fell silent; a living member sees to its own group."""
+        """Empty groups all of whose members expired; a live member expels the others itself."""
         log = self._cluster.offsets_log()
         log.refresh()
         now_ms = self._clock.boot_ms()
@@ -265,18 +283,18 @@ class Housekeeper:
         return written is not None
 
     def _expire(self) -> int:
-        """Rows that say they are old, and that this process has watched unchanged for a while.
+        """Expire old rows that this process has watched unchanged for long enough.
 
-        A row's time is by the clock of whoever wrote it: one that is wrong costs a producer that
-        does nothing for an hour a new producer id, and never one that is at work (R34).
+        A row's time is by its writer's clock. If that is wrong, a producer that is idle for an hour
+        gets a new producer id; an active producer is not affected (R34).
         """
         settings = self._settings
         boot_ms = self._clock.boot_ms()
         watch = self._watch or Watch(boot_ms)
         watch = watch.look(now_ms=boot_ms, interval_ms=settings.remove_interval_ms)
-        self._watch, looked_ms = watch, watch.watched_ms
+        self._watch, watched_ms = watch, watch.watched_ms
         unchanged_ms = max(settings.remove_interval_ms, TRANSACTIONAL_ID_EXPIRATION_MS_MIN)
-        # What updated_ms is compared with; nobody's wall clock.
+        # `updated_ms` is compared with the store's clock, not with a wall clock.
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
@@ -284,12 +302,12 @@ class Housekeeper:
             shard = self._cluster.shard(number)
             shard.refresh()
             for name, row in list(shard.view.rows.items()):
-                known, since_ms = self._idle.get(name, (None, looked_ms))
-                if known != row:
-                    since_ms = looked_ms
+                before, since_ms = self._idle.get(name, (None, watched_ms))
+                if before != row:
+                    since_ms = watched_ms
                 idle[name] = (row, since_ms)
                 expiration_ms = settings.transactional_id_expiration_ms
-                is_due = looked_ms - since_ms >= unchanged_ms
+                is_due = watched_ms - since_ms >= unchanged_ms
                 if is_due and is_old(row, expiration_ms=expiration_ms, now_ms=now_ms):
                     expired += self._expire_row(row)
         self._idle = idle
@@ -304,7 +322,7 @@ class Housekeeper:
         return left is None
 
     def _remove_probes(self) -> int:
-        """Small objects by which stores were asked for their time, and whose writers died."""
+        """Delete the objects with which dead processes asked the store for its time."""
         old = [meta.path for meta, _ in self._dead_probes()]
         self._cluster.store.delete(old)
         killed = [meta.path for meta, _ in self._killed_probes()]
@@ -316,21 +334,21 @@ class Housekeeper:
         return self._old(self._cluster.store.list)
 
     def _killed_probes(self) -> list[tuple[ObjectMeta, int]]:
-        """Those whose writer died before they had their name."""
+        """Temporary files of probes whose writer was killed while it wrote them."""
         return self._old(self._cluster.store.list_temporaries)
 
     def _old(self, listing: Callable[[str], list[ObjectMeta]]) -> list[tuple[ObjectMeta, int]]:
         now_ms = self._cluster.store.now_ms()
-        found = [
+        listed = [
             (meta, now_ms - meta.last_modified_ms)
             for folder in PROBE_FOLDERS
             for meta in listing(folder)
         ]
-        return [(meta, age_ms) for meta, age_ms in found if age_ms >= PROBE_AGE_MS]
+        return [(meta, age_ms) for meta, age_ms in listed if age_ms >= PROBE_AGE_MS]
 
 
 def _exhausted(duty: Duty) -> int:
-    found = duty.act()
+    count = duty.act()
     while duty.is_unfinished is not None and duty.is_unfinished():
-        found += duty.act()
-    return found
+        count += duty.act()
+    return count

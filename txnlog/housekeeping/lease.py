@@ -1,4 +1,4 @@
-"""Holding a lease of `__cluster`: taking it, renewing it, believing in it, giving it up."""
+"""A lease of `__cluster`: take it, renew it, rely on it, release it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import socket
 import uuid
 
 from txnlog.cluster import Cluster
-from txnlog.protocol.leases import HeldByAnother, Lease, Sighting, prepare_release, prepare_take
+from txnlog.protocol.leases import (
+    HeldByAnother,
+    Lease,
+    LeaseObservation,
+    prepare_release,
+    prepare_take,
+)
 
 LEASE_MS_DEFAULT = 60_000
 
@@ -22,27 +28,27 @@ class LeaseHolder:
         self._lease_ms = lease_ms
         self._holder = uuid.uuid4().hex
         self._by = f"process {os.getpid()} on {socket.gethostname()}"
-        self._seen = Sighting(None, 0)
-        self._believed_until_ms: int | None = None
+        self._seen = LeaseObservation(None, 0)
+        self._held_until_ms: int | None = None
         self.other: Lease | None = None
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody else can hold it yet; costs nothing to ask before each piece of work."""
-        until_ms = self._believed_until_ms
+        """Whether no other process can have taken it yet; needs no I/O."""
+        until_ms = self._held_until_ms
         return until_ms is not None and self._clock.boot_ms() < until_ms
 
     def take(self) -> int:
-        """Take or renew the lease; in how many ms to call again. See `is_held` for the outcome.
+        """Take or renew the lease; returns the ms until the next call. `is_held` is the outcome.
 
-        `other` is then the lease of whoever has it, if that is not this one. Raises StorageError:
-        a lease that was held is still believed in for its time.
+        `other` is the lease of another holder, if there is one. Raises StorageError: a lease that
+        was held stays held for its time.
         """
         sent_ms = self._clock.boot_ms()
 
         def decide(lease: Lease | None) -> Lease | HeldByAnother:
             now_ms = self._clock.boot_ms()
-            self._seen = self._seen.look(lease, now_ms=now_ms)
+            self._seen = self._seen.observe(lease, now_ms=now_ms)
             return prepare_take(
                 lease,
                 self._seen,
@@ -52,18 +58,18 @@ class LeaseHolder:
                 now_ms=now_ms,
             )
 
-        found = self._cluster.change_lease(self._name, decide)
-        if isinstance(found, HeldByAnother):
-            self._believed_until_ms, self.other = None, found.lease
-            return min(found.wait_ms, self._lease_ms // 3)
-        self._believed_until_ms, self.other = sent_ms + found.belief_ms, None
+        result = self._cluster.change_lease(self._name, decide)
+        if isinstance(result, HeldByAnother):
+            self._held_until_ms, self.other = None, result.lease
+            return min(result.wait_ms, self._lease_ms // 3)
+        self._held_until_ms, self.other = sent_ms + result.trusted_ms, None
         return self._lease_ms // 3
 
     def release(self) -> None:
-        """Believe in it no more, and let the next one have it at once."""
-        if self._believed_until_ms is None:
+        """Release the lease, so that another process can take it at once."""
+        if self._held_until_ms is None:
             return
-        self._believed_until_ms = None
+        self._held_until_ms = None
         self._cluster.change_lease(
             self._name, lambda lease: prepare_release(lease, holder=self._holder)
         )

@@ -1,8 +1,8 @@
-"""Retention: files past retention.ms or retention.bytes, or below the log start, leave the topic.
+"""Retention: remove files past retention.ms or retention.bytes, or below the log start.
 
-They leave the table by a commit; whoever reads them goes on, and vacuum deletes the bytes later.
-Every step decides anew on the topic's newest state, so that a process which dies at any moment, a
-lost reply, or a second one at the same work leaves nothing half done.
+A commit removes them from the table; readers can still read them, and vacuum deletes them later.
+Every step decides on the topic's newest state, so a process that dies, a lost reply, or a second
+process at the same work leaves no partial result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txnlog.protocol.retention import (
     prepare_retention,
 )
 from txnlog.protocol.topics import TopicCommit, TopicState
-from txnlog.protocol.vacuum import Doomed
+from txnlog.protocol.vacuum import Deletable
 from txnlog.settings.topic_configs import config_value
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -34,11 +34,11 @@ CHECK_INTERVAL_MS_DEFAULT = 300_000
 EXPIRED_BATCH = "record batch past retention.ms, retention.bytes or the log start"
 
 STEPS_MAX = 1_000
-"""Most steps in one topic before the others have their turn; the rest is for the next check."""
+"""Maximum number of steps in one topic per check; the rest is for the next check."""
 
 
 class Retention:
-    """What keeps the topics of one cluster within their limits. The constructor does no I/O."""
+    """Enforces the retention limits of one cluster's topics. The constructor does no I/O."""
 
     def __init__(self, cluster: Cluster, *, files_max: int = FILES_MAX) -> None:
         self._cluster = cluster
@@ -46,10 +46,10 @@ class Retention:
         self._written_ms: dict[str, dict[str, int]] = {}
 
     def enforce_all(self) -> int:
-        """Remove what may go from every topic; how many files that were.
+        """Remove expired files from every topic; returns the number of files.
 
-        A topic that cannot be read or written delays its own files only (R37): what it raised is
-        raised at the end.
+        A topic that cannot be read or written delays only its own files (R37): its error is raised
+        at the end.
         """
         names = self._cluster.topic_names()
         self._written_ms = {name: self._written_ms.get(name, {}) for name in names}
@@ -62,12 +62,12 @@ class Retention:
                 else:
                     removed += self.enforce(name)
         if failures and removed:
-            logger.info("Retention removed %d files, and not all it should", removed)
+            logger.info("Retention removed %d files; some topics failed", removed)
         failures.check()
         return removed
 
     def enforce(self, topic: str) -> int:
-        """Remove what may go from one topic; how many files that were.
+        """Remove expired files from one topic; returns the number of files.
 
         Raises TopicAuthorizationError, CommitStateUnknownError, StorageError, and
         ObjectNotFoundError or CorruptLogError that name a file.
@@ -85,17 +85,17 @@ class Retention:
         self._forget_removed(log)
         return removed
 
-    def find(self) -> list[Doomed]:
-        """What would leave the topics now; commits nothing. What cannot be read is logged."""
-        found: list[Doomed] = []
-        # A dry run's list has no end to raise them at; each is logged.
+    def find(self) -> list[Deletable]:
+        """What `enforce_all` would remove now; commits nothing. Unreadable topics are logged."""
+        found: list[Deletable] = []
+        # A dry run returns a list: errors are logged, and none is raised at the end.
         failures = Failures("Dry run")
         for log in topic_logs(self._cluster, failures):
             with failures.of(log.name):
                 found += self._find(log)
         return found
 
-    def _find(self, log: TopicLog) -> list[Doomed]:
+    def _find(self, log: TopicLog) -> list[Deletable]:
         while isinstance(decision := self._decide(log.name, log.view, sys.maxsize), Undated):
             self._date(log, decision.paths)
         if decision is None:
@@ -109,7 +109,7 @@ class Retention:
                 self._date(log, [path])
                 newest_ms = written_ms[path]
             age_ms = now_ms - newest_ms
-            found.append(Doomed(f"{log.path}/{path}", EXPIRED_BATCH, age_ms, batch.size_bytes))
+            found.append(Deletable(f"{log.path}/{path}", EXPIRED_BATCH, age_ms, batch.size_bytes))
         return found
 
     def _decide(
@@ -118,22 +118,22 @@ class Retention:
         return prepare_retention(
             state,
             limits=_limits(state),
-            # Compared with records' times and files' times; nobody's wall clock.
+            # Compared with times of records and files, so not a wall clock.
             now_ms=self._cluster.store.now_ms(),
             written_ms=self._written_ms.setdefault(topic, {}),
             files_max=files_max,
         )
 
     def _date(self, log: TopicLog, paths: Iterable[str]) -> None:
-        """Ask the store when files were written; they never change after that."""
+        """Ask the store when files were written; files never change after that."""
         for path in paths:
-            found = log.store.head(f"{log.path}/{path}")
-            self._written_ms[log.name][path] = found.last_modified_ms
+            meta = log.store.head(f"{log.path}/{path}")
+            self._written_ms[log.name][path] = meta.last_modified_ms
 
     def _forget_removed(self, log: TopicLog) -> None:
-        known = self._written_ms[log.name]
+        written_ms = self._written_ms[log.name]
         live = log.view.by_path
-        self._written_ms[log.name] = {path: at for path, at in known.items() if path in live}
+        self._written_ms[log.name] = {path: at for path, at in written_ms.items() if path in live}
 
 
 def _limits(state: TopicState) -> RetentionLimits:

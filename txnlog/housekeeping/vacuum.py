@@ -1,8 +1,7 @@
-"""Vacuum: the only one that deletes data and row files (D11).
+"""Vacuum: deletes data and row files; nothing else does (D11).
 
-A process that dies here leaves some files deleted and others not, and every run begins anew; two
-runs at once delete the same. What is decided, and in which order it must be looked at, is in
-txnlog.protocol.vacuum.
+A run that dies has deleted some of the files, and the next run starts from the beginning; two runs
+at once delete the same files. txnlog.protocol.vacuum decides, and defines the order of the reads.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from txnlog.protocol.vacuum import (
     NEVER_COMMITTED,
     RETENTION_PROPERTY,
     ROW_FILE,
-    Doomed,
+    Deletable,
     StoredFile,
     check_vacuum_age,
-    find_doomed,
+    find_deletable,
     find_old,
     format_retention,
     keeps_for,
@@ -52,10 +51,10 @@ DELETED_AT_ONCE = 1_000
 
 
 def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
-    """Every topic there is or was: a deleted one has a log, and files for a while.
+    """The logs of all topics, also of deleted ones: they keep a log, and files for a while.
 
-    Other folders below the root are left alone: other tables, and damaged ones, which are logged.
-    What the store refused is added to `failures`.
+    Foreign tables below the root are skipped, and damaged ones, which are logged. Errors of the
+    store are added to `failures`.
     """
     found = []
     for name in cluster.topic_names():
@@ -65,7 +64,7 @@ def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
         except ForeignTableError:
             continue
         except (CorruptLogError, UnsupportedProtocolError) as error:
-            logger.warning("Housekeeping leaves %s alone: %s", name, error)
+            logger.warning("Housekeeping skips %s: %s", name, error)
             continue
         except TxnLogError as error:
             failures.add(log.path, error)
@@ -77,7 +76,7 @@ def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
 
 @dataclass(slots=True)
 class _Table:
-    """A table with files, and those of them that are old and not live at a first look."""
+    """A table, and its files that are old and were not live at the first read."""
 
     handle: Handle
     old: list[StoredFile]
@@ -101,10 +100,10 @@ class _Table:
 
 
 class Vacuum:
-    """Deletes what no table names any more. The constructor does no I/O.
+    """Deletes files that no table refers to. The constructor does no I/O.
 
-    `age_ms` is how long files stay that nobody names, and those that were removed. Raises
-    ConfigError for less than an hour.
+    `age_ms` is how long unreferenced and removed files stay. Raises ConfigError for less than an
+    hour.
     """
 
     def __init__(
@@ -117,29 +116,29 @@ class Vacuum:
         check_vacuum_age(age_ms)
         self._cluster = cluster
         self._store = cluster.store
-        self._wanted_ms = age_ms
+        self._configured_ms = age_ms
         retention_ms = cluster.settings.log_retention_ms
         self._log_retention_ms = retention_ms if log_retention_ms is None else log_retention_ms
 
-    def find(self) -> list[Doomed]:
+    def find(self) -> list[Deletable]:
         """What `run` would delete now; writes nothing. Tables that cannot be read are logged."""
         now_ms = self._store.now_ms()
         age_ms = self._age_ms()
         named = self._named()
-        is_whole = self._knows_manifests()
-        found: list[Doomed] = []
-        # A dry run's list has no end to raise them at; each is logged.
+        is_whole = self._can_read_manifests()
+        found: list[Deletable] = []
+        # A dry run returns a list: errors are logged, and none is raised at the end.
         failures = Failures("Dry run")
         for table in self._tables(now_ms, age_ms, failures):
             with failures.of(table.name):
-                doomed = self._doomed(table, named, now_ms, age_ms)
-                found += doomed if is_whole else _certain(table, doomed)
+                deletable = self._deletable(table, named, now_ms, age_ms)
+                found += deletable if is_whole else _certain(table, deletable)
         return found
 
     def run(self) -> int:
-        """Delete what may go; how many files that were.
+        """Delete unreferenced files that are old enough; returns the number of files.
 
-        A table that cannot be read or written keeps its files and stops no other: what it raised is
+        A table that cannot be read or written keeps its files and stops no other: its error is
         raised at the end.
         """
         now_ms = self._store.now_ms()
@@ -150,10 +149,10 @@ class Vacuum:
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
         deleted = 0
         for table in rows:
-            # A row's file is named by its own table only.
+            # Only its own table refers to a row's file.
             with failures.of(table.name):
                 self._write_barrier(table.handle, age_ms)
-                deleted += self._delete(table, self._doomed(table, frozenset(), now_ms, age_ms))
+                deleted += self._delete(table, self._deletable(table, frozenset(), now_ms, age_ms))
         with failures.of("manifests"):
             deleted += self._run_topics(topics, now_ms, age_ms, failures)
         failures.check()
@@ -174,15 +173,17 @@ class Vacuum:
             shard = self._cluster.shard(number)
             self._write_barrier(shard, age_ms)
         named = self._named()
-        is_whole = self._knows_manifests()
+        is_whole = self._can_read_manifests()
         deleted = 0
         for table in behind_barrier:
             with failures.of(table.name):
-                doomed = self._doomed(table, named, now_ms, age_ms)
-                deleted += self._delete(table, doomed if is_whole else _certain(table, doomed))
+                deletable = self._deletable(table, named, now_ms, age_ms)
+                deleted += self._delete(
+                    table, deletable if is_whole else _certain(table, deletable)
+                )
         return deleted
 
-    # -- looks -----------------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------------
 
     def _age_ms(self) -> int:
         timeouts_ms = []
@@ -191,11 +192,11 @@ class Vacuum:
             shard.refresh()
             timeouts_ms += [row.timeout_ms for row in shard.view.rows.values()]
         return vacuum_age_ms(
-            self._wanted_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
+            self._configured_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
         )
 
     def _tables(self, now_ms: int, age_ms: int, failures: Failures) -> list[_Table]:
-        """Tables with files that are worth the barriers."""
+        """Tables with old files, for which the barriers are worth their commits."""
         cluster = self._cluster
         handles: list[Handle] = [
             *topic_logs(cluster, failures),
@@ -226,7 +227,7 @@ class Vacuum:
         ]
 
     def _named(self) -> set[tuple[str, str]]:
-        """(topic, path) of what decided and prepared transactions will make live."""
+        """(topic, path) of the files in the manifests of pending transactions."""
         named: set[tuple[str, str]] = set()
         for number in range(self._cluster.shards):
             shard = self._cluster.shard(number)
@@ -235,29 +236,29 @@ class Vacuum:
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
         return named
 
-    def _knows_manifests(self) -> bool:
+    def _can_read_manifests(self) -> bool:
         """Whether every state row can be read: one that cannot may name staged files."""
         shards = map(self._cluster.shard, range(self._cluster.shards))
         unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
         if unreadable:
             logger.warning(
-                "Vacuum keeps files of topics that no commit names: the state rows of %s cannot be "
-                "read, and may name them. See `txnlog transactions list`.",
+                "Vacuum keeps files of topics that were never committed: the state rows of %s "
+                "cannot be read, and may refer to them. See `txnlog transactions list`.",
                 ", ".join(map(repr, sorted(unreadable))),
             )
         return not unreadable
 
-    def _doomed(
+    def _deletable(
         self, table: _Table, named: Collection[tuple[str, str]], now_ms: int, age_ms: int
-    ) -> list[Doomed]:
-        """The last look: the table, then its tombstones, so that a file is met in one of them."""
+    ) -> list[Deletable]:
+        """Read the table, then its tombstones: a file removed meanwhile is in one of them."""
         table.log.refresh()
         live = set(table.live)
         kept = {path for topic, path in named if topic == table.name}
         left = [file for file in table.old if file.path not in live and file.path not in kept]
         if not left:
             return []
-        return find_doomed(
+        return find_deletable(
             left,
             table=table.name,
             live=live,
@@ -270,7 +271,7 @@ class Vacuum:
     # -- writes ----------------------------------------------------------------------------------
 
     def _write_barrier(self, handle: Handle, age_ms: int) -> None:
-        """A commit that those under way conflict with, and that says how old files may be."""
+        """Write a commit that conflicts with commits under way, and carries the vacuum age."""
         log = handle.log
 
         def decide() -> list[Action]:
@@ -278,8 +279,8 @@ class Vacuum:
             actions: list[Action] = [Txn(VACUUM_AGE, smallest_ms, self._store.now_ms())]
             metadata = log.metadata
             if metadata is not None and not keeps_for(metadata.configuration, age_ms):
-                # Else checkpoints would lose tombstones that the next look needs, or keep those
-                # that none does.
+                # Else checkpoints would drop tombstones that the next run needs, or keep tombstones
+                # that no run needs.
                 kept = {**metadata.configuration, RETENTION_PROPERTY: format_retention(age_ms)}
                 actions.append(replace(metadata, configuration=kept))
             return actions
@@ -289,17 +290,19 @@ class Vacuum:
 
         transact(log, decide, commit)
 
-    def _delete(self, table: _Table, doomed: Sequence[Doomed]) -> int:
-        for start in range(0, len(doomed), DELETED_AT_ONCE):
-            some = doomed[start : start + DELETED_AT_ONCE]
+    def _delete(self, table: _Table, deletable: Sequence[Deletable]) -> int:
+        for start in range(0, len(deletable), DELETED_AT_ONCE):
+            some = deletable[start : start + DELETED_AT_ONCE]
             self._store.delete([item.path for item in some])
-            if len(doomed) > DELETED_AT_ONCE:
+            if len(deletable) > DELETED_AT_ONCE:
                 done = start + len(some)
-                logger.info("Vacuum of %s: %d of %d files deleted", table.name, done, len(doomed))
-        return len(doomed)
+                logger.info(
+                    "Vacuum of %s: %d of %d files deleted", table.name, done, len(deletable)
+                )
+        return len(deletable)
 
 
-def _certain(table: _Table, doomed: Sequence[Doomed]) -> list[Doomed]:
-    """Without those of a topic that a manifest may name: what was removed had its commit."""
+def _certain(table: _Table, deletable: Sequence[Deletable]) -> list[Deletable]:
+    """Without files of a topic that were never committed: a manifest may name them."""
     is_topic = isinstance(table.handle, TopicLog)
-    return [item for item in doomed if not is_topic or item.reason != NEVER_COMMITTED]
+    return [item for item in deletable if not is_topic or item.reason != NEVER_COMMITTED]

@@ -1,15 +1,15 @@
-"""Which neighbouring batches become one segment, and the commit that puts it in their place.
+"""Which neighbouring batches become one segment, and the commit that replaces them by it.
 
-A segment has the records of its inputs, but for those of aborted transactions, at their offsets; it
-spans the offsets of all of them, so that no position, end or log start moves (R22). It is nobody's:
-producer id -1, status `none`. Batches at or above the last stable offset are left alone. So are the
-last five of an idempotent producer that may still repeat one of them: its sequences live in their
-headers. Such a batch is rewritten, if at all, alone, and its header stays.
+A segment has the records of its inputs, without those of aborted transactions, at their offsets. It
+spans the offsets of all inputs, so no position, end or log start moves (R22). It has no producer:
+producer id -1, status `none`. Batches at or above the last stable offset are not merged, nor the
+last five of an idempotent producer that may still repeat one of them: their headers hold its
+sequences. Such a batch is only rewritten alone, and keeps its header.
 
-How much is merged when: what makes a segment of the full size is merged at once. Of what is newer,
-a run of neighbours of which none is larger than all that follow it together, once there are enough
-of them. So sizes at least halve from each small segment to the next, there are few of them, and a
-record is rewritten a logarithmic number of times.
+Batches that fill a segment are merged at once. Of the newer ones, a run of neighbours is merged
+once there are enough of them and each is no larger than the sum of those after it. So sizes at
+least halve from each small segment to the next, small segments are few, and a record is rewritten
+a logarithmic number of times.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _last_offset = attrgetter("last_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """`segment_bytes` is segment.bytes of the topic; from half of it on a file is full.
+    """`segment_bytes` is segment.bytes of the topic; a file is full from half of it.
 
-    Fewer than `inputs_min` small files are not worth a rewrite; one commit takes `inputs_max`.
+    `inputs_min` small files are the minimum for a rewrite, `inputs_max` the maximum per commit.
     """
 
     segment_bytes: int
@@ -48,7 +48,7 @@ class CompactionSettings:
 
 
 class CompactionGroup(msgspec.Struct, frozen=True):
-    """Neighbouring batches of one partition, in offset order without a gap, to be rewritten."""
+    """Neighbouring batches of one partition to be rewritten, in offset order without a gap."""
 
     topic: str
     topic_id: str
@@ -75,7 +75,7 @@ class CompactionGroup(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A file that was written for a group. `staged_ms`: when that began, by the store's clock."""
+    """The file written for a group. `staged_ms`: when that began, by the store's clock."""
 
     path: str
     size_bytes: int
@@ -86,7 +86,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Plan(NamedTuple):
-    """Groups in offset order; the next plan need not look before `resume_offset`."""
+    """Groups in offset order; the next plan can start at `resume_offset`."""
 
     groups: tuple[CompactionGroup, ...]
     resume_offset: int
@@ -94,12 +94,12 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """It is in the log already."""
+    """The result is already in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Obsolete:
-    """It can no longer be done, and need not be; a file written for it is left to vacuum."""
+    """The log has changed: nothing to commit any more. Vacuum deletes a file written for it."""
 
     why: str
 
@@ -125,9 +125,9 @@ def plan_partition(
 ) -> Plan:
     """Groups of a partition's batches from one offset to before another, up to `groups_max`.
 
-    Takes time in proportion to the batches between them. What comes after the last batch that
-    nothing can join is to be looked at again: a producer's last batches may be merged later, and
-    so may what lies between them. It is little: merging keeps it so.
+    Takes time in proportion to the batches between them. Batches after the last one that can join
+    no segment are planned again: a producer's last batches may be merged later, and so may the
+    batches between them. They are few, since merging keeps them few.
     """
     if state.deleted:
         return Plan((), 0)
@@ -169,7 +169,7 @@ def plan_partition(
 
 
 class _Run:
-    """Neighbours that could become one segment."""
+    """A run of neighbours that can become one segment."""
 
     def __init__(self, settings: CompactionSettings) -> None:
         self._settings = settings
@@ -180,7 +180,7 @@ class _Run:
         return not self.batches or self.batches[-1].last_offset + 1 == batch.base_offset
 
     def is_too_much(self, batch: BatchHeader) -> bool:
-        """Whether the run ends before the batch, for want of room."""
+        """Whether the batch does not fit into the run."""
         is_over = self._size_bytes + _kept_bytes(batch) > self._settings.segment_bytes
         return is_over or len(self.batches) >= self._settings.inputs_max
 
@@ -189,9 +189,9 @@ class _Run:
         self._size_bytes += _kept_bytes(batch)
 
     def take(self, *, final: bool) -> tuple[BatchHeader, ...]:
-        """What of the run is worth a rewrite; the run is empty then.
+        """End the run: the batches of it to rewrite.
 
-        `final`: nothing that could join the run will ever follow it.
+        `final`: no later batch can join the run.
         """
         batches, size_bytes = self.batches, self._size_bytes
         self.batches, self._size_bytes = [], 0
@@ -210,16 +210,16 @@ class _Run:
 
 
 def _kept_bytes(batch: BatchHeader) -> int:
-    """What a batch brings into a segment, about."""
+    """Approximate bytes that a batch adds to a segment."""
     return 0 if batch.status == ABORTED else batch.size_bytes
 
 
 def prepare_compaction(
     state: TopicState, group: CompactionGroup, segment: Segment, *, now_ms: int
 ) -> TopicCommit | Compacted | Obsolete:
-    """Put a segment in the place of the batches it was written from, if all are as they were.
+    """Replace the batches of a group by its segment, if none of them has changed.
 
-    `now_ms` by the store's clock: what vacuum may have taken for an orphan is not named (R72).
+    `now_ms` by the store's clock: a segment that vacuum may have deleted is not committed (R72).
     """
     if segment.path in state.by_path:
         return Compacted()
@@ -229,9 +229,9 @@ def prepare_compaction(
         if state.by_path.get(batch.path) != batch:
             return Obsolete(f"{batch.path} has been removed or compacted by another")
     if group.last_offset >= state.last_stable_offset(group.partition):
-        return Obsolete("some of it is not decided")
+        return Obsolete("some of its batches are undecided")
     if max(now_ms, state.txns.vacuumed_ms) - segment.staged_ms > state.txns.vacuum_age_ms // 2:
-        return Obsolete(f"{segment.path} was staged so long ago that vacuum may have taken it")
+        return Obsolete(f"{segment.path} was staged so long ago that vacuum may have deleted it")
     header = _header_of(group, segment)
     if any(state.may_be_repeated(batch) for batch in group.inputs):
         if len(group.inputs) > 1:

@@ -1,18 +1,19 @@
-"""Key compaction, for cleanup.policy=compact: which part of a partition is to be cleaned, and when.
+"""Key compaction, for cleanup.policy=compact: which part of a partition a pass covers, and when.
 
-Mirrors LogCleanerManager and Cleaner of Apache Kafka. A pass goes over a partition from the log
-start to an end, `end_offset`, up to which everything is decided and old enough. Of the records in
-it survives the newest of each key, by offset; records of aborted transactions count for nothing
-(R23), and those without a key go, as in Kafka. Everything from the end on stays.
+Mirrors LogCleanerManager and Cleaner of Apache Kafka; "clean", "cleaned" and "dirty" have Kafka's
+meaning. A pass covers a partition from the log start to `end_offset`, up to which every batch is
+decided and old enough. It keeps the newest record of each key, by offset. Records of aborted
+transactions are ignored (R23), and records without a key are removed, as in Kafka. Records from
+`end_offset` on stay.
 
-`txn{txnlog/cleaned/<partition>}` is the end of the newest pass, written by a commit after all
-others of it. So every record before it is the newest of its key before it, however often passes
-died on the way; the next one looks for keys from there on only. And a tombstone before it has
-nothing left to delete. Kafka notes in each batch from when on its tombstones may go; here a
-partition has one such note: `txn{txnlog/horizon/<partition>}` is a time by the store's clock, after
-which those before `txn{txnlog/tombstones/<partition>}` may go. It is renewed, by the end of a pass,
-when it has served: a tombstone stays for delete.retention.ms at least after it was first cleaned,
-and for about twice that at most if passes go on.
+`txn{txnlog/cleaned/<partition>}` is the end of the newest pass, written by its last commit. So each
+record before it is the newest of its key before it, even if passes died: the next pass reads keys
+only from there on, and a tombstone before it has nothing left to delete. Kafka stores in each batch
+when its tombstones can be removed; here a partition has one such time:
+`txn{txnlog/horizon/<partition>}`, by the store's clock, after which tombstones before
+`txn{txnlog/tombstones/<partition>}` are removed. The end of the pass that removes them sets the
+next one: after a tombstone was first cleaned it stays for delete.retention.ms or longer, up to
+about twice that while passes continue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _last_offset = attrgetter("last_offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningSettings:
+class KeyCompactionSettings:
     """Kafka's topic configurations of these names; times in ms."""
 
     min_cleanable_dirty_ratio: float
@@ -55,11 +56,11 @@ class CleaningSettings:
     delete_retention_ms: int
 
 
-class Cleaning(msgspec.Struct, frozen=True):
+class KeyCompactionPass(msgspec.Struct, frozen=True):
     """One pass over the offsets from `start_offset` up to `end_offset`, exclusively.
 
-    Keys are to be looked for from `dirty_offset` on. Tombstones before `tombstone_offset` go
-    (0: none does). `cleaned_offset` is the end of the pass before.
+    Keys are read from `dirty_offset` on. Tombstones before `tombstone_offset` are removed (0:
+    none). `cleaned_offset` is the end of the previous pass.
     """
 
     topic: str
@@ -75,13 +76,13 @@ class Cleaning(msgspec.Struct, frozen=True):
         return max(self.start_offset, self.cleaned_offset)
 
 
-def plan_cleaning(
-    state: TopicState, topic: str, partition: int, settings: CleaningSettings, *, now_ms: int
-) -> Cleaning | None:
-    """The pass that is due, if one is. `now_ms` by the store's clock.
+def plan_pass(
+    state: TopicState, topic: str, partition: int, settings: KeyCompactionSettings, *, now_ms: int
+) -> KeyCompactionPass | None:
+    """The pass that is due, or None. `now_ms` by the store's clock.
 
-    It is when more than min.cleanable.dirty.ratio of the bytes that could be cleaned have not been,
-    or one of their records is older than max.compaction.lag.ms.
+    A pass is due if more than min.cleanable.dirty.ratio of the cleanable bytes are dirty, or a
+    dirty record is older than max.compaction.lag.ms.
     """
     if state.deleted:
         return None
@@ -95,13 +96,15 @@ def plan_cleaning(
         return None
     is_due = now_ms >= found.horizon_ms
     tombstone_offset = found.tombstone_offset if is_due else 0
-    return Cleaning(topic, state.topic_id, partition, start, cleaned, end, tombstone_offset)
+    return KeyCompactionPass(
+        topic, state.topic_id, partition, start, cleaned, end, tombstone_offset
+    )
 
 
 def _first_uncleanable(
-    found: PartitionState, dirty: int, settings: CleaningSettings, now_ms: int
+    found: PartitionState, dirty: int, settings: KeyCompactionSettings, now_ms: int
 ) -> int:
-    """The last stable offset, or the first batch with a record younger than the lag."""
+    """The last stable offset, or the first batch with a record younger than the minimum lag."""
     stable = found.last_stable_offset
     if settings.min_compaction_lag_ms > 0:
         youngest_us = (now_ms - settings.min_compaction_lag_ms) * 1000
@@ -112,7 +115,7 @@ def _first_uncleanable(
 
 
 def _is_due(
-    found: PartitionState, dirty: int, end: int, settings: CleaningSettings, now_ms: int
+    found: PartitionState, dirty: int, end: int, settings: KeyCompactionSettings, now_ms: int
 ) -> bool:
     batches = _between(found, dirty, end)
     oldest_us = (now_ms - settings.max_compaction_lag_ms) * 1000
@@ -126,7 +129,7 @@ def _is_due(
     dirty_bytes = float(sum(batch.size_bytes for batch in batches))
     first = batches[0]
     if first.base_offset < dirty:
-        # Merged of cleaned and of other batches since: it was counted on both sides.
+        # Merged since from cleaned and dirty batches: its bytes were counted on both sides.
         span = first.last_offset + 1 - first.base_offset
         cleaned_part = first.size_bytes * (dirty - first.base_offset) / span
         dirty_bytes -= cleaned_part
@@ -141,18 +144,18 @@ def _between(found: PartitionState, start: int, end: int) -> Sequence[BatchHeade
     return found.batches[first:last]
 
 
-def cleaning_groups(
-    state: TopicState, cleaning: Cleaning, settings: CompactionSettings
+def pass_groups(
+    state: TopicState, key_pass: KeyCompactionPass, settings: CompactionSettings
 ) -> list[CompactionGroup]:
-    """All batches of a pass in groups: of one where it is full or has to stay alone.
+    """All batches of a pass in groups; a full batch, or one that must stay alone, is a group.
 
-    Which of them are rewritten is for `needs_rewrite` to say.
+    `needs_rewrite` decides which groups are rewritten.
     """
-    found = state.partitions[cleaning.partition]
+    found = state.partitions[key_pass.partition]
     groups: list[list[BatchHeader]] = []
     size_bytes = 0
     is_closed = True
-    for batch in _between(found, cleaning.start_offset, cleaning.end_offset):
+    for batch in _between(found, key_pass.start_offset, key_pass.end_offset):
         is_alone = settings.is_full(batch) or state.may_be_repeated(batch)
         size_bytes += batch.size_bytes
         if is_closed or is_alone or size_bytes > settings.segment_bytes:
@@ -161,36 +164,36 @@ def cleaning_groups(
         groups[-1].append(batch)
         is_closed = is_alone or len(groups[-1]) == settings.inputs_max
     return [
-        CompactionGroup(cleaning.topic, cleaning.topic_id, cleaning.partition, tuple(inputs))
+        CompactionGroup(key_pass.topic, key_pass.topic_id, key_pass.partition, tuple(inputs))
         for inputs in groups
     ]
 
 
 def needs_rewrite(group: CompactionGroup, survivors: int, settings: CompactionSettings) -> bool:
-    """Whether a group of a pass has records to lose, or is worth merging anyway."""
+    """Whether a group of a pass has records to remove, or enough files to merge."""
     counts = [batch.num_records for batch in group.inputs]
     if len(counts) >= settings.inputs_min:
         return True
     return any(count is None for count in counts) or survivors < sum(count or 0 for count in counts)
 
 
-def prepare_cleaned(
-    state: TopicState, cleaning: Cleaning, *, delete_retention_ms: int, now_ms: int
+def prepare_end_of_pass(
+    state: TopicState, key_pass: KeyCompactionPass, *, delete_retention_ms: int, now_ms: int
 ) -> TopicCommit | Compacted | Obsolete:
-    """The last commit of a pass, when all its groups are clean: what it has reached.
+    """The last commit of a pass, after all its groups: the offset it has reached.
 
     `now_ms` by the store's clock.
     """
-    if state.deleted or state.topic_id != cleaning.topic_id:
+    if state.deleted or state.topic_id != key_pass.topic_id:
         return Obsolete("the topic was deleted")
-    partition = cleaning.partition
+    partition = key_pass.partition
     found = state.partitions[partition]
-    if found.cleaned_offset == cleaning.end_offset:
+    if found.cleaned_offset == key_pass.end_offset:
         return Compacted()
-    if found.cleaned_offset != cleaning.cleaned_offset:
-        return Obsolete("another has cleaned it")
-    txns = {f"{CLEANED_PREFIX}{partition}": cleaning.end_offset}
-    if cleaning.tombstone_offset == found.tombstone_offset:
-        txns[f"{TOMBSTONES_PREFIX}{partition}"] = cleaning.end_offset
+    if found.cleaned_offset != key_pass.cleaned_offset:
+        return Obsolete("another pass has ended meanwhile")
+    txns = {f"{CLEANED_PREFIX}{partition}": key_pass.end_offset}
+    if key_pass.tombstone_offset == found.tombstone_offset:
+        txns[f"{TOMBSTONES_PREFIX}{partition}"] = key_pass.end_offset
         txns[f"{HORIZON_PREFIX}{partition}"] = now_ms + delete_retention_ms
     return TopicCommit(operation=OPERATION, txns=txns, data_change=False)

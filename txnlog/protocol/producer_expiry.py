@@ -1,18 +1,18 @@
-"""When a table forgets producers: markers of transactions, and sequences of idempotent producers.
+"""Expiry of producers in a table: markers of transactions, sequences of idempotent producers.
 
-Mirrors removeExpiredProducers of Kafka's ProducerStateManager. What is forgotten is a commit in
-the log, so that memory kept warm and memory rebuilt agree at every version (R11): an action
-`txnlog/expired/...` whose version is a time takes with it all that was last written before it.
+Mirrors removeExpiredProducers of Kafka's ProducerStateManager. Expiry is a commit, so that cached
+and rebuilt state agree at every version (R11): the version of an action `txnlog/expired/...` is a
+time, the horizon, and removes all entries last written before it.
 
-A marker refuses whatever still wants to write for its transaction. It may go when nobody can want
-that any more: its producer id has no state row, and had none when that was announced, at least
-`settle_ms` ago. Ids are never given out again, so a row that is gone stays gone; and whoever read
-the row before it went reads it again before writing a topic for it, once it is older than half of
-the log retention. A producer id that still has a row, or an open transaction, keeps its marker:
-the announcement writes it anew.
+A marker refuses further writes of its transaction. It expires when no process can write for that
+transaction: its producer id has no state row now, and had none when the expiry was announced, at
+least `settle_ms` ago. Producer ids are never reused, so a removed row never returns; and a process
+that read the row before its removal reads it again before it writes to a topic, once its copy is
+older than half of the log retention. A producer id with a row or an open transaction keeps its
+marker: the announcement writes it again.
 
-A sequence may go by age alone: a batch written to a file before the horizon, by a producer that is
-not known, is refused (`check_remembered`), since an earlier try of it may have landed.
+A sequence expires by age alone: a batch staged before the horizon, by a producer without a
+sequence, is refused (`check_remembered`), since an earlier attempt may have been committed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SETTLE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryLimits:
-    """`marker_age_ms` must exceed half of the vacuum age: a batch write that lost the reply to its
-    PREPARE is recognised by its marker for as long as its files may be committed.
+    """`marker_age_ms` must exceed half of the vacuum age: the marker identifies a batch write that
+    lost the reply to its PREPARE, as long as its files can be committed.
     """
 
     marker_age_ms: int = MARKER_AGE_MS_MIN
@@ -49,11 +49,11 @@ class ExpiryLimits:
 def prepare_expiry(
     memory: TxnMemory, *, living: Collection[int], now_ms: int, limits: ExpiryLimits
 ) -> dict[str, int] | None:
-    """The `txn` actions of the next commit that forgets producers; None when there is nothing yet.
+    """The `txn` actions of the next commit that expires producers; None if there is nothing to do.
 
     `living` are the producer ids that have a row in any shard, read before this state, or an open
-    transaction in this table. `now_ms` is by the store's clock. The order counts: what is
-    forgotten comes first.
+    transaction in this table. `now_ms` is by the store's clock. The order matters: horizons come
+    first.
     """
     txns: dict[str, int] = {}
     idle_ms = now_ms - limits.producer_id_expiration_ms
@@ -62,14 +62,14 @@ def prepare_expiry(
     due_ms = _due_ms(memory, now_ms, limits)
     if due_ms is not None:
         txns[EXPIRED_TRANSACTIONS] = due_ms
-    # Nothing is announced while an announcement waits: it would begin to wait anew.
+    # A new announcement would restart the wait of an open one.
     if due_ms is not None or memory.expiring_ms <= memory.transactions_expired_ms:
         txns.update(_announcement(memory, living, now_ms - limits.marker_age_ms, due_ms or -1))
     return txns or None
 
 
 def _due_ms(memory: TxnMemory, now_ms: int, limits: ExpiryLimits) -> int | None:
-    """The horizon that was announced long enough ago."""
+    """The announced horizon, if it was announced at least `settle_ms` ago."""
     is_open = memory.expiring_ms > memory.transactions_expired_ms
     if is_open and now_ms - memory.announced_ms >= limits.settle_ms:
         return memory.expiring_ms
@@ -79,7 +79,7 @@ def _due_ms(memory: TxnMemory, now_ms: int, limits: ExpiryLimits) -> int | None:
 def _announcement(
     memory: TxnMemory, living: Collection[int], before_ms: int, due_ms: int
 ) -> Mapping[str, int]:
-    """The next horizon, and the markers below it that stay, written anew."""
+    """The next horizon, and the markers below it that stay, to be written again."""
     times_ms = memory.markers.updated_ms
     old = [key for key in memory.markers.older_than(before_ms) if times_ms[key] >= due_ms]
     kept = {key for key in old if key in living}
@@ -92,9 +92,9 @@ def _announcement(
 def check_remembered(
     memory: TxnMemory, batches: Sequence[StagedBatch], *, topic: str, producer_id: int
 ) -> None:
-    """Refuse batches of a forgotten producer that may be in the log already.
+    """Refuse batches of an expired producer that may already be in the log.
 
-    For producers that the caller found nothing of. Raises UnknownProducerIdError.
+    For producers of which the log has no sequence. Raises UnknownProducerIdError.
     """
     if memory.producers_expired_ms < 0:
         return
@@ -102,9 +102,9 @@ def check_remembered(
         if batch.staged_ms < memory.producers_expired_ms + CLOCK_ERROR_MS:
             raise UnknownProducerIdError(
                 f"Topic {topic!r} partition {batch.partition}: producer {producer_id} wrote "
-                "nothing for producer.id.expiration.ms and is forgotten, and these records were "
-                "first sent before that: an earlier try may have written them. Look for them in "
-                "the topic, and send them again if they are missing.",
+                "nothing for producer.id.expiration.ms and has expired, and these records were "
+                "first sent before that: an earlier attempt may have written them. Check the "
+                "topic, and send them again if they are missing.",
                 topic=topic,
                 producer_id=producer_id,
             )

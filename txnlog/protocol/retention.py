@@ -1,10 +1,10 @@
-"""Which files of a topic may go: past its retention, or wholly below the log start.
+"""Which files of a topic retention removes: past its limits, or completely below the log start.
 
-Mirrors deleteOldSegments of Kafka's UnifiedLog, one file being what a segment is there: per
-partition, whole files, oldest first, none that holds an offset at or above the last stable offset.
-The log start moves up to the oldest record that is left. A file below it that holds one of the
-last batches of an idempotent producer stays until the producer is forgotten, since the producer may
-still repeat it (R22); one that is undecided stays until its marker comes.
+Mirrors deleteOldSegments of Kafka's UnifiedLog, with a file in place of a segment: per partition,
+whole files, oldest first, none with an offset at or above the last stable offset. The log start
+becomes the oldest remaining record. A file below it stays if it holds one of the last batches of
+an idempotent producer, until the producer expires, since the producer may still repeat the batch
+(R22). A file with an undecided batch stays until its marker is written.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from txnlog.protocol.topics import (
 )
 
 FILES_MAX = 10_000
-"""Most files that one commit removes."""
+"""Maximum number of files that one commit removes."""
 
 UNDATED_MAX = 100
-"""Most files whose age one look asks for."""
+"""Maximum number of files whose age one decision asks for."""
 
 _TIME_MS_MAX = 253_402_300_800_000
-"""The year 10000: beyond it a time in statistics means that none is known."""
+"""The year 10000: a later time in statistics means that the time is unknown."""
 
 _last_offset = attrgetter("last_offset")
 
@@ -45,7 +45,7 @@ class RetentionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Undated:
-    """Files whose age decides, and whose statistics do not tell it."""
+    """Files whose age is needed and is not in their statistics: ask the store."""
 
     paths: tuple[str, ...]
 
@@ -58,34 +58,34 @@ def prepare_retention(
     written_ms: Mapping[str, int],
     files_max: int = FILES_MAX,
 ) -> TopicCommit | Undated | None:
-    """The next commit that removes files; None when there is nothing to remove (any more).
+    """The next commit that removes files; None if there is nothing to remove.
 
-    `written_ms` says when a file was written, by the store's clock, as `now_ms` is. It is asked for
-    where statistics give no time: there Kafka takes a segment's last modification. Only the oldest
-    files are looked at.
+    `written_ms` maps paths to the times they were written, by the store's clock, as `now_ms` is. It
+    is used for files without times in their statistics, as Kafka uses a segment's last
+    modification. Only the oldest files are examined.
     """
     if state.deleted:
         return None
-    look = _Look(limits, now_ms, written_ms)
+    scan = _Scan(limits, now_ms, written_ms)
     removes: list[str] = []
     txns: dict[str, int] = {}
     for number, partition in enumerate(state.partitions):
         left = files_max - len(removes)
         if left == 0:
             break
-        cut = look.first_kept(partition, left)
+        cut = scan.first_kept(partition, left)
         gone, cut = _removable(state, partition.batches[:cut], left)
         removes += [batch.path for batch in gone]
         txns.update(_bounds(partition, number, cut, gone))
-    if look.undated:
-        return Undated(tuple(look.undated))
+    if scan.undated:
+        return Undated(tuple(scan.undated))
     if not removes and not txns:
         return None
     return TopicCommit(operation="DELETE EXPIRED", removes=tuple(removes), txns=txns)
 
 
 def newest_record_ms(batch: BatchHeader, written_ms: Mapping[str, int]) -> int | None:
-    """The time of a file's newest record, or when it was written; None if it must be asked for."""
+    """The time of a file's newest record, or when it was written; None if the store must say it."""
     stated_ms = batch.timestamp_max_us // 1000
     return stated_ms if 0 <= stated_ms < _TIME_MS_MAX else written_ms.get(batch.path)
 
@@ -93,21 +93,21 @@ def newest_record_ms(batch: BatchHeader, written_ms: Mapping[str, int]) -> int |
 def _bounds(
     partition: PartitionState, number: int, cut: int, gone: Sequence[BatchHeader]
 ) -> dict[str, int]:
-    """What the log must say of a partition's start and end where its files do not show them."""
+    """The start and end to write to the log where the remaining files do not show them."""
     batches = partition.batches
     start = batches[cut].base_offset if cut < len(batches) else partition.end_offset
-    found = {}
+    bounds = {}
     if cut > len(gone) and start > partition.log_start_offset:
-        found[start_app_id(number)] = start
+        bounds[start_app_id(number)] = start
     if gone and gone[-1] is batches[-1]:
-        found[end_app_id(number)] = partition.end_offset
-    return found
+        bounds[end_app_id(number)] = partition.end_offset
+    return bounds
 
 
 def _removable(
     state: TopicState, batches: Sequence[BatchHeader], count_max: int
 ) -> tuple[list[BatchHeader], int]:
-    """Those whose files may go, up to `count_max`, and how many were looked at for them."""
+    """Up to `count_max` batches whose files can be removed, and how many were examined."""
     gone: list[BatchHeader] = []
     for at, batch in enumerate(batches):
         if len(gone) >= count_max:
@@ -117,8 +117,8 @@ def _removable(
     return gone, len(batches)
 
 
-class _Look:
-    """One look at a topic. With anything in `undated` it has to be taken again."""
+class _Scan:
+    """One scan of a topic. If `undated` is not empty, it must be repeated with their times."""
 
     def __init__(self, limits: RetentionLimits, now_ms: int, written_ms: Mapping[str, int]) -> None:
         self._limits = limits
@@ -127,7 +127,7 @@ class _Look:
         self.undated: list[str] = []
 
     def first_kept(self, partition: PartitionState, files_max: int) -> int:
-        """Index of the first batch whose records stay, after `files_max` expired ones at most."""
+        """Index of the first batch whose records stay, after up to `files_max` expired batches."""
         batches = partition.batches
         below = bisect_left(batches, partition.log_start_offset, key=_last_offset)
         stable = bisect_left(batches, partition.last_stable_offset, key=_last_offset)
@@ -150,7 +150,7 @@ class _Look:
         return self._now_ms - newest_ms > retention_ms
 
     def _beyond_size(self, partition: PartitionState) -> int:
-        """Index of the oldest batch without which less than retention.bytes would be left."""
+        """Index of the oldest batch that retention.bytes keeps."""
         limit = self._limits.retention_bytes
         at, kept_bytes = len(partition.batches), 0
         while at and kept_bytes < limit:

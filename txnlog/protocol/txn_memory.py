@@ -1,4 +1,4 @@
-"""What the `txn` actions of a table say of producers and of vacuum, and when they were written."""
+"""The `txn` actions of a table about producers and vacuum, with the times of their writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VACUUM_AGE_MS_DEFAULT = 7 * 86_400_000
 """Unreferenced files older than this are deleted; staged ones older than half are rejected."""
 
 NEVER_EXPIRES_MS = 2**63 - 1
-"""Time of an action without one: it was not written by us, and stays."""
+"""Time of an action without one: another tool wrote it, and it stays."""
 
 
 class AgedVersions(dict[K, int]):
@@ -37,8 +37,8 @@ class AgedVersions(dict[K, int]):
         """Keys last written before a time."""
         return [key for key, at_ms in self.updated_ms.items() if at_ms < before_ms]
 
-    def forget(self, before_ms: int) -> None:
-        """Drop what was last written before a time."""
+    def expire(self, before_ms: int) -> None:
+        """Remove keys last written before a time."""
         for key in self.older_than(before_ms):
             del self[key]
             del self.updated_ms[key]
@@ -50,13 +50,13 @@ class AgedVersions(dict[K, int]):
 
 @dataclass(slots=True)
 class TxnMemory:
-    """Fed every `txn` action in log order; those of a checkpoint with the horizons first.
+    """State of all `txn` actions, applied in log order; of a checkpoint, horizons come first.
 
     `markers` maps producer id -> newest transaction epoch that has ended here, `sequences`
     (producer id, partition) -> last sequence, `applications` txnAppId -> txnVersion. An `expired`
-    action takes with it what was last written before its version, a time, but no txnVersion; see
-    txnlog.protocol.producer_expiry and app_transactions. `vacuum_age_ms` is the smallest that any
-    vacuum of this table has ever gone by, `vacuumed_ms` the store's time of the newest one.
+    action removes entries last written before its version, a time, but no txnVersion; see
+    txnlog.protocol.producer_expiry and app_transactions. `vacuum_age_ms` is the smallest age that
+    any vacuum of this table has used, `vacuumed_ms` the store's time of the newest vacuum.
     """
 
     markers: AgedVersions[int] = field(default_factory=AgedVersions)
@@ -70,7 +70,7 @@ class TxnMemory:
     vacuumed_ms: int = -1
 
     def set_txn(self, app_id: str, version: int, updated_ms: int | None) -> None:
-        """Take in one action; those that are about something else change nothing."""
+        """Apply one action; actions about anything else change nothing."""
         key = producer_key(app_id)
         if isinstance(key, int):
             self.markers.put(key, version, updated_ms)
@@ -80,10 +80,10 @@ class TxnMemory:
             self.applications.put(app_id, version, updated_ms)
         elif app_id == EXPIRED_TRANSACTIONS:
             self.transactions_expired_ms = version
-            self.markers.forget(version)
+            self.markers.expire(version)
         elif app_id == EXPIRED_PRODUCERS:
             self.producers_expired_ms = version
-            self.sequences.forget(version)
+            self.sequences.expire(version)
         elif app_id == EXPIRING_TRANSACTIONS:
             self.expiring_ms = version
             self.announced_ms = -1 if updated_ms is None else updated_ms
@@ -105,19 +105,19 @@ def producer_key(app_id: str) -> int | tuple[int, int] | None:
 
 
 def _is_number(text: str) -> bool:
-    """Digits of an id that one of our processes may have given out."""
+    """Whether it has the digits of an id that txnlog can have given out."""
     return text.isdecimal() and len(text) <= 18
 
 
 def is_horizon(app_id: str) -> bool:
-    """Whether an action makes others be forgotten: those before it, never those after it."""
+    """Whether an action expires others: those written before it, never those after it."""
     return app_id in (EXPIRED_TRANSACTIONS, EXPIRED_PRODUCERS)
 
 
 def is_expired(
     app_id: str, updated_ms: int | None, *, transactions_ms: int, producers_ms: int
 ) -> bool:
-    """Whether one of the two horizons takes this action with it."""
+    """Whether one of the two horizons expires this action."""
     key = producer_key(app_id)
     if key is None or updated_ms is None:
         return False

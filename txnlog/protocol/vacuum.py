@@ -1,9 +1,9 @@
 """Which files of a table are unreferenced and old enough to delete (D11).
 
-The order of the looks is what makes it safe: list the files; commit to the table, and to every
-shard where its files stand in manifests, so that commits under way conflict and look at the age of
-what they name; read the manifests; then read the table, and last its tombstones. Each file that
-somebody may still make live, or still read, is met by one of these looks.
+The order of the reads makes it safe (D40): list the files; commit to the table, and to every shard
+if manifests can name its files, so that commits under way conflict and check the age of their
+files; read the manifests; read the table; read its tombstones. One of these reads finds each file
+that can still become live or be read.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _UNITS_MS = {
 _INTERVAL = re.compile(rf"(?i:interval\s+)?(\d+)\s+({'|'.join(_UNITS_MS)})s?\s*\Z")
 
 EVEN_MS_MIN = 3_600_000
-"""How long clocks must have run alike: the shortest retention there may be."""
+"""How long clocks must have run alike: the minimum retention."""
 UNEVEN_MS_MAX = 300_000
-"""What clocks may differ by, beside a thousandth of the time: they are slewed, and resolve seconds.
+"""Allowed clock difference, plus a thousandth of the time: clocks are slewed, and resolve seconds.
 
-Far below half of the shortest age, which commits of staged files keep from vacuum.
+Far below half of the minimum vacuum age, the margin between staged files and vacuum.
 """
 UNEVEN_MS_EVER = 900_000
 
-NEVER_COMMITTED = "no commit names it"
+NEVER_COMMITTED = "never committed"
 REMOVED = "removed"
 
 
@@ -56,8 +56,8 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
-    """What is to be deleted, and why; `path` is relative to the root."""
+class Deletable:
+    """What housekeeping can delete, and why; `path` is relative to the root."""
 
     path: str
     reason: str
@@ -66,17 +66,17 @@ class Doomed:
 
 
 class ClockReading(msgspec.Struct, frozen=True):
-    """What the boot clock of a machine and the clock of a store showed at one moment."""
+    """A machine's boot clock and a store's clock, read at one moment."""
 
     boot_ms: int
     store_ms: int
 
 
 def has_run_evenly(since: ClockReading, now: ClockReading) -> bool | None:
-    """Whether ages by the store's clock may be believed: it has run as the boot clock did, for
-    EVEN_MS_MIN. None: it has not, and what was read before is of no use any more.
+    """Whether ages by the store's clock can be trusted: it has run as the boot clock did, for
+    EVEN_MS_MIN. None: the clocks differ; `since` is useless, and watching must start again.
 
-    A boot clock that stood still, in a paused guest or a copy of one, looks like a step.
+    A boot clock that stops, in a paused guest or a copy of one, appears as a step.
     """
     passed_ms = now.boot_ms - since.boot_ms
     error_ms = abs(now.store_ms - since.store_ms - passed_ms)
@@ -86,7 +86,7 @@ def has_run_evenly(since: ClockReading, now: ClockReading) -> bool | None:
 
 
 def check_vacuum_age(age_ms: int) -> None:
-    """Raises ConfigError below the hour that readers and writers everywhere count on."""
+    """Raises ConfigError below an hour, on which readers and writers rely."""
     if age_ms < VACUUM_AGE_MS_MIN:
         raise ConfigError(
             f"delta.deletedFileRetentionDuration={age_ms} ms is shorter than "
@@ -97,8 +97,10 @@ def check_vacuum_age(age_ms: int) -> None:
 
 
 def vacuum_age_ms(wanted_ms: int, *, log_retention_ms: int, timeouts_ms: Iterable[int]) -> int:
-    """How old a file must be: as asked for, but every version that is kept stays readable, and a
-    transaction may take its whole time-out (a file older than half of this is not committed).
+    """The age at which files are deleted: `wanted_ms`, or more where needed.
+
+    Every retained version must stay readable, and a transaction may take its whole time-out (a
+    file older than half of this age is not committed).
     """
     return max(wanted_ms, log_retention_ms, 2 * max(timeouts_ms, default=0))
 
@@ -106,13 +108,13 @@ def vacuum_age_ms(wanted_ms: int, *, log_retention_ms: int, timeouts_ms: Iterabl
 def find_old(
     files: Sequence[StoredFile], names: re.Pattern[str], *, now_ms: int, age_ms: int
 ) -> list[StoredFile]:
-    """Files of ours that are old enough; whatever else lies there is none of vacuum's business."""
+    """Old enough files whose names are txnlog's; vacuum ignores foreign files."""
     return [
         file for file in files if names.match(file.path) and now_ms - file.modified_ms >= age_ms
     ]
 
 
-def find_doomed(
+def find_deletable(
     old: Sequence[StoredFile],
     *,
     table: str,
@@ -121,9 +123,9 @@ def find_doomed(
     removed_ms: Mapping[str, int],
     now_ms: int,
     age_ms: int,
-) -> list[Doomed]:
-    """Of the old files those that neither table nor manifests name, nor a young tombstone."""
-    doomed = []
+) -> list[Deletable]:
+    """Old files that are not live, not in a manifest, and have no young tombstone."""
+    deletable = []
     for file in old:
         if file.path in live or file.path in named:
             continue
@@ -132,12 +134,14 @@ def find_doomed(
             continue
         reason = NEVER_COMMITTED if since_ms is None else REMOVED
         gone_ms = file.modified_ms if since_ms is None else since_ms
-        doomed.append(Doomed(f"{table}/{file.path}", reason, now_ms - gone_ms, file.size_bytes))
-    return doomed
+        deletable.append(
+            Deletable(f"{table}/{file.path}", reason, now_ms - gone_ms, file.size_bytes)
+        )
+    return deletable
 
 
 def file_retention_ms(configuration: Mapping[str, str]) -> int:
-    """How long checkpoints keep tombstones, as the table's property says, or Delta's default."""
+    """How long checkpoints keep tombstones: the table's property, or Delta's default."""
     found_ms = interval_ms(configuration.get(RETENTION_PROPERTY, ""))
     return FILE_RETENTION_MS_DEFAULT if found_ms is None else found_ms
 
@@ -149,10 +153,10 @@ def interval_ms(text: str) -> int | None:
 
 
 def keeps_for(configuration: Mapping[str, str], age_ms: int) -> bool:
-    """Whether checkpoints keep tombstones for so long and no longer, as format_retention rounds."""
+    """Whether checkpoints keep tombstones for `age_ms`, as format_retention rounds it."""
     return 0 <= file_retention_ms(configuration) - age_ms < 1_000
 
 
 def format_retention(retention_ms: int) -> str:
-    """The property's value for so long, or up to a second longer."""
+    """The property's value, rounded up to seconds."""
     return f"interval {-(-retention_ms // 1000)} seconds"

@@ -1,1 +1,1 @@
-"""The shell of `txnlog verify`: reads everything below a root, twice where damage is found."""
+"""The I/O of `txnlog verify`: reads everything below a root, and damaged tables twice."""

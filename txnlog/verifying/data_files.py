@@ -1,4 +1,4 @@
-"""The files behind a table's live entries: in the listing, or with `deep` their bytes."""
+"""The live files of a table: checked in the listing, or with `deep` by their bytes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ THREADS = 4
 def list_data_files(store: ObjectStore, table: str) -> tuple[Any, Any]:
     """Names and sizes of the files directly in a table's folder, as Arrow arrays."""
     start = len(table) + 1
-    # The log's files are few beside them, and on a local disk this listing is four times faster.
-    found = [item for item in store.list(table) if item.path.find("/", start) < 0]
-    names = pa.array([item.path[start:] for item in found], pa.string())
-    return names, pa.array([item.size_bytes for item in found], pa.int64())
+    # The log has few files in comparison, and on a local disk this listing is four times faster.
+    listed = [item for item in store.list(table) if item.path.find("/", start) < 0]
+    names = pa.array([item.path[start:] for item in listed], pa.string())
+    return names, pa.array([item.size_bytes for item in listed], pa.int64())
 
 
 def check_listing(
@@ -42,7 +42,7 @@ def check_listing(
     missing: FindingKind,
     since_ms: int | None = None,
 ) -> None:
-    """Every live file is there with its size. The log must have been read before."""
+    """Check that every live file exists with its size. The log must be read before the listing."""
     live = state.files
     if since_ms is not None:
         live = live.filter(pc.greater_equal(live.column("modification_time"), since_ms))
@@ -62,7 +62,7 @@ def read_deep(
     only: Collection[str] | None = None,
     tick: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Read data files whole; how many those were. `only`: the paths to read, below the root."""
+    """Read data files completely; returns their number. `only`: paths to read, below the root."""
     done = 0
     with ThreadPoolExecutor(THREADS) as pool:
         for paths in _wanted(table, batches, since_ms, only):
@@ -77,7 +77,7 @@ def read_deep(
 def _wanted(
     table: str, batches: Batches, since_ms: int | None, only: Collection[str] | None
 ) -> Iterator[list[int]]:
-    """Places of the batches to read, some at a time."""
+    """Places of the batches to read, up to FILES_AT_ONCE at a time."""
     some: list[int] = []
     for at in range(len(batches.partition)):
         if since_ms is not None and batches.modified_ms[at] < since_ms:
@@ -98,7 +98,7 @@ def _read_one(store: ObjectStore, table: str, batches: Batches, at: int) -> Find
         what = _records_wrong(store, path, batches, at)
         kind = FindingKind.RECORDS_DISAGREE
     except ObjectNotFoundError:
-        what, kind = "the log names it, and it is not there", FindingKind.FILE_MISSING
+        what, kind = "the log names it, and it does not exist", FindingKind.FILE_MISSING
     except CorruptLogError as error:
         what, kind = error.message, FindingKind.FILE_DAMAGED
     if not what:
@@ -124,7 +124,7 @@ def _records_wrong(store: ObjectStore, path: str, batches: Batches, at: int) -> 
         store, path, num_records=statistics.num_records, size_bytes=int(batches.size_bytes[at])
     ):
         times = batch.column("timestamp").drop_null().cast(pa.int64())
-        check.see(batch.column("offset_delta").to_numpy(), times.to_numpy())
+        check.add(batch.column("offset_delta").to_numpy(), times.to_numpy())
     return check.wrong
 
 
@@ -136,14 +136,14 @@ def read_row_files(
     *,
     tick: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Decode the one-row files of a table; how many those were."""
+    """Decode the one-row files of a table; returns their number."""
     paths = state.files.column("path").to_pylist()
     for path in paths:
         try:
             rows = pq.read_table(pa.BufferReader(store.get(f"{table}/{path}"))).num_rows
             what = "" if rows == 1 else f"it has {rows} rows"
         except ObjectNotFoundError:
-            # The listing tells.
+            # The check of the listing reports it.
             continue
         except (pa.ArrowException, OSError, ValueError) as error:
             what = f"it cannot be decoded: {error}"

@@ -1,4 +1,4 @@
-"""Reads one table's log from the oldest version that is kept to the newest; damage stops nothing.
+"""Reads one table's log from the oldest retained version to the newest, past any damage.
 
 After a damaged commit the state is unknown until the next checkpoint that can be read.
 """
@@ -57,9 +57,9 @@ Observer = Callable[[File, int], None]
 
 @dataclass(slots=True)
 class TableReading:
-    """What a table's log says. `state` is None where it cannot be known; `exists`: has versions.
+    """The content of a table's log. `state` is None if it is unknown; `exists`: it has versions.
 
-    `written_ms` maps the versions of kept commits to their store times.
+    `written_ms` maps the versions of retained commits to their store times.
     """
 
     table: str
@@ -75,7 +75,7 @@ class TableReading:
         return None if self.state is None else self.state.metadata
 
     def is_foreign(self, mark: str) -> bool:
-        """Whether its settings could be read and lack a property that tables of ours have."""
+        """Whether its properties could be read and lack `mark`, which tables of txnlog have."""
         return self.newest_settings is not None and mark not in self.newest_settings
 
 
@@ -90,17 +90,17 @@ def read_table(
 ) -> TableReading:
     """Read and check a log. Raises StorageError, StorePermissionError.
 
-    `since_ms`, by the store's clock: log files written before it are not read, but for the
-    checkpoint to begin with. `newest_only` reads the newest state and checks no more than that
-    takes. `observe` is given the findings of a reading, and returns what sees its files. `tick` is
-    told how many log files were read.
+    `since_ms`, by the store's clock: log files written before it are not read, except the
+    checkpoint to start from. `newest_only` reads only the newest state, and checks only what it
+    reads. `observe` gets the findings of a reading and returns the Observer of its files. `tick` is
+    called with the number of log files read.
     """
     for _ in range(_READS_MAX):
         reader = _LogReader(store, table, list_whole_log(store, table), tick)
         try:
             return reader.read(since_ms=since_ms, newest_only=newest_only, observe=observe)
         except ObjectNotFoundError:
-            # Clean-up took a listed file; a newer checkpoint is there.
+            # Clean-up deleted a listed file; there is a newer checkpoint.
             continue
     raise LogGapError(
         f"{store.url}/{table}/_delta_log: files that are listed could not be read in {_READS_MAX} "
@@ -134,7 +134,7 @@ class _LogReader:
         newest_only: bool,
         observe: Callable[[Findings], Observer] | None,
     ) -> TableReading:
-        self._set_strays_aside()
+        self._skip_strays()
         files, reading = self._files, self.reading
         reading.exists = bool(files.commits or files.checkpoints)
         if not reading.exists:
@@ -155,19 +155,19 @@ class _LogReader:
         reading.version = max([*files.commits, *files.checkpoints])
         return reading
 
-    def _set_strays_aside(self) -> None:
-        """Read the log as if they were not there, as every client does."""
+    def _skip_strays(self) -> None:
+        """Report stray commits and ignore them, as every client does."""
         files = self._files
         times = {v: self._times[commit_path(self._table, v)] for v in files.commits}
         strays = find_strays(files.commits, files.checkpoints, times)
         for version in strays:
             path = commit_path(self._table, version)
-            what = f"it lies below the log, which begins with version {files.checkpoints[0]}"
+            what = f"it is below the log, which begins with version {files.checkpoints[0]}"
             self._add(FindingKind.COMMIT_STRAY, path, version, what)
         self._files = files._replace(commits=files.commits[len(strays) :])
 
     def _first(self, since_ms: int | None, newest_only: bool) -> int:
-        """The version to begin with: that of a checkpoint, or 0; or the oldest that is kept."""
+        """The version to start at: that of a checkpoint, or 0; or the oldest retained version."""
         found = self._files.checkpoints
         if newest_only and found:
             return found[-1]
@@ -178,16 +178,16 @@ class _LogReader:
         return min([*self._files.commits[:1], *found])
 
     def _run(self, first: int) -> None:
-        """Version by version: the commit, then the checkpoint of the same version."""
+        """Read each version: the commit, then the checkpoint of the same version."""
         waiting = [version for version in self._files.checkpoints if version >= first]
         commits = [version for version in self._files.commits if version >= first]
         if first == 0 and commits[:1] == [0]:
             self._state = TableState()
-        # Clean-up deletes commits first: it has not come to these checkpoints yet.
+        # Clean-up deletes commits first; it has not deleted these checkpoints yet.
         while waiting and (not commits or waiting[0] < commits[0]):
             version = waiting.pop(0)
             self._state = None
-            self._meet_checkpoint(version)
+            self._read_checkpoint(version)
             if commits and version + 1 < commits[0]:
                 self._state = None
         end = max([*commits[-1:], *waiting[-1:]], default=-1)
@@ -195,12 +195,12 @@ class _LogReader:
             if data is None:
                 self._state = None
             else:
-                self._meet_commit(version, data)
+                self._read_commit(version, data)
             while waiting and waiting[0] <= version:
-                self._meet_checkpoint(waiting.pop(0))
+                self._read_checkpoint(waiting.pop(0))
 
     def _commits(self, listed: list[int], end: int) -> Iterator[tuple[int, bytes | None]]:
-        """Each version up to `end` with its bytes, None where there are none."""
+        """Each version up to `end` with its bytes, or None if they are missing."""
         due = listed[0] if listed else end + 1
         for some in self._portions(listed):
             paths = [commit_path(self._table, version) for version in some]
@@ -212,7 +212,7 @@ class _LogReader:
         yield from self._gap(due, end + 1)
 
     def _portions(self, versions: list[int]) -> Iterator[list[int]]:
-        """As many commits as are read at once, by their number and their bytes."""
+        """Commits to read at once, up to COMMITS_AT_ONCE and BYTES_AT_ONCE."""
         some: list[int] = []
         left_bytes = BYTES_AT_ONCE
         for version in versions:
@@ -226,7 +226,7 @@ class _LogReader:
             yield some
 
     def _gap(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
-        """Versions that the listing lacks; it is no snapshot, so they may be there."""
+        """Versions that the listing lacks. It is no snapshot, so they may exist."""
         if end - start > COMMITS_AT_ONCE:
             self._add_missing(start, end)
             yield end - 1, None
@@ -240,12 +240,12 @@ class _LogReader:
 
     def _add_missing(self, start: int, end: int) -> None:
         newest = max([*self._files.commits, *self._files.checkpoints])
-        why = f"{end - start} commits are missing from there on; the log goes on to {newest}"
+        why = f"{end - start} commits are missing from there on; the newest version is {newest}"
         self.reading.findings.add(missing_commit(self._table, start, why))
 
     # -- commits ---------------------------------------------------------------------------------
 
-    def _meet_commit(self, version: int, data: bytes) -> None:
+    def _read_commit(self, version: int, data: bytes) -> None:
         path = commit_path(self._table, version)
         self.reading.written_ms[version] = self._times.get(path, 0)
         try:
@@ -268,11 +268,11 @@ class _LogReader:
             self._apply(self._state, commit)
 
     def _check_chain(self, commit: Commit, path: str) -> None:
-        """It names the commit before it, where commits do (those of other tools do not)."""
+        """Check that the commit names the digest of the one before; other tools' commits do not."""
         version, digest = self._newest
         wanted = commit.info.previous
         if version == commit.version - 1 and digest and wanted and wanted != digest:
-            what = f"it does not follow the commit of version {version} that is there"
+            what = f"it names another predecessor than the present commit of version {version}"
             self._add(FindingKind.CHAIN_BROKEN, path, commit.version, what)
 
     def _check_origin(self, commit: Commit, path: str) -> None:
@@ -315,8 +315,8 @@ class _LogReader:
 
     # -- checkpoints -----------------------------------------------------------------------------
 
-    def _meet_checkpoint(self, version: int) -> None:
-        """Compare it with what is known at its version; go on from it if nothing is."""
+    def _read_checkpoint(self, version: int) -> None:
+        """Compare it with the replayed state; continue from it if that is unknown."""
         replayed = self._state
         path = checkpoint_path(self._table, version)
         self._tick(1)
@@ -328,7 +328,7 @@ class _LogReader:
         if self._newest[0] != version:
             self._newest = version, commit.digest
         elif commit.digest not in ("", self._newest[1]):
-            what = "it was not made from the commit of its version that is there"
+            what = "it was made from another commit than the present one of its version"
             self._add(FindingKind.CHAIN_BROKEN, path, version, what)
         stated = self._stated(commit)
         if replayed is None:
@@ -380,7 +380,7 @@ class _LogReader:
             self._observer(file_of_row(row), version)
 
     def _hint(self) -> Hint | None:
-        """What `_last_checkpoint` says; the size of its checkpoint is asked for after that."""
+        """The content of `_last_checkpoint`. The size of its checkpoint must be read after it."""
         path = f"{self._table}/_delta_log/_last_checkpoint"
         if path not in self._sizes:
             return None

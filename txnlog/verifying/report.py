@@ -1,4 +1,4 @@
-"""What to verify, how to show that it goes on, and what came of it."""
+"""The settings of verify, its progress, and its result."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from txnlog.protocol.verification.findings import Finding, Findings, Severity
 from txnlog.settings import arguments
 
 Progress = Callable[[str, int, int, int], None]
-"""Called with the table, how many tables are done, how many there are, files of this one read."""
+"""Called with the table, tables done, number of tables, and files of this table that were read."""
 
 
 def no_progress(table: str, done: int, count: int, files: int) -> None:
-    """Tells nobody."""
+    """Reports no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifySettings:
-    """`topics`: only these (None: everything). `since_ms`: log and data files written before it are
-    not read, by the store's clock. `deep`: data files are read whole. `stuck_ms`: for how long a
-    transaction may be unfinished.
+    """`topics`: only these (None: everything). `since_ms`, by the store's clock: log and data files
+    written before it are not read. `deep`: read data files completely. `stuck_ms`: how long a
+    transaction can be unfinished before it is reported.
     """
 
     topics: Sequence[str] | None = None
@@ -46,7 +46,7 @@ def checked_settings(given: object) -> VerifySettings:
 
 @dataclass(slots=True)
 class Verification:
-    """What was looked at and what was found; `errors` are (table, why it could not be read)."""
+    """What was read, and the findings; `errors` are (table, why it could not be read)."""
 
     findings: Findings = field(default_factory=Findings)
     errors: list[tuple[str, str]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Verification:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything could be looked at."""
+        """Whether everything could be read."""
         return not self.errors
 
 

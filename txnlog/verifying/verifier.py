@@ -1,23 +1,23 @@
-"""Looks at everything below a root, and once more at what seems damaged.
+"""Verifies everything below a root; a second pass checks what the first one found damaged.
 
-It never writes. Beside live writers and housekeeping two things keep it from false alarms. Tables
-are read in an order in which a write between two reads can only make a check succeed: consumer
-offsets, shards, topics, shards again, consumer offsets again, `__cluster` last. And what is found
-is looked for again: only what both looks find is reported.
+It never writes. Two rules prevent false alarms beside active writers and housekeeping. Tables are
+read in an order in which a write between two reads can only make a check succeed: consumer offsets,
+shards, topics, shards again, consumer offsets again, `__cluster` last. And only findings of both
+passes are reported.
 """
 
 from __future__ import annotations
 
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.verifying.look import Look
 from txnlog.verifying.report import (
     Progress,
     Verification,
     VerifySettings,
     no_progress,
 )
+from txnlog.verifying.verify_pass import VerifyPass
 
-LOOK_AGAIN_MS = 1_000
+SECOND_PASS_MS = 1_000
 
 
 def verify(
@@ -26,16 +26,16 @@ def verify(
     *,
     progress: Progress = no_progress,
 ) -> Verification:
-    """Check a root. Raises ConfigError when there is no cluster, StorageError when the root cannot
-    be listed, UnknownTopicOrPartitionError for a topic that is not there.
+    """Verify a root. Raises ConfigError if there is no cluster, StorageError if the root cannot be
+    listed, UnknownTopicOrPartitionError for a topic that does not exist.
     """
     settings = settings or VerifySettings()
-    first = Look(store, settings, progress)
+    first = VerifyPass(store, settings, progress)
     first.run()
     found = first.found
     if len(found.findings):
-        store.clock.sleep_ms(LOOK_AGAIN_MS)
-        again = Look(store, settings, progress, known=first)
+        store.clock.sleep_ms(SECOND_PASS_MS)
+        again = VerifyPass(store, settings, progress, first=first)
         again.run()
         found.findings = found.findings.confirmed_by(again.found.findings)
         found.errors += [error for error in again.found.errors if error not in found.errors]

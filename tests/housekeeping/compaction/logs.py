@@ -27,7 +27,7 @@ OWNER = Owner(run_id="test")
 
 
 class Record(NamedTuple):
-    """What is written. `headers` as a list of (name, value)."""
+    """A record to write. `headers` is a list of (name, value)."""
 
     key: bytes | None
     value: bytes | None
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is read."""
+    """A record that was read."""
 
     offset: int
     record: Record
@@ -55,7 +55,7 @@ def world(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> Sh
 
 
 def stage(cluster: Cluster, records: Sequence[Record], *, partition: int = 0) -> StagedBatch:
-    """Write a file that nobody names so far."""
+    """Write a file that no commit refers to yet."""
     log = cluster.topic(TOPIC)
     path = f"part-{partition}-{uuid.uuid4()}.parquet"
     columns = zip(*((r.timestamp_us, r.key, r.value, r.headers) for r in records), strict=True)

@@ -20,9 +20,9 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import ObjectNotFoundError, StorePermissionError
-from txnlog.housekeeping import compactor
-from txnlog.housekeeping.compaction import rewrite
-from txnlog.housekeeping.compactor import FULL_LOOK_MS, Compactor
+from txnlog.housekeeping.compaction import local
+from txnlog.housekeeping.compaction.local import FULL_PLAN_MS, Compactor
+from txnlog.housekeeping.compaction.segments import rewrite
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.compaction import CompactionGroup, Plan, Segment
 from txnlog.protocol.topics import TopicCommit
@@ -63,11 +63,13 @@ def test_housekeeper_compacts_while_records_come() -> None:
     assert len(records_of(cluster.topic(TOPIC))) == 60
 
 
-def test_housekeeper_lets_other_duties_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_housekeeper_does_other_duties_between_steps_of_compaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A backlog of a day must not keep dead transactions waiting."""
     shared = world(config={**FOREVER, "segment.bytes": "4070"})
     fill(process(shared), 20)
-    monkeypatch.setattr(compactor, "STEP_MS", 0)
+    monkeypatch.setattr(local, "STEP_MS", 0)
     keeper = Housekeeper(process(shared), HousekeepingSettings(abort_interval_ms=10))
     sweeps: list[int] = []
     duty = keeper._duties[0]
@@ -85,7 +87,7 @@ def test_housekeeper_lets_other_duties_have_their_turn(monkeypatch: pytest.Monke
     assert files(shared) == 1
 
 
-def test_run_once_does_all_there_is_to_do() -> None:
+def test_run_once_compacts_everything() -> None:
     """`txnlog housekeeping --once`, from a cron job."""
     shared = world(config={**FOREVER, "segment.bytes": "4000"})
     fill(process(shared), 20)
@@ -98,8 +100,8 @@ def test_run_once_does_all_there_is_to_do() -> None:
     assert again["files compacted"] == 0
 
 
-def test_step_with_nothing_new_looks_at_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a million batches a look every 15 s must not be one at each of them."""
+def test_step_with_nothing_new_reads_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round every 15 s must not read each of a million batches."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     fill(cluster, 25)
@@ -114,14 +116,14 @@ def test_step_with_nothing_new_looks_at_no_batch(monkeypatch: pytest.MonkeyPatch
         return Plan((), 0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "plan_partition", plan_partition)
+        patch.setattr(local, "plan_partition", plan_partition)
         faulty(worker).calls.clear()
         assert found.step() == 0
         assert planned == []
-        assert len(faulty(worker).calls) <= 2, "a listing of topics, a look at the log"
+        assert len(faulty(worker).calls) <= 2, "a listing of topics, a read of the log"
     fill(cluster, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(compactor, "plan_partition", plan_partition)
+        patch.setattr(local, "plan_partition", plan_partition)
         found.step()
         assert len(planned) == 1
     assert found.step() == 0
@@ -140,11 +142,11 @@ def test_batches_of_an_idempotent_producer_are_merged_once_they_are_not_its_last
         shared.clock.advance_ms(15_000)
         worker.step()
         assert files(shared) <= 2 * 5 + 10 + 4, "kept, too few to merge, segments of growing size"
-    assert FULL_LOOK_MS > 30 * 15_000
+    assert FULL_PLAN_MS > 30 * 15_000
     assert len(records_of(cluster.topic(TOPIC))) == 180
 
 
-def test_producers_that_are_forgotten_are_merged() -> None:
+def test_batches_of_expired_producers_are_merged() -> None:
     """Their last batches kept what lies between them apart (R8, R22)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
@@ -162,7 +164,7 @@ def test_producers_that_are_forgotten_are_merged() -> None:
 
 
 def expire(cluster: Cluster) -> None:
-    """Forget all idempotent producers of the topic."""
+    """Expire all idempotent producers of the topic."""
     now_ms = cluster.store.now_ms()
     cluster.topic(TOPIC).transact(
         lambda _: TopicCommit(operation="EXPIRE", txns={"txnlog/expired/producers": now_ms + 1})
@@ -170,7 +172,7 @@ def expire(cluster: Cluster) -> None:
 
 
 def test_topic_that_cannot_be_written_delays_only_itself() -> None:
-    """Its error is told, the others are compacted (R37, R68)."""
+    """Its error is raised, the others are compacted (R37, R68)."""
     shared = world(config=FOREVER)
     cluster = process(shared)
     fill(cluster)
@@ -213,7 +215,7 @@ def test_round_beside_a_busy_producer_ends_and_reaches_every_partition(
         return rewrite(store, group)
 
     write()
-    monkeypatch.setattr(compactor, "rewrite", rewrite_while_more_comes)
+    monkeypatch.setattr(local, "rewrite", rewrite_while_more_comes)
     keeper = Housekeeper(process(shared))
     done = keeper.run_once()
     assert rewritten == [0, 1, 2]
@@ -227,7 +229,7 @@ def test_round_beside_a_busy_producer_ends_and_reaches_every_partition(
 
 @pytest.mark.parametrize("config", [FOREVER, {**FOREVER, **COMPACTED}])
 def test_file_that_cannot_be_read_delays_its_partition_only(config: Mapping[str, str]) -> None:
-    """The others are merged and cleaned; the error is told, and again in the next round (R37)."""
+    """The others are merged and key-compacted; each round reports the error (R37)."""
     shared = world(partitions=2, config=config)
     cluster = process(shared)
     row = begin(cluster)
@@ -270,7 +272,7 @@ def test_commit_on_disk_changes_no_data_for_other_readers() -> None:
 
 
 def test_topic_configurations_of_compaction_are_checked() -> None:
-    """A typo must not switch cleaning off without a word (R60)."""
+    """A typo must not switch key compaction off silently (R60)."""
     given = {
         "cleanup.policy": "compact,delete",
         "min.cleanable.dirty.ratio": 0.25,

@@ -1,4 +1,4 @@
-"""Every storage call of a compaction failing, or met by somebody else's write."""
+"""Every storage call of a compaction fails, or meets the write of another process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
-from txnlog.housekeeping.compaction import commit_segment, rewrite
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import Compacted, CompactionSettings, Obsolete, plan
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batches.reader import read_batch_file
@@ -44,7 +44,7 @@ def filled(config: dict[str, str] | None = None) -> SharedMemory:
     cluster = process(shared)
     row, eager = begin(cluster), begin(cluster, "eager")
     producer = Idempotent.start(cluster)
-    # Cleaning rewrites two files, merging wants ten; and every call of it is a case.
+    # Key compaction rewrites two files, merging wants ten; and every call of it is a case.
     sends, rounds = (6, 5) if config is None else (2, 2)
     for number in range(sends):
         producer.send([Record(b"p", b"%d" % number)])
@@ -57,7 +57,7 @@ def filled(config: dict[str, str] | None = None) -> SharedMemory:
 
 
 def compacting(cluster: Cluster) -> int:
-    """Merge, and clean, all there is, with few files to a segment."""
+    """Merge and key-compact all there is, with few files to a segment."""
     return Compactor(cluster).compact(TOPIC)
 
 
@@ -89,7 +89,7 @@ def newest(cluster: Cluster) -> dict[bytes | None, bytes | None]:
     return {r.key: r.value for _, r in records_of(cluster.topic(TOPIC)) if r.key is not None}
 
 
-@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "clean"])
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 def test_compaction_that_meets_a_fault_anywhere_loses_and_doubles_nothing(
     config: dict[str, str] | None,
 ) -> None:
@@ -116,12 +116,12 @@ def test_compaction_that_meets_a_fault_anywhere_loses_and_doubles_nothing(
             if config is None:
                 assert found == before
             assert live(after.topic(TOPIC).view) == files
-            check_cleaned(after)
+            check_key_compacted(after)
             check_cluster(after)
 
 
-def check_cleaned(cluster: Cluster) -> None:
-    """What the log says is clean has one record of each key."""
+def check_key_compacted(cluster: Cluster) -> None:
+    """Below the end of the newest pass each key has one record."""
     log = cluster.topic(TOPIC)
     cleaned_offset = log.view.partitions[0].cleaned_offset
     keys = [record.key for offset, record in records_of(log) if offset < cleaned_offset]
@@ -160,9 +160,9 @@ def others(shared: SharedMemory) -> dict[str, Callable[[], None]]:
     }
 
 
-@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "clean"])
+@pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 @pytest.mark.parametrize("act", ["write", "end", "compact", "merge pairs", "recreate"])
-def test_compaction_that_meets_another_process_anywhere_gives_way(
+def test_compaction_beside_another_process_at_any_call_loses_nothing(
     config: dict[str, str] | None, act: str
 ) -> None:
     """An append, an end, a second compactor, another topic of the name (R20, R22, R71)."""
@@ -178,7 +178,7 @@ def test_compaction_that_meets_another_process_anywhere_gives_way(
         store(cluster).plan = FaultsAt({})
         for after in (cluster, process(shared)):
             assert newest(after) == ({b"new": b"1"} if act == "recreate" else before)
-            check_cleaned(after)
+            check_key_compacted(after)
             if act == "write":
                 assert bounds(after.topic(TOPIC).view)[0][2] == end + 1
             check_cluster(after)
@@ -210,7 +210,7 @@ def test_segment_staged_too_long_ago_is_not_committed(shared: SharedMemory) -> N
 
 
 def test_segment_committed_twice_is_recognised(shared: SharedMemory) -> None:
-    """Whoever lost the reply asks again."""
+    """The compactor that lost the reply calls again."""
     cluster = process(shared)
     (group,) = plan(cluster.topic(TOPIC).view, TOPIC, MERGE)
     segment = rewrite(cluster.store, group)

@@ -1,4 +1,4 @@
-"""Random histories with compaction anywhere in them: nothing that anybody can see ever moves."""
+"""Random histories with compaction anywhere in them: readers see no difference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import DuplicateSequenceError
-from txnlog.housekeeping.compaction import commit_segment, rewrite
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.sequences import BATCHES_REMEMBERED
@@ -156,11 +156,11 @@ def check_repeats(history: History, cluster: Cluster) -> None:
                     producer.repeat(batch, at)
                 except DuplicateSequenceError:
                     continue
-                raise AssertionError("a batch that is forgotten was taken for a new one")
+                raise AssertionError("a batch of an expired producer was taken for a new one")
 
 
 def check_next(history: History, cluster: Cluster) -> None:
-    """Every producer goes on as if nothing had happened."""
+    """Every producer continues as without compaction."""
     for number, row in enumerate(history.rows):
         row = finished(cluster, row, is_open=bool(history.open[number]))
         assert commit(cluster, row, history.records(1)).txn_epoch >= row.producer_epoch

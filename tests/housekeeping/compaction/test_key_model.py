@@ -7,7 +7,13 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.housekeeping.compaction.cleaning import CONFIG, RETENTION_MS, SMALL, clean, values
+from tests.housekeeping.compaction.key_passes import (
+    CONFIG,
+    RETENTION_MS,
+    SMALL,
+    key_compact,
+    values,
+)
 from tests.housekeeping.compaction.logs import (
     TOPIC,
     Idempotent,
@@ -22,7 +28,7 @@ from tests.housekeeping.compaction.logs import (
     remembered,
     world,
 )
-from txnlog.housekeeping.compaction import commit_segment, rewrite
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import plan
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
@@ -35,7 +41,9 @@ OPS = st.lists(
         st.tuples(st.just("write"), st.sampled_from(["deferred", "idempotent"]), keys),
         st.tuples(st.just("eager"), keys),
         st.tuples(st.just("end"), st.booleans()),
-        st.tuples(st.just("clean"), st.none() | st.integers(1, 6), st.sampled_from([64, 1 << 20])),
+        st.tuples(
+            st.just("key_compact"), st.none() | st.integers(1, 6), st.sampled_from([64, 1 << 20])
+        ),
         st.tuples(st.just("merge")),
         st.tuples(st.just("wait"), st.sampled_from([1, 400, 2_000])),
         st.tuples(st.just("restart")),
@@ -53,7 +61,7 @@ class Model:
         self.lag_ms = lag_ms
         self.shared: SharedMemory = world(config=config)
         self.shared.clock.advance_ms(1_000_000)
-        self.writer, self.cleaner = process(self.shared), process(self.shared)
+        self.writer, self.compactor = process(self.shared), process(self.shared)
         self.row, self.eager = begin(self.writer, "deferred"), begin(self.writer, "eager")
         self.open = 0
         self.idempotent = Idempotent.start(self.writer)
@@ -97,18 +105,18 @@ class Model:
         self.shared.clock.advance_ms(duration_ms)
 
     def do_restart(self) -> None:
-        self.cleaner = process(self.shared)
+        self.compactor = process(self.shared)
 
     def do_merge(self) -> None:
-        before = records_of(self.cleaner.topic(TOPIC))
-        for group in plan(self.cleaner.topic(TOPIC).view, TOPIC, SMALL):
-            commit_segment(self.cleaner, group, rewrite(self.cleaner.store, group))
-        assert records_of(self.cleaner.topic(TOPIC)) == before
+        before = records_of(self.compactor.topic(TOPIC))
+        for group in plan(self.compactor.topic(TOPIC).view, TOPIC, SMALL):
+            commit_segment(self.compactor, group, rewrite(self.compactor.store, group))
+        assert records_of(self.compactor.topic(TOPIC)) == before
 
-    def do_clean(self, steps: int | None, buffer_bytes: int) -> None:
+    def do_key_compact(self, steps: int | None, buffer_bytes: int) -> None:
         log = self.writer.topic(TOPIC)
         before = bounds(log.view), remembered(log.view)
-        clean(self.cleaner, steps=steps, buffer_bytes=buffer_bytes)
+        key_compact(self.compactor, steps=steps, buffer_bytes=buffer_bytes)
         log = self.writer.topic(TOPIC)
         assert (bounds(log.view), remembered(log.view)) == before
         check_cluster(self.writer)
@@ -125,10 +133,10 @@ class Model:
         assert all(self.history[offset] == record for offset, record in seen)
         assert values(seen) == values(whole)
         self.check_tombstones(seen, whole)
-        self.check_cleaned(seen, log.view.partitions[0].cleaned_offset)
+        self.check_key_compacted(seen, log.view.partitions[0].cleaned_offset)
 
     def check_tombstones(self, seen: list[Seen], whole: list[Seen]) -> None:
-        """Who comes back within delete.retention.ms learns what was deleted."""
+        """A reader that returns within delete.retention.ms reads every tombstone."""
         there = {offset for offset, _ in seen}
         newest = {record.key: offset for offset, record in whole if record.key is not None}
         now_ms = self.writer.store.now_ms()
@@ -141,7 +149,7 @@ class Model:
                 age_ms = self.cleaned_ms[offset] - self.history[offset].timestamp_us // 1000
                 assert age_ms >= self.lag_ms
 
-    def check_cleaned(self, seen: list[Seen], cleaned_offset: int) -> None:
+    def check_key_compacted(self, seen: list[Seen], cleaned_offset: int) -> None:
         """Behind a pass there is one record of each key, and none without."""
         cleaned = [record.key for offset, record in seen if offset < cleaned_offset]
         assert None not in cleaned
@@ -162,7 +170,7 @@ def test_key_compaction_keeps_the_newest_committed_record_of_each_key(
         model.do_wait(2 * RETENTION_MS)
         model.run(("write", "deferred", [("z", True)]))
         model.do_wait(lag_ms + 1)
-        model.run(("clean", None, 1 << 20))
+        model.run(("key_compact", None, 1 << 20))
     left = {record.key: record.value for _, record in records_of(model.writer.topic(TOPIC))}
     whole = [Seen(offset, record) for offset, record in sorted(model.history.items())]
     assert left == values(whole)

@@ -20,7 +20,7 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.process.failpoint import COMPACTION
 from txnlog.testing.counts import count
 from txnlog.testing.invariants import check_cluster
@@ -43,7 +43,7 @@ def compact(root: str, step: str) -> None:
 
 
 def filled(root: Path) -> Cluster:
-    """Something to merge, and then something to clean."""
+    """Something to merge, and then something to key-compact."""
     cluster = Cluster.open(str(root), create=True, shards=1)
     cluster.create_topic(TOPIC, partitions=1, config=CONFIG)
     row, eager = begin(cluster), begin(cluster, "eager")
@@ -55,8 +55,8 @@ def filled(root: Path) -> Cluster:
     return cluster
 
 
-def test_compactor_killed_at_any_step_leaves_all_to_the_next_one(tmp_path: Path) -> None:
-    """What is half done is a file that nobody names (R20, R22, R23)."""
+def test_compactor_killed_at_any_step_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    """A partial compaction leaves only unreferenced files (R20, R22, R23)."""
     assert {step.partition("@")[0] for step in STEPS} == set(COMPACTION)
     killed = []
     for step in STEPS:

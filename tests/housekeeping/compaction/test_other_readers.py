@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from tests.housekeeping.compaction.logs import TOPIC, Record, append, begin, commit, records_of
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import commit_segment, rewrite
-from txnlog.housekeeping.compactor import Compactor
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import CompactionSettings, plan
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
@@ -51,7 +51,7 @@ def merge(cluster: Cluster) -> None:
         commit_segment(cluster, group, rewrite(cluster.store, group))
 
 
-def clean(cluster: Cluster) -> None:
+def key_compact(cluster: Cluster) -> None:
     log = cluster.topic(TOPIC)
     log.alter(lambda config: {**config, "cleanup.policy": "compact"})
     Compactor(cluster).compact(TOPIC)
@@ -84,7 +84,7 @@ def test_delta_rs_reads_the_same_after_compaction(cluster: Cluster) -> None:
     assert 0 in [b.num_records for b in cluster.topic(TOPIC).view.by_path.values()]
     create_checkpoint(cluster.store, TOPIC, trust_ms=SETTINGS.trust_ms)
     assert with_delta_rs(cluster) == before
-    clean(cluster)
+    key_compact(cluster)
     left = ours(cluster)
     assert with_delta_rs(cluster) == left
     assert {key: value for _, key, value in before} == {key: value for _, key, value in left}
@@ -128,7 +128,7 @@ def test_spark_reads_the_same_after_compaction(
     assert stream() == streamed, "the same records, moved, are no new ones"
     create_checkpoint(cluster.store, TOPIC, trust_ms=SETTINGS.trust_ms)
     assert delta() == before
-    clean(cluster)
+    key_compact(cluster)
     assert delta() == source() == ours(cluster)
     assert stream() == streamed
 

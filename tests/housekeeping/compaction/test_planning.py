@@ -64,8 +64,8 @@ def test_batches_of_a_full_segment_are_merged_however_few() -> None:
     assert planned((500, COMMITTED), (100, COMMITTED), (500, COMMITTED)) == []
 
 
-def test_segment_takes_no_more_than_its_size_and_its_number_of_inputs() -> None:
-    """Segments beyond the size, and commits without bound, help nobody."""
+def test_segment_is_bounded_in_size_and_number_of_inputs() -> None:
+    """Segments above the size, and commits without a bound, are useless."""
     assert planned(*small(25)) == [(0, 9), (10, 19), (20, 24)]
     assert planned(*small(120, 1)) == [(0, 49), (50, 99), (100, 119)]
 
@@ -78,7 +78,7 @@ def test_small_segment_is_left_until_as_much_has_come_after_it() -> None:
 
 
 def test_aborted_batches_go_whatever_their_size() -> None:
-    """Their data is nobody's (R16, R18)."""
+    """No reader may see their data (R16, R18)."""
     large = (900, ABORTED)
     assert planned(large, large, large) == [(0, 2)]
     assert planned((500, COMMITTED), large, (500, COMMITTED)) == [(1, 1)]
@@ -93,7 +93,7 @@ def test_nothing_at_or_above_the_last_stable_offset_is_touched() -> None:
     assert planned((100, ONGOING), *small(9)) == []
 
 
-def test_last_batches_of_an_idempotent_producer_stay_until_it_is_forgotten() -> None:
+def test_last_batches_of_an_idempotent_producer_stay_until_it_expires() -> None:
     """Merged, a repeat of one would be taken for a gap (R2, R22)."""
     state = state_of()
     for offset in range(12):
@@ -112,7 +112,7 @@ def test_last_batches_of_an_idempotent_producer_stay_until_it_is_forgotten() -> 
     assert isinstance(prepared(state, group), TopicCommit)
 
 
-def test_plan_in_steps_finds_what_a_whole_plan_finds() -> None:
+def test_plan_in_steps_equals_a_whole_plan() -> None:
     """Housekeeping does one group at a time, and must come to the same end."""
     state = state_of(*small(25), (700, COMMITTED), *small(4), (100, ONGOING))
     whole = plan_partition(state, TOPIC, 0, SETTINGS)
@@ -132,7 +132,7 @@ def test_plan_in_steps_finds_what_a_whole_plan_finds() -> None:
     assert [b.base_offset for b in state.partitions[0].batches] == [0, 10, 20, 25, 26, 30]
 
 
-def test_plan_up_to_an_offset_looks_at_nothing_beyond_it() -> None:
+def test_plan_up_to_an_offset_reads_nothing_beyond_it() -> None:
     """A round whose end is fixed when it begins: what came later neither joins nor hinders."""
     state = state_of(*small(25), *small(4))
     found = plan_partition(state, TOPIC, 0, SETTINGS, before_offset=24)

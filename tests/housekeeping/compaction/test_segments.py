@@ -23,8 +23,8 @@ from tests.housekeeping.compaction.logs import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
-from txnlog.housekeeping import compaction
-from txnlog.housekeeping.compaction import commit_segment, rewrite, rewrite_at
+from txnlog.housekeeping.compaction import segments
+from txnlog.housekeeping.compaction.segments import commit_segment, rewrite, rewrite_at
 from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Segment, plan
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.batches.records import RECORD_SCHEMA
@@ -79,8 +79,8 @@ def test_segment_without_headers_has_no_such_column(cluster: Cluster) -> None:
     assert len(records_of(cluster.topic(TOPIC))) == 6
 
 
-def test_segment_leaves_gaps_where_transactions_were_aborted(cluster: Cluster) -> None:
-    """Offsets never move, so positions and lags stay what they were (R16, R22)."""
+def test_segment_has_gaps_where_transactions_were_aborted(cluster: Cluster) -> None:
+    """Offsets never move, so positions and lags do not change (R16, R22)."""
     row = commit(cluster, begin(cluster), PLAIN)
     eager = append(cluster, begin(cluster, "eager"), HEADED)
     cluster.coordinator.abort(eager)
@@ -95,7 +95,7 @@ def test_segment_leaves_gaps_where_transactions_were_aborted(cluster: Cluster) -
     assert offsets_for_times(log, {0: 8}, read_committed=True) == {0: 5}
 
 
-def test_segment_of_aborted_batches_alone_stands_for_their_offsets(cluster: Cluster) -> None:
+def test_segment_of_only_aborted_batches_spans_their_offsets(cluster: Cluster) -> None:
     """Without it the log start, or the end, would move (R22)."""
     for number in range(3):
         row = append(cluster, begin(cluster), [Record(b"a", b"1", 5_000 + number)])
@@ -120,7 +120,7 @@ def process_like(cluster: Cluster) -> Cluster:
     return Cluster.open(cluster.store, settings=cluster.settings)
 
 
-def test_rewrite_keeps_the_offsets_it_is_told(cluster: Cluster) -> None:
+def test_rewrite_keeps_only_the_given_offsets(cluster: Cluster) -> None:
     """Spark finds out which records survive; the rewrite must drop the others, no more."""
     row = commit(cluster, begin(cluster), PLAIN)
     commit(cluster, row, HEADED)
@@ -150,8 +150,8 @@ def test_rewrite_of_more_than_memory_holds_streams_row_groups(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A segment of any size takes two row groups of memory."""
-    monkeypatch.setattr(compaction, "ROW_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(compaction, "READ_ROWS", 300)
+    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(segments, "READ_ROWS", 300)
     row = begin(cluster)
     values = [b"%d" % (n * 7_919) for n in range(3_000)]
     for at in range(0, 3_000, 300):

@@ -106,8 +106,8 @@ def _of(cluster: Cluster, name: str) -> StagedBatch:
     return replace(staged(cluster), topic=name, topic_id=cluster.topic(name).topic_id)
 
 
-def test_what_retention_would_remove_is_told_before_it_does() -> None:
-    """An operator shortens retention.ms, and looks first: files, ages and bytes; no commit."""
+def test_dry_run_of_retention_lists_files_and_commits_nothing() -> None:
+    """An operator shortens retention.ms and checks first: files, ages and bytes; no commit."""
     shared = filled()
     cluster = process(shared)
     named = {batch.path: batch for batch in cluster.topic(TOPIC).view.by_path.values()}

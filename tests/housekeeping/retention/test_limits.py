@@ -67,7 +67,7 @@ def test_retention_ms_is_exceeded_not_reached() -> None:
 
 
 def test_retention_default_is_a_week_and_minus_one_is_for_ever() -> None:
-    """A topic that nobody configured keeps what Kafka would keep."""
+    """A topic without settings keeps what Kafka would keep."""
     shared = world()
     cluster = process(shared)
     commit(cluster, staged(cluster))
@@ -81,7 +81,7 @@ def test_retention_default_is_a_week_and_minus_one_is_for_ever() -> None:
 
 
 def test_retention_of_records_from_the_future_waits_for_them() -> None:
-    """As in Kafka: a producer's wrong clock must not lose what it wrote; bytes still bound it."""
+    """As in Kafka: a producer's wrong clock must not lose its records; bytes still bound it."""
     shared = world(retention_ms=HOUR_MS)
     cluster = process(shared)
     commit(cluster, staged(cluster, age_ms=-DAY_MS))
@@ -125,7 +125,7 @@ def test_retention_of_a_file_without_statistics_goes_by_its_age() -> None:
 
 @pytest.mark.parametrize(("limit", "first"), [(0, 8), (99, 6), (100, 6), (101, 4), (400, 0)])
 def test_retention_bytes_keeps_at_least_the_limit(limit: int, first: int) -> None:
-    """The oldest file goes only when what is left is still the limit or more, as in Kafka."""
+    """As in Kafka, the oldest file is removed only if the rest has the limit or more."""
     cluster = process(world(retention_bytes=limit))
     for _ in range(4):
         commit(cluster, staged(cluster, size_bytes=100))
@@ -144,11 +144,11 @@ def test_retention_bytes_is_per_partition() -> None:
     assert bounds(cluster, 1) == (0, 2, 2)
 
 
-# --- What is never removed ------------------------------------------------------------------------
+# --- Files that always stay -----------------------------------------------------------------------
 
 
 def test_retention_stops_below_the_lso() -> None:
-    """What is undecided, and what lies behind it, stays: the LSO must not move (R14, R22)."""
+    """Undecided batches, and those above them, stay: the LSO must not move (R14, R22)."""
     shared = world(retention_ms=HOUR_MS, retention_bytes=0)
     cluster = process(shared)
     old = 2 * HOUR_MS
@@ -174,7 +174,7 @@ def test_retention_of_the_last_file_keeps_the_end() -> None:
     assert topic(cluster).log.version == before + 1
     for number in range(SETTINGS.checkpoint_interval):
         topic(cluster).alter(lambda config, n=number: {**config, "delete.retention.ms": str(n)})
-    # Opened from a checkpoint, in which the file is not any more.
+    # Opened from a checkpoint that lacks the file.
     late = process(shared, settings=SETTINGS)
     assert bounds(late) == (2, 2, 2)
     commit(late, staged(late))
@@ -182,7 +182,7 @@ def test_retention_of_the_last_file_keeps_the_end() -> None:
     assert files(late) == [2]
 
 
-def test_retention_keeps_a_producers_last_five_batches_known_but_unread() -> None:
+def test_retention_keeps_a_producers_last_five_batches_below_the_log_start() -> None:
     """A repeat of one is acknowledged with its offset, not written twice (R2, R22)."""
     shared = world(retention_ms=HOUR_MS)
     cluster = process(shared)
@@ -203,7 +203,7 @@ def test_retention_keeps_a_producers_last_five_batches_known_but_unread() -> Non
     check_cluster(fresh)
 
 
-def test_retention_removes_the_files_of_a_producer_that_is_forgotten() -> None:
+def test_retention_removes_the_files_of_an_expired_producer() -> None:
     """producer.id.expiration.ms after its last batch; what comes then is still accepted (R8)."""
     shared = world(retention_ms=HOUR_MS)
     cluster = process(shared)
@@ -214,10 +214,10 @@ def test_retention_removes_the_files_of_a_producer_that_is_forgotten() -> None:
     other.send(staged(cluster, age_ms=2 * HOUR_MS))
     assert enforce(process(shared)) == 0
     assert bounds(cluster) == (8, 8, 8)
-    forget_producers(process(shared), before_ms=shared.clock.now_ms() - HOUR_MS)
+    expire_producers(process(shared), before_ms=shared.clock.now_ms() - HOUR_MS)
     assert enforce(process(shared)) == 2
     assert files(cluster) == [4, 6]
-    forget_producers(process(shared), before_ms=shared.clock.now_ms() + 1)
+    expire_producers(process(shared), before_ms=shared.clock.now_ms() + 1)
     assert enforce(process(shared)) == 2
     made.cluster = fresh = process(shared)
     assert files(fresh) == []
@@ -228,7 +228,7 @@ def test_retention_removes_the_files_of_a_producer_that_is_forgotten() -> None:
     check_cluster(fresh)
 
 
-def forget_producers(cluster: Cluster, *, before_ms: int) -> None:
+def expire_producers(cluster: Cluster, *, before_ms: int) -> None:
     """What housekeeping commits about producers that wrote nothing since then."""
     commit = TopicCommit(operation="EXPIRE PRODUCERS", txns={EXPIRED_PRODUCERS: before_ms})
 
@@ -285,7 +285,7 @@ def test_deleted_records_of_an_open_transaction_wait_for_its_marker() -> None:
     check_cluster(cluster, settled=True)
 
 
-def test_deleted_topic_is_left_alone() -> None:
+def test_deleted_topic_is_not_changed() -> None:
     """Its files are gone already, and its ends are what the next topic of the name starts at."""
     shared = world(retention_ms=0)
     cluster = process(shared)
@@ -323,11 +323,11 @@ def test_check_with_nothing_to_do_reads_only_the_oldest_headers(
     cluster = process(world(retention_ms=HOUR_MS))
     commit(cluster, *(staged(cluster) for _ in range(50)))
     read: list[str] = []
-    is_past = decisions._Look._is_past
+    is_past = decisions._Scan._is_past
     monkeypatch.setattr(
-        decisions._Look,
+        decisions._Scan,
         "_is_past",
-        lambda look, batch: read.append(batch.path) or is_past(look, batch),
+        lambda scan, batch: read.append(batch.path) or is_past(scan, batch),
     )
     calls = cluster.store.calls
     enforce(cluster)

@@ -20,7 +20,7 @@ OLD_MS = TIME_MS - 2 * HOUR_MS
 
 
 def world() -> SharedMemory:
-    """Topic t, whose records live for an hour; the clock stands at TIME_MS."""
+    """Topic t, whose records live for an hour; the clock is at TIME_MS."""
     shared = SharedMemory()
     process(shared).create_topic("t", partitions=2, config={"retention.ms": str(HOUR_MS)})
     return shared
@@ -61,7 +61,7 @@ def test_consumer_below_the_log_start_follows_the_reset(reset: str, seen: list[b
     assert reader.position([TopicPartition("t", 0)])[0].offset == 3
 
 
-def test_consumer_below_the_log_start_without_reset_is_told_what_there_is() -> None:
+def test_consumer_below_the_log_start_without_reset_gets_the_valid_range() -> None:
     """A silent jump would be a loss without a word (R14)."""
     shared = world()
     put(process(shared), b"a", b"b", time_ms=OLD_MS)
@@ -72,8 +72,8 @@ def test_consumer_below_the_log_start_without_reset_is_told_what_there_is() -> N
         read(reader)
 
 
-def test_group_that_stands_below_the_log_start_goes_on_at_it() -> None:
-    """The committed offset stays as it was; what is read is there (R14, R22)."""
+def test_group_below_the_log_start_continues_at_it() -> None:
+    """The committed offset does not change; reading continues at the log start (R14, R22)."""
     shared = world()
     put(process(shared), b"a", b"b", time_ms=OLD_MS)
     put(process(shared), b"new")
@@ -100,7 +100,7 @@ def test_consumer_in_the_middle_of_a_file_that_expires_reads_it_to_its_end() -> 
 
 
 def test_watermarks_and_times_begin_at_the_log_start() -> None:
-    """What is gone is found by no look-up (R14, R15)."""
+    """Offset look-ups ignore removed records (R14, R15)."""
     shared = world()
     put(process(shared), b"a", time_ms=OLD_MS)
     put(process(shared), b"new")
@@ -138,7 +138,7 @@ def test_eager_transaction_whose_first_file_has_expired_shows_the_rest() -> None
 
 
 def test_aborted_data_stays_hidden_after_its_neighbours_have_expired() -> None:
-    """The list of what is aborted must not go with the file before it (R16, R19)."""
+    """The list of aborted transactions must not lose entries with earlier files (R16, R19)."""
     shared = world()
     put(process(shared), b"old", time_ms=OLD_MS)
     writer = Writer(process(shared))

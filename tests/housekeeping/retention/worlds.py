@@ -22,7 +22,7 @@ _names = itertools.count()
 
 
 def world(*, settings: LogSettings = PLAIN, **config: object) -> SharedMemory:
-    """A cluster with one topic of two partitions; `retention_ms` stands for retention.ms."""
+    """A cluster with one topic of two partitions; `retention_ms` is retention.ms."""
     shared = SharedMemory()
     given = {name.replace("_", "."): str(value) for name, value in config.items()}
     process(shared, settings=settings).create_topic(TOPIC, partitions=2, config=given)
@@ -38,7 +38,7 @@ def staged(
     partition: int = 0,
     records: int = 2,
 ) -> StagedBatch:
-    """A file whose newest record is so old, or of that time; its object is there and empty."""
+    """A file whose newest record has this age or time; its object exists and is empty."""
     now_ms = cluster.store.now_ms()
     newest_us = (now_ms - age_ms if time_ms is None else time_ms) * 1000
     path = f"part-{partition}-{next(_names)}.parquet"
@@ -124,7 +124,7 @@ def bounds(cluster: Cluster, partition: int = 0) -> tuple[int, int, int]:
 
 
 def files(cluster: Cluster, partition: int = 0) -> list[int]:
-    """First offsets of the files that are there."""
+    """Base offsets of the live files."""
     return [batch.base_offset for batch in topic(cluster).view.partitions[partition].batches]
 
 

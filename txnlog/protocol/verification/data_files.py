@@ -1,4 +1,4 @@
-"""Checks of the files behind live entries: there, of the right size, and holding what is said."""
+"""Checks of live files: that they exist, their size, and that records match the header."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def check_files(
     missing: FindingKind,
     findings: Findings,
 ) -> None:
-    """`live` has the columns path and size; `names` and `sizes` are Arrow arrays of what is there.
+    """`live` has the columns path and size; `names` and `sizes` are Arrow arrays of the listing.
 
-    `missing` is the kind of a file that is not.
+    `missing` is the kind of a finding about a missing file.
     """
     places = pc.index_in(live.column("path"), names)
     gone = live.filter(pc.is_null(places))
@@ -39,7 +39,7 @@ def check_files(
                 kind=missing,
                 table=table,
                 file=f"{table}/{path}",
-                what="the log names it, and it is not there",
+                what="the log names it, and it does not exist",
             )
         )
     there = live.filter(pc.is_valid(places))
@@ -68,12 +68,12 @@ class RecordCheck:
         self._last = -1
         self.wrong = ""
 
-    def see(self, deltas: Int64s, timestamps_us: Int64s) -> None:
-        """The next records: offset deltas, and the times that are not null, in microseconds."""
+    def add(self, deltas: Int64s, timestamps_us: Int64s) -> None:
+        """Check the next records: offset deltas, and non-null times in microseconds."""
         if self.wrong or not len(deltas):
             return
         if deltas[0] <= self._last or np.any(np.diff(deltas) <= 0):
-            self.wrong = "its offset_delta does not rise from record to record"
+            self.wrong = "its offset_delta does not increase from record to record"
         elif deltas[0] < 0 or deltas[-1] >= self._span:
             self.wrong = (
                 f"it has offset_delta {deltas[0]} to {deltas[-1]}, its header {self._span} offsets"

@@ -12,11 +12,11 @@ from enum import Enum
 from typing import NamedTuple
 
 FINDINGS_PER_KIND_MAX = 100
-"""Of one kind in one table; the rest is only counted."""
+"""Maximum number of findings of one kind in one table; further ones are only counted."""
 
 
 class Severity(Enum):
-    """ERROR: data, transactions or offsets are damaged. WARNING: nothing is lost by it."""
+    """ERROR: data, transactions or offsets are damaged. WARNING: nothing is lost."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -107,16 +107,16 @@ KINDS: Mapping[FindingKind, KindText] = {
     _K.COMMIT_FOREIGN: KindText(
         _W,
         "a commit was written by another tool, without the checksum of txnlog",
-        "Let other tools read these tables, never commit to them. If nobody did, restore the file.",
+        "Let other tools read these tables, never commit to them. If none did, restore the file.",
     ),
     _K.COMMIT_STRAY: KindText(
         _W,
-        "a commit was written late, into a slot that clean-up had freed; no reader looks there",
+        "a commit was written late, into a slot that clean-up had freed; no reader reads it",
         "Nothing: clean-up removes it when it is old enough.",
     ),
     _K.CHAIN_BROKEN: KindText(
         _E,
-        "a commit or checkpoint names another predecessor than the file that is there: one of the "
+        "a commit or checkpoint names another predecessor than the present file: one of the "
         "two was replaced or restored from an older state",
         "Restore both files from the same backup.",
     ),
@@ -133,13 +133,13 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.CHECKPOINT_DISAGREES: KindText(
         _E,
-        "a checkpoint differs from what the checkpoint before it and the commits between them say",
+        "a checkpoint differs from the checkpoint before it and the commits between them",
         "Do not trust either: compare with a backup. If the commits are complete, delete the "
         "checkpoint and all newer ones, and run `txnlog housekeeping --once`.",
     ),
     _K.HINT_WRONG: KindText(
         _W,
-        "`_last_checkpoint` is unreadable, or names a checkpoint that is not there or has another "
+        "`_last_checkpoint` is unreadable, or names a checkpoint that is missing or has another "
         "size",
         "Delete the file `_last_checkpoint`; the next checkpoint writes it again.",
     ),
@@ -161,7 +161,7 @@ KINDS: Mapping[FindingKind, KindText] = {
         "two tables have the same id: one is a copy of the other's folder",
         "Remove the copy from the root.",
     ),
-    _K.FILE_MISSING: KindText(_E, "a data file that the log names is not there", _RESTORE_DATA),
+    _K.FILE_MISSING: KindText(_E, "a data file that the log names is missing", _RESTORE_DATA),
     _K.FILE_SIZE_WRONG: KindText(_E, "a file has another size than the log says", _RESTORE_DATA),
     _K.FILE_DAMAGED: KindText(
         _E,
@@ -193,8 +193,8 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.BOUND_WRONG: KindText(
         _E,
-        "the log start of a partition is above its end, or a topic has a number of partitions that "
-        "cannot be",
+        "the log start of a partition is above its end, or a topic has an impossible number of "
+        "partitions",
         _KEEP,
     ),
     _K.SEQUENCE_GAP: KindText(
@@ -226,7 +226,7 @@ KINDS: Mapping[FindingKind, KindText] = {
     _K.ROW_REPEATED: KindText(_E, "an id or group has two live rows", _KEEP),
     _K.ROW_IN_WRONG_SHARD: KindText(
         _E,
-        "a transactional.id is in another shard than its hash says, where no client looks for it",
+        "a transactional.id is in another shard than that of its hash, so no client finds it",
         _KEEP,
     ),
     _K.ROW_WENT_BACK: KindText(
@@ -234,7 +234,7 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.ROW_BEHIND_MARKER: KindText(
         _E,
-        "a topic has a marker of a newer transaction than the state row knows: the shard's newest "
+        "a topic has a marker of a newer transaction than the state row: the shard's newest "
         "commits are missing",
         "Restore the log of the shard.",
     ),
@@ -257,12 +257,12 @@ KINDS: Mapping[FindingKind, KindText] = {
     ),
     _K.OFFSET_BELOW_START: KindText(
         _W,
-        "a group's committed offset is below the log start: what it has not read is gone",
+        "a group's committed offset is below the log start: records that it has not read are gone",
         "Nothing, if retention removed it; `auto.offset.reset` decides where the group continues.",
     ),
     _K.OFFSET_WITHOUT_PARTITION: KindText(
         _W,
-        "a group has an offset for a topic or partition that does not exist (any more)",
+        "a group has an offset for a topic or partition that does not exist",
         "`txnlog groups delete-offsets -g GROUP -t TOPIC`.",
     ),
     _K.PENDING_WITHOUT_HOLDER: KindText(
@@ -277,8 +277,8 @@ KINDS: Mapping[FindingKind, KindText] = {
 class Finding:
     """One damage. `file` is relative to the root; -1 and "" where a field does not apply.
 
-    `subject` is a transactional.id, a group or a producer. Two looks found the same damage when
-    their `key` is equal.
+    `subject` is a transactional.id, a group or a producer. Findings of two passes are the same
+    damage if their `key` is equal.
     """
 
     kind: FindingKind
@@ -300,7 +300,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All but the text, which may tell of a moving end."""
+        """All fields but the text, which may contain a moving end offset."""
         return (
             self.kind, self.table, self.file, self.version, self.partition, self.offset,
             self.subject,
@@ -330,7 +330,7 @@ class Findings:
             self.kept.append(finding)
 
     def count_more(self, kind: FindingKind, table: str, count: int) -> None:
-        """Count findings that are not made, since there is no room for them."""
+        """Count findings beyond the maximum, which are not made."""
         if count > 0:
             self.counts[kind, table] += count
 
@@ -346,7 +346,7 @@ class Findings:
         self.counts += findings.counts - made
 
     def confirmed_by(self, other: Findings) -> Findings:
-        """Those that a second look found again."""
+        """The findings that a second pass found again."""
         keys = {finding.key for finding in other}
         left = Findings()
         left.kept = [finding for finding in self.kept if finding.key in keys]

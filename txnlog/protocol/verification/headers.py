@@ -1,4 +1,4 @@
-"""A topic's batch headers as arrays, from the strings that a log holds."""
+"""A topic's batch headers as arrays, parsed from the strings of its log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Batches(NamedTuple):
     """Readable headers in partition and offset order, an array per field.
 
     `status` is an index into none, ongoing, committed, aborted; `records` is -1 where statistics
-    do not say; `paths` is an Arrow array.
+    lack it; `paths` is an Arrow array.
     """
 
     paths: Any
@@ -52,7 +52,7 @@ class Batches(NamedTuple):
         return self.base_sequence + (self.last_offset - self.base_offset)
 
     def take(self, places: Int64s) -> Batches:
-        """Those at these places, in that order."""
+        """The headers at these places, in that order."""
         at = pa.array(places)
         return Batches(
             self.paths.take(at), self.stats.take(at), *(column[places] for column in self[2:])
@@ -60,7 +60,7 @@ class Batches(NamedTuple):
 
 
 def read_batches(table: str, state: TableState, findings: Findings) -> Batches:
-    """The headers that can be read; every other one is a finding."""
+    """The readable headers; any other header is a finding."""
     files = state.files
     columns: dict[str, Int64s] = {}
     readable = np.ones(len(files), dtype=bool)
@@ -103,7 +103,7 @@ def read_batches(table: str, state: TableState, findings: Findings) -> Batches:
 
 
 def first_places(findings: Findings, kind: FindingKind, table: str, wrong: Bools) -> list[int]:
-    """The first places of findings to make; the others are counted."""
+    """The places for which to make findings; further ones are only counted."""
     places = np.flatnonzero(wrong)
     findings.count_more(kind, table, len(places) - FINDINGS_PER_KIND_MAX)
     found: list[int] = places[:FINDINGS_PER_KIND_MAX].tolist()

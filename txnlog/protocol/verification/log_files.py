@@ -1,4 +1,4 @@
-"""Checks of a log's files by their names alone: what must be there, given what is there."""
+"""Checks of a log's files by their names alone: which files are missing or misplaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 
 
 class Hint(NamedTuple):
-    """What `_last_checkpoint` says; `version` is None when it cannot be read."""
+    """The content of `_last_checkpoint`; `version` is None if it cannot be read."""
 
     version: int | None
     size_bytes: int | None = None
@@ -18,10 +18,9 @@ class Hint(NamedTuple):
 def check_listing(
     table: str, commits: Sequence[int], checkpoints: Sequence[int], findings: Findings
 ) -> None:
-    """Versions ascending, as listed. Clean-up deletes commits oldest first, then checkpoints.
+    """Check versions, ascending as listed. Clean-up deletes commits oldest first, then checkpoints.
 
-    So there is always a checkpoint at or below the first commit that is kept, if that is not the
-    first of all.
+    So there is always a checkpoint at or below the first retained commit, unless that is version 0.
     """
     if not commits:
         return
@@ -33,8 +32,8 @@ def check_listing(
                 kind=FindingKind.CHECKPOINT_MISSING,
                 table=table,
                 version=first,
-                what=f"the commits before {first} are removed, and no checkpoint up to {first} is "
-                f"there; newer ones: {newer[:3] or 'none'}",
+                what=f"the commits before {first} are removed, and there is no checkpoint up to "
+                f"{first}; newer ones: {newer[:3] or 'none'}",
             )
         )
 
@@ -42,10 +41,10 @@ def check_listing(
 def find_strays(
     commits: Sequence[int], checkpoints: Sequence[int], written_ms: Mapping[int, int]
 ) -> list[int]:
-    """Commits that came late, into slots below the log that clean-up had freed.
+    """Commits that were written late, into slots below the log that clean-up had freed.
 
-    The log itself begins with its oldest checkpoint, and is older than they are. `written_ms` maps
-    versions to the store's times.
+    The log itself begins with its oldest checkpoint, which is older than these commits.
+    `written_ms` maps versions to the store's times.
     """
     if not checkpoints or checkpoints[0] not in commits:
         return []
@@ -69,7 +68,7 @@ def missing_commit(table: str, version: int, why: str) -> Finding:
 
 
 def check_hint(table: str, hint: Hint, checkpoint_bytes: int | None, findings: Findings) -> None:
-    """`checkpoint_bytes` is the size of the checkpoint that it names, None if that is not there."""
+    """`checkpoint_bytes` is the size of the checkpoint that it names, None if that is missing."""
     why = ""
     if hint.version is None:
         why = "it cannot be read"
@@ -91,7 +90,7 @@ def check_hint(table: str, hint: Hint, checkpoint_bytes: int | None, findings: F
 def check_write_ids(
     table: str, write_id: str, version: int, seen: dict[str, int], findings: Findings
 ) -> None:
-    """Each commit has an id of its own; `seen` maps those of earlier versions."""
+    """Write ids are unique; `seen` maps those of earlier commits to their versions."""
     if not write_id:
         return
     before = seen.setdefault(write_id, version)

@@ -1,7 +1,7 @@
-"""A table as its log says it is, in columns: loaded from a checkpoint, changed commit by commit.
+"""The state of a table by its log, in columns: loaded from a checkpoint, changed by commits.
 
-Live files are an Arrow table; a million of them are never Python objects at once. What commits
-change is kept aside until the columns are asked for.
+Live files are an Arrow table, since a million of them would not fit as Python objects. Changes of
+commits are buffered until the columns are read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FILE_COLUMNS = ("path", "size", "modification_time", "stats")
 _TYPES = {"size": pa.int64(), "modification_time": pa.int64()}
 DIFFERENCES_MAX = 5
 CHANGES_MAX = 20_000
-"""Of commits, as objects; each takes about a kilobyte."""
+"""Maximum number of buffered changes; each takes about a kilobyte."""
 
 
 class TableMetadata(NamedTuple):
-    """What a table's newest `metaData` and `protocol` say; `versions` are reader and writer."""
+    """A table's newest `metaData` and `protocol`; `versions` are reader and writer versions."""
 
     table_id: str
     schema_string: str
@@ -48,7 +48,7 @@ class File(NamedTuple):
 
 
 def file_of_row(row: dict[str, Any]) -> File:
-    """A file from a row of the columns; the row loses its fixed columns."""
+    """A file from a row of the columns; removes FILE_COLUMNS from the row."""
     path, size, modified, stats = (row.pop(name) for name in FILE_COLUMNS)
     return File(path, size, modified, stats, row)
 
@@ -68,21 +68,21 @@ class TableState:
         txns: Mapping[str, tuple[int, int | None]],
         files: Mapping[str, Any],
     ) -> None:
-        """Take a checkpoint's columns; `files` has FILE_COLUMNS and every partition column.
+        """Load a checkpoint's columns; `files` has FILE_COLUMNS and every partition column.
 
-        Entries that its own horizons make forgotten are left out, as every reader does.
+        Entries that the checkpoint's own horizons expire are dropped, as every reader does.
         """
         self.metadata = metadata
         self.txns = dict(txns)
         for app_id in (EXPIRED_TRANSACTIONS, EXPIRED_PRODUCERS):
             if app_id in self.txns:
-                self._forget()
+                self._expire()
         columns = files or dict.fromkeys((*FILE_COLUMNS, *metadata.partition_columns), ())
         self._base = _table(columns, metadata.partition_columns)
         self._changed.clear()
 
     def add(self, file: File) -> None:
-        """Add a file, or replace the header of a path that is there."""
+        """Add a file, or replace the header of a live path."""
         self._change(file.path, file)
 
     def remove(self, path: str) -> None:
@@ -91,16 +91,16 @@ class TableState:
     def _change(self, path: str, file: File | None) -> None:
         self._changed[path] = file
         if len(self._changed) >= CHANGES_MAX:
-            self._settle()
+            self._apply_changes()
 
     def set_txn(self, app_id: str, version: int, updated_ms: int | None) -> None:
-        """Apply a `txn` action; a horizon takes with it what was written before it."""
+        """Apply a `txn` action; a horizon expires what was written before it."""
         self.txns[app_id] = version, updated_ms
         if is_horizon(app_id):
-            self._forget()
+            self._expire()
 
     def memory(self) -> TxnMemory:
-        """The `txn` actions as decisions read them."""
+        """The `txn` actions in the form that decisions use."""
         found = TxnMemory()
         order = sorted(self.txns.items(), key=lambda item: not is_horizon(item[0]))
         for app_id, (version, updated_ms) in order:
@@ -110,12 +110,12 @@ class TableState:
     @property
     def files(self) -> pa.Table:
         """All live files, FILE_COLUMNS and the partition columns as strings."""
-        self._settle()
+        self._apply_changes()
         if self._base.column("path").num_chunks > 1:
             self._base = self._base.combine_chunks()
         return self._base
 
-    def _settle(self) -> None:
+    def _apply_changes(self) -> None:
         if self._changed:
             self._base = self._merged()
             self._changed.clear()
@@ -141,7 +141,7 @@ class TableState:
             return new
         return pa.concat_tables([kept, new], promote_options="default")
 
-    def _forget(self) -> None:
+    def _expire(self) -> None:
         transactions_ms = self.txns.get(EXPIRED_TRANSACTIONS, (-1, None))[0]
         producers_ms = self.txns.get(EXPIRED_PRODUCERS, (-1, None))[0]
         self.txns = {
@@ -157,7 +157,7 @@ def differences(replayed: TableState, stated: TableState) -> list[str]:
     """Where a checkpoint contradicts the log before it, up to DIFFERENCES_MAX sentences."""
     found = []
     if replayed.metadata != stated.metadata:
-        found.append("its metaData or protocol is another one")
+        found.append("its metaData or protocol differs")
     for app_id in sorted({*replayed.txns, *stated.txns}):
         before, after = replayed.txns.get(app_id), stated.txns.get(app_id)
         if before != after:
@@ -176,10 +176,12 @@ def _file_differences(replayed: pa.Table, stated: pa.Table) -> list[str]:
     places = pc.index_in(before, after)
     lost = before.filter(pc.is_null(places))
     if len(lost):
-        found.append(f"it lacks {len(lost)} live files, as {lost[0].as_py()}")
+        found.append(f"it lacks {len(lost)} live files, for example {lost[0].as_py()}")
     extra = after.filter(pc.invert(pc.is_in(after, before)))
     if len(extra):
-        found.append(f"it names {len(extra)} files that are not live, as {extra[0].as_py()}")
+        found.append(
+            f"it names {len(extra)} files that are not live, for example {extra[0].as_py()}"
+        )
     there = pc.is_valid(places)
     taken = places.drop_null()
     for name in replayed.column_names:
@@ -193,7 +195,7 @@ def _file_differences(replayed: pa.Table, stated: pa.Table) -> list[str]:
         if count:
             paths = before if not len(lost) else before.filter(there)
             example = paths[pc.index(differ, True).as_py()].as_py()
-            found.append(f"{name} of {count} files is another one, as of {example}")
+            found.append(f"{name} of {count} files differs, for example of {example}")
     return found
 
 

@@ -23,7 +23,7 @@ ROWS_AT_ONCE = 10_000
 
 @dataclass(slots=True)
 class RowFacts(Generic[Row]):
-    """What other tables are held against. `is_complete`: the whole table could be read."""
+    """Rows for the checks across tables. `is_complete`: the whole table could be read."""
 
     rows: dict[str, Row] = field(default_factory=dict)
     txns: TxnMemory = field(default_factory=TxnMemory)
@@ -31,9 +31,9 @@ class RowFacts(Generic[Row]):
 
 
 class RowHistory:
-    """Rows as the kept commits wrote them, one after the other: epochs only rise.
+    """Rows in the order in which the retained commits wrote them: epochs only increase.
 
-    `decided` has each transaction whose decision is among them, by producer id, topic and topic id
+    `decided` has each transaction with a decision among them, by producer id, topic and topic id
     ("" and "" for the consumer offsets): the newest epoch, and the store's time of the decision.
     """
 
@@ -44,7 +44,7 @@ class RowHistory:
         self.decided: dict[tuple[int, str, str], tuple[int, int]] = {}
 
     def observe(self, file: File, version: int) -> None:
-        """Take in a row that a commit wrote, or one of a checkpoint."""
+        """Add a row that a commit wrote, or one of a checkpoint."""
         if "group_id" in file.values:
             self._observe_group(file, version)
             return
@@ -54,7 +54,7 @@ class RowHistory:
         now = row.producer_id, row.producer_epoch, row.txn_epoch
         before = self._newest.get(row.transactional_id, now)
         self._newest[row.transactional_id] = now
-        # Another producer id is another life of an id that expired.
+        # Another producer id: the transactional.id expired and was created again.
         if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
             self._add(row.transactional_id, version, f"its epochs {now[1:]} follow {before[1:]}")
         if row.state.is_prepared:
@@ -88,7 +88,7 @@ class RowHistory:
 def read_rows(
     table: str, state: TableState, kind: type[Row], id_column: str, findings: Findings
 ) -> RowFacts[Row]:
-    """The rows that can be read; every other one, and a second one of an id, is a finding."""
+    """The readable rows; an unreadable row, or a second row of an id, is a finding."""
     facts: RowFacts[Row] = RowFacts(txns=state.memory())
     for file in live_files(state):
         path = f"{table}/{file.path}"
@@ -129,7 +129,7 @@ def check_shard(
     facts: RowFacts[TransactionMetadata],
     findings: Findings,
 ) -> None:
-    """Every id is in the shard where clients look for it."""
+    """Every id is in the shard of its hash."""
     for name in facts.rows:
         wanted = (murmur2(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF) % shards
         if wanted != number:
@@ -153,7 +153,7 @@ def live_files(state: TableState) -> list[File]:
 
 
 def _read(kind: type[Row], file: File) -> Row | None:
-    """None for what cannot be read: the live rows are reported, older ones are history."""
+    """None if the row cannot be read; only unreadable live rows are reported."""
     try:
         return _from_values(kind, file)
     except CorruptLogError:

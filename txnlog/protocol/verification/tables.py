@@ -1,7 +1,7 @@
-"""Checks across tables. Each says which of its sides must have been read first.
+"""Checks across tables. Each says which of its sides must be read first.
 
-Readers of several logs see them at different times. What must be there later than something else
-is read later; so a write that happens in between can only make a check succeed.
+A reader of several logs reads them at different times. What is written later is read later, so a
+write in between can only make a check succeed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STUCK_MS_DEFAULT = 3_600_000
 OFFSETS_TABLE = "__consumer_offsets"
 
 Decided = Mapping[tuple[int, str, str], tuple[int, int]]
-"""Producer id, topic, topic id -> newest epoch that was decided, the store's time of that."""
+"""Producer id, topic, topic id -> newest decided epoch, the store's time of the decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableId:
-    """What a table's metaData calls it, and what it must be called ("": any)."""
+    """The id in a table's metaData, and the expected id ("": any)."""
 
     table: str
     found: str
@@ -35,7 +35,7 @@ class TableId:
 
 
 def check_table_ids(tables: Iterable[TableId], findings: Findings) -> None:
-    """Ids are unique; those of internal tables are made of the cluster's."""
+    """Ids are unique; those of internal tables derive from the cluster id."""
     holders: dict[str, str] = {}
     for one in sorted(tables, key=lambda table: table.table):
         if one.expected and one.found != one.expected:
@@ -52,7 +52,7 @@ def check_table_ids(tables: Iterable[TableId], findings: Findings) -> None:
                 Finding(
                     kind=FindingKind.TABLE_ID_SHARED,
                     table=one.table,
-                    what=f"its id {one.found} is that of {first}, too",
+                    what=f"its id {one.found} is also that of {first}",
                 )
             )
 
@@ -66,8 +66,8 @@ def check_ended(
 ) -> None:
     """A transaction that has ended left its marker everywhere (R4).
 
-    `before` are the rows by producer id, read before `topics` and `offsets`. A marker may have
-    been forgotten when the topic's horizon is beyond the decision.
+    `before` are the rows by producer id, read before `topics` and `offsets`. A marker can have
+    expired if the topic's horizon is above the decision.
     """
     for (producer_id, topic, topic_id), (epoch, decided_ms) in sorted(decided.items()):
         row = before.get(producer_id)
@@ -83,8 +83,8 @@ def check_ended(
         if txns is None:
             continue
         marker = txns.markers.get(producer_id, -1)
-        is_forgotten = marker < 0 and decided_ms < txns.transactions_expired_ms + CLOCK_ERROR_MS
-        if marker < epoch and not (txns.transactions_expired_ms >= 0 and is_forgotten):
+        is_expired = marker < 0 and decided_ms < txns.transactions_expired_ms + CLOCK_ERROR_MS
+        if marker < epoch and not (txns.transactions_expired_ms >= 0 and is_expired):
             findings.add(
                 Finding(
                     kind=FindingKind.MARKER_MISSING,
@@ -112,7 +112,7 @@ def check_rows_behind(
                         kind=FindingKind.ROW_BEHIND_MARKER,
                         table=table_of[producer_id],
                         subject=row.transactional_id,
-                        what=f"{facts.name} has its marker of epoch {marker}, its row knows "
+                        what=f"{facts.name} has its marker of epoch {marker}, its row has "
                         f"{row.txn_epoch}",
                     )
                 )
@@ -123,8 +123,8 @@ def check_hanging(
 ) -> None:
     """Every undecided batch has a transaction that will decide it (R21).
 
-    `after`, rows by producer id, is read after the topics; a batch must be found undecided again
-    after that, since it may have been settled in between.
+    `after`, rows by producer id, is read after the topics; the second pass must find the batch
+    undecided again, since it may have been settled in between.
     """
     for facts in topics:
         for batch in facts.undecided:
@@ -154,7 +154,7 @@ def check_stuck(
     now_ms: int,
     stuck_ms: int = STUCK_MS_DEFAULT,
 ) -> None:
-    """Transactions that nobody finishes or times out. By wall clocks: it is only a warning."""
+    """Transactions that no process finishes or times out. By wall clocks, so only a warning."""
     for table, facts in rows.items():
         for row in facts.rows.values():
             since_ms = row.updated_ms if row.state.is_prepared else row.started_ms + row.timeout_ms
@@ -190,7 +190,7 @@ def check_producer_ids(
                         kind=FindingKind.PRODUCER_ID_SHARED,
                         table=table,
                         subject=row.transactional_id,
-                        what=f"producer id {row.producer_id} is that of {other!r}, too",
+                        what=f"producer id {row.producer_id} is also that of {other!r}",
                     )
                 )
     for topic in topics:
@@ -215,9 +215,9 @@ def check_offsets(
     existing: Iterable[str],
     findings: Findings,
 ) -> None:
-    """Committed offsets are where there are records. `groups` are read before `topics`.
+    """Committed offsets are between log start and end. `groups` are read before `topics`.
 
-    `existing` are the names of all topics, also of those that were not looked at.
+    `existing` are the names of all topics, also of those that are not verified.
     """
     names = set(existing)
     for group_id, group in sorted(groups.items()):
@@ -268,9 +268,9 @@ def check_pending(
 ) -> None:
     """Pending offsets have a transaction that will settle them (R46).
 
-    `rows`, by id, are read after `groups`; an entry must be found again after that. A holder's
-    epoch is raised before its entry goes, so only what is older than `stuck_ms` counts;
-    `written_ms` maps the versions of kept commits to their times, what is not there is old.
+    `rows`, by id, are read after `groups`; the second pass must find the entry again. A holder's
+    epoch is raised before its entry is removed, so only entries older than `stuck_ms` count.
+    `written_ms` maps the versions of retained commits to their times; other versions are old.
     """
     for group_id, group in sorted(groups.items()):
         for entry in group.pending:
@@ -289,7 +289,7 @@ def check_pending(
 
 
 def _is_held(entry: PendingOffsets, row: TransactionMetadata | None) -> bool:
-    """Open, or about to be decided: deferred data writes its offsets before its PREPARE."""
+    """Open, or about to be decided: a deferred transaction writes offsets before its PREPARE."""
     if row is None or row.producer_id != entry.producer_id:
         return False
     if row.state.is_idle:

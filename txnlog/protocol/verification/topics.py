@@ -1,4 +1,4 @@
-"""Checks of one topic's own log, by the column: no Python runs per batch."""
+"""Checks of one topic's own log, by column: no Python runs per batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Undecided(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TopicFacts:
-    """What other tables are held against: all that is small of a topic.
+    """Facts about a topic for the checks across tables.
 
     `starts` and `ends` are by partition. `producer_id_max` is the largest id in any header or
     marker. `is_complete` says that the whole log could be read.
@@ -59,7 +59,7 @@ class TopicFacts:
 def check_topic(
     table: str, state: TableState, batches: Batches, config: Mapping[str, str], findings: Findings
 ) -> TopicFacts:
-    """Everything that a topic's own log can say about it."""
+    """All checks that need only the topic's own log."""
     check = _TopicCheck(table, state, batches, config, findings)
     check.partitions()
     check.offsets()
@@ -93,7 +93,7 @@ class _TopicCheck:
         self._batches = batches if known.all() else batches.take(np.flatnonzero(known))
 
     def _partitions(self, text: str) -> int:
-        """The number of partitions; as few as possible where it cannot be."""
+        """The number of partitions; 1 if the property is impossible."""
         count = int(text) if text.isdecimal() and len(text) < 10 else 0
         if 0 < count <= PARTITIONS_MAX:
             return count
@@ -116,7 +116,7 @@ class _TopicCheck:
         )
 
     def offsets(self) -> None:
-        """No offset is in two batches; between log start and end none is in no batch."""
+        """Each offset between log start and end is in exactly one batch."""
         batches = self._batches
         same = _same_as_before(batches.partition)
         reached = _running_max(batches.last_offset, ~same)
@@ -169,7 +169,7 @@ class _TopicCheck:
                 )
 
     def counts(self) -> None:
-        """A file has no more records than its header has offsets."""
+        """A file has at most as many records as its header has offsets."""
         batches = self._batches
         span = batches.last_offset - batches.base_offset + 1
         self._report(
@@ -182,9 +182,9 @@ class _TopicCheck:
         )
 
     def sequences(self) -> None:
-        """Sequences of a producer's epoch rise by one; what was merged in between explains a gap.
+        """Sequences of a producer's epoch increase by one; a merge in between explains a gap.
 
-        Of an idempotent producer that the topic has forgotten, the batches left say nothing.
+        The remaining batches of an expired idempotent producer are not checked (D48).
         """
         batches = self._batches
         merged = np.cumsum(batches.producer_id < 0)
@@ -199,10 +199,10 @@ class _TopicCheck:
         first, last = batches.base_sequence[after], batches.last_sequence[before]
         starts = self._starts[batches.partition[after]]
         is_gone = (merged[after] > merged[before]) | (batches.last_offset[before] < starts)
-        gap = self._of_known(after, (first > last + 1) & ~is_gone)
-        repeated = self._of_known(after, first <= last)
+        gap = self._not_expired(after, (first > last + 1) & ~is_gone)
+        repeated = self._not_expired(after, first <= last)
 
-        def tell(at: int) -> str:
+        def describe(at: int) -> str:
             place = int(np.searchsorted(positions, at))
             of, epoch = batches.producer_id[at], batches.producer_epoch[at]
             return (
@@ -212,13 +212,13 @@ class _TopicCheck:
 
         by_place = np.argsort(after)
         positions, ordered_first, ordered_last = after[by_place], first[by_place], last[by_place]
-        self._report(FindingKind.SEQUENCE_GAP, _mask(len(batches.partition), after[gap]), tell)
+        self._report(FindingKind.SEQUENCE_GAP, _mask(len(batches.partition), after[gap]), describe)
         self._report(
-            FindingKind.SEQUENCE_REPEATED, _mask(len(batches.partition), after[repeated]), tell
+            FindingKind.SEQUENCE_REPEATED, _mask(len(batches.partition), after[repeated]), describe
         )
 
-    def _of_known(self, places: Int64s, wrong: Bools) -> Bools:
-        """Without those of idempotent producers that are forgotten."""
+    def _not_expired(self, places: Int64s, wrong: Bools) -> Bools:
+        """The mask without batches of expired idempotent producers."""
         batches = self._batches
         for at in np.flatnonzero(wrong).tolist():
             place = places[at]
@@ -228,7 +228,7 @@ class _TopicCheck:
         return wrong
 
     def newest_sequences(self) -> None:
-        """The newest batch of a known idempotent producer is the one its `txn` tells of."""
+        """The newest batch of an idempotent producer ends at the sequence of its `txn` action."""
         batches = self._batches
         counted = (batches.producer_id >= 0) & (batches.status == IS_NONE)
         written = np.flatnonzero(counted & (batches.base_sequence >= 0))
@@ -239,14 +239,14 @@ class _TopicCheck:
         newest = order[np.append(~same[1:], True)] if len(order) else order
         for at in newest.tolist():
             key = int(batches.producer_id[at]), int(batches.partition[at])
-            known = self._txns.sequences.get(key)
-            if known is not None and known != int(batches.last_sequence[at]):
+            stated = self._txns.sequences.get(key)
+            if stated is not None and stated != int(batches.last_sequence[at]):
                 self._findings.add(
                     self._finding(
                         FindingKind.SEQUENCE_GAP,
                         at,
                         f"the newest batch of producer {key[0]} ends at sequence "
-                        f"{batches.last_sequence[at]}, the log says {known}",
+                        f"{batches.last_sequence[at]}, the log says {stated}",
                     )
                 )
 
@@ -257,12 +257,12 @@ class _TopicCheck:
         marked = np.array([self._txns.markers.get(int(one), -1) for one in ids], dtype=np.int64)
         marker = marked[places] if len(ids) else batches.producer_id
         is_settled = (batches.status == IS_COMMITTED) | (batches.status == IS_ABORTED)
-        forgotten_ms = self._txns.transactions_expired_ms
-        is_forgotten = (marker < 0) & (batches.modified_ms < forgotten_ms)
+        expired_ms = self._txns.transactions_expired_ms
+        is_expired = (marker < 0) & (batches.modified_ms < expired_ms)
         lacks = is_settled & (batches.producer_id >= 0) & (marker < batches.producer_epoch)
         self._report(
             FindingKind.MARKER_MISSING,
-            lacks & ~is_forgotten,
+            lacks & ~is_expired,
             lambda at: (
                 f"the batch of epoch {batches.producer_epoch[at]} is settled, the newest marker of "
                 f"producer {batches.producer_id[at]} has epoch {marker[at]}"
@@ -362,7 +362,7 @@ def _running_max(values: Int64s, begins: Bools) -> Int64s:
     """The largest value so far in each run; `begins` marks the first of each run."""
     if len(values) == 0:
         return values
-    # Runs are lifted apart, so that one accumulation serves all of them.
+    # Shift the runs apart, so that one accumulation serves all of them.
     low = int(values.min())
     span = int(values.max()) - low + 1
     run = np.cumsum(begins)

@@ -1,7 +1,7 @@
-"""Log clean-up: which commits and checkpoints a newer checkpoint replaces, and deleting them.
+"""Log clean-up: delete the commits and checkpoints of a log that a newer checkpoint replaces.
 
-By the process that commits (`clean_up`), and by housekeeping for tables whose writers may all be
-gone (`clean_log`).
+Writers do it as they commit (`clean_up`); housekeeping does it for tables whose writers may all be
+gone (`checkpoint_and_clean_up`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,33 @@ from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 
 WORTH_A_CHECKPOINT = 10
-"""Expired commits that no checkpoint covers.
+"""Expired commits above the newest checkpoint that are worth a new one.
 
-Their checkpoint may replace nothing yet: it does when the newest commit in it has expired, too.
+It replaces them only once the newest commit in it has expired, too.
 """
 
 
-def clean_log(store: ObjectStore, table: str, settings: LogSettings, *, now_ms: int) -> int:
-    """Checkpoint a log that is long or old, and delete what has expired; how many files that were.
+def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
+    """Delete expired commits and checkpoints that a newer checkpoint replaces; returns their paths.
 
-    `now_ms` is by the store's clock. Writers do most of this themselves (see
-    `checkpoints.maintain`); here also for tables nobody writes any more, and for what killed
-    writers left on a local disk. The checkpoint that takes the place of older files is read before
-    they are deleted: CorruptLogError if it is damaged.
+    A version stays readable for `retention_ms` after the next version was written. Raises
+    CorruptLogError if the checkpoint that replaces the files is damaged.
+    """
+    files = list_whole_log(store, table)
+    if files.newest_checkpoint is None:
+        return []
+    before_ms = store.now_ms() - retention_ms
+    return _delete_expired(store, files, before_ms=before_ms)
+
+
+def checkpoint_and_clean_up(
+    store: ObjectStore, table: str, settings: LogSettings, *, now_ms: int
+) -> int:
+    """Checkpoint a log that is long or old, then clean it up; returns the number of files deleted.
+
+    `now_ms` is by the store's clock. Writers do most of this themselves (`checkpoints.maintain`);
+    this is for tables without writers, and for what killed writers left on a local disk. Raises
+    CorruptLogError as `clean_up`.
     """
     before_ms, trust_ms = now_ms - settings.log_retention_ms, settings.trust_ms
     store.delete_temporaries(item.path for item in find_temporaries(store, table, before_ms))
@@ -40,23 +54,29 @@ def clean_log(store: ObjectStore, table: str, settings: LogSettings, *, now_ms: 
     if len(_uncovered(files, before_ms)) >= WORTH_A_CHECKPOINT:
         create_checkpoint(store, table, trust_ms=trust_ms)
         files = list_whole_log(store, table)
-    anchor = find_anchor(files, before_ms=before_ms)
-    expired = find_expired(files, before_ms=before_ms)
-    if anchor is None or not expired:
-        return 0
     try:
-        read_checkpoint(store, table, anchor)
+        return len(_delete_expired(store, files, before_ms=before_ms))
     except ObjectNotFoundError:
-        # A writer's clean-up came in between, and has a newer one in its place.
+        # A writer cleaned up meanwhile and replaced the anchor by a newer checkpoint.
         return 0
-    store.delete(item.path for item in expired)
-    return len(expired)
+
+
+def _delete_expired(store: ObjectStore, files: LogFiles, *, before_ms: int) -> list[str]:
+    """Delete what `find_expired` finds, oldest first: a process that dies here leaves no hole."""
+    anchor = find_anchor(files, before_ms=before_ms)
+    expired = [item.path for item in find_expired(files, before_ms=before_ms)]
+    if anchor is None or not expired:
+        return []
+    # Only an intact checkpoint can replace older files.
+    read_checkpoint(store, files.table, anchor)
+    store.delete(expired)
+    return expired
 
 
 def find_cleanable(
     store: ObjectStore, table: str, settings: LogSettings, *, now_ms: int
 ) -> list[ObjectMeta]:
-    """What `clean_log` would delete; a checkpoint that it would make counts as made."""
+    """What `checkpoint_and_clean_up` would delete, as if the checkpoint it makes were made."""
     before_ms = now_ms - settings.log_retention_ms
     files = list_whole_log(store, table)
     if len(_uncovered(files, before_ms)) >= WORTH_A_CHECKPOINT:
@@ -68,13 +88,13 @@ def find_cleanable(
 
 
 def find_temporaries(store: ObjectStore, table: str, before_ms: int) -> list[ObjectMeta]:
-    """What commits and checkpoints left that were killed while they were written."""
+    """Temporary files of processes that were killed while they wrote a commit or a checkpoint."""
     found = store.list_temporaries(f"{table}/_delta_log")
     return [item for item in found if item.last_modified_ms <= before_ms]
 
 
 def _uncovered(files: LogFiles, before_ms: int) -> list[int]:
-    """Versions written before a time that no checkpoint has."""
+    """Versions above the newest checkpoint that were written by `before_ms`."""
     written_ms = {item.path: item.last_modified_ms for item in files.objects}
     newest = files.newest_checkpoint
     return [
@@ -85,28 +105,8 @@ def _uncovered(files: LogFiles, before_ms: int) -> list[int]:
     ]
 
 
-def clean_up(store: ObjectStore, table: str, *, retention_ms: int) -> list[str]:
-    """Delete commits and checkpoints that a newer checkpoint replaces and that have expired.
-
-    A version can be opened for `retention_ms` after the next one took its place. Oldest first, so
-    that what stays has no hole. Returns the paths deleted.
-    """
-    files = list_whole_log(store, table)
-    if files.newest_checkpoint is None:
-        return []
-    before_ms = store.now_ms() - retention_ms
-    doomed = [item.path for item in find_expired(files, before_ms=before_ms)]
-    anchor = find_anchor(files, before_ms=before_ms)
-    if not doomed or anchor is None:
-        return []
-    # What takes the place of the older files must be intact.
-    read_checkpoint(store, table, anchor)
-    store.delete(doomed)
-    return doomed
-
-
 def find_expired(files: LogFiles, *, before_ms: int) -> list[ObjectMeta]:
-    """What clean-up deletes, in its order: what was written by `before_ms`, below the anchor.
+    """Files below the anchor written by `before_ms`, in the order in which clean-up deletes them.
 
     `files` is a listing of the whole log.
     """
@@ -120,10 +120,10 @@ def find_expired(files: LogFiles, *, before_ms: int) -> list[ObjectMeta]:
 
 
 def find_anchor(files: LogFiles, *, before_ms: int) -> int | None:
-    """The checkpoint from which, with the commits after it, all that must stay can be built.
+    """The newest checkpoint from which every version that must stay readable can be built.
 
-    That is each version which was the newest one at `before_ms` or later: the one below the first
-    commit written since, and those above. None: there is no such checkpoint, all files are needed.
+    These are the versions that were the newest one at `before_ms` or later: the version below the
+    first commit written since, and all above it. None: no checkpoint will do; all files are needed.
     """
     written_ms = {item.path: item.last_modified_ms for item in files.objects}
     young = (v for v in files.commits if written_ms[commit_path(files.table, v)] > before_ms)

@@ -1,8 +1,8 @@
-"""Compaction of one group: its batches are read, one segment is written, one commit swaps them.
+"""Segments: read the batches of a group, write one segment, replace them by one commit.
 
-`rewrite` needs nothing but a store and the group, so that a Spark task can do it; only
-`commit_segment` touches the log. Whoever dies before the commit leaves a file that nobody names,
-for vacuum; the files that were replaced stay until vacuum, too, so who planned to read them does.
+`rewrite` needs only a store and the group, so a Spark task can run it; only `commit_segment` writes
+to the log. A process that dies before the commit leaves an unreferenced file for vacuum. Replaced
+files also stay until vacuum, so readers that planned to read them still can.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ from txnlog.protocol.compaction import (
     Segment,
     prepare_compaction,
 )
-from txnlog.protocol.key_compaction import Cleaning, CleaningSettings, prepare_cleaned
+from txnlog.protocol.key_compaction import (
+    KeyCompactionPass,
+    KeyCompactionSettings,
+    prepare_end_of_pass,
+)
 from txnlog.protocol.topics import TopicCommit
 from txnlog.settings.topic_configs import config_value
 from txnlog.storage.batches.reader import read_batch_file, read_records
@@ -45,13 +49,13 @@ STORES: ProcessCache[ObjectStore] = ProcessCache(size_max=64)
 
 
 def settings_of(config: Mapping[str, str]) -> CompactionSettings:
-    """What a topic's settings say of merging."""
+    """A topic's settings for merging."""
     return CompactionSettings(segment_bytes=int(config_value(config, "segment.bytes")))
 
 
-def cleaning_settings_of(config: Mapping[str, str]) -> CleaningSettings:
-    """What a topic's settings say of key compaction."""
-    return CleaningSettings(
+def key_compaction_settings_of(config: Mapping[str, str]) -> KeyCompactionSettings:
+    """A topic's settings for key compaction."""
+    return KeyCompactionSettings(
         min_cleanable_dirty_ratio=float(config_value(config, "min.cleanable.dirty.ratio")),
         min_compaction_lag_ms=int(config_value(config, "min.compaction.lag.ms")),
         max_compaction_lag_ms=int(config_value(config, "max.compaction.lag.ms")),
@@ -77,11 +81,11 @@ def rewrite_at(
 
 
 def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = None) -> Segment:
-    """Write the segment of a group: offsets, timestamps, keys, values and headers as they are.
+    """Write the segment of a group; offsets, timestamps, keys, values and headers stay unchanged.
 
-    `keep` are the offsets of the records that stay, ascending; None: all but those of aborted
-    transactions. Two row groups (16 MiB each) and one read (4 MiB) are in memory at a time.
-    Raises ObjectNotFoundError, CorruptLogError, StorageError that name the file.
+    `keep`: ascending offsets of the records to keep; None: all but those of aborted transactions.
+    Memory holds up to two row groups (16 MiB each) and one read (4 MiB). Raises
+    ObjectNotFoundError, CorruptLogError, StorageError that name the file.
     """
     staged_ms = store.now_ms()
     name = new_batch_name(group.partition)
@@ -93,13 +97,13 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
         if table is None:
             break
         if writer.size_bytes:
-            # More than one row group is more than is kept in memory.
+            # Only the first two row groups stay in memory; from here on they are streamed.
             writer.stream()
         writer.write(table if headers else table.drop_columns(["headers"]))
     file = writer.close(may_be_empty=True)
     low_us, high_us = file.timestamp_min_us, file.timestamp_max_us
     if file.num_records == 0:
-        # It stands for records that are gone, and must not outlive those around it.
+        # Retention must remove the empty segment together with its neighbours.
         times = [batch.statistics for batch in group.inputs]
         low_us = min(known.timestamp_min_us for known in times)
         high_us = max(known.timestamp_max_us for known in times)
@@ -134,7 +138,7 @@ def _asked(topic: str, batch: BatchHeader, columns: Sequence[str]) -> dict[str, 
 def _records(
     store: ObjectStore, group: CompactionGroup, keep: Offsets | None
 ) -> Iterator[pa.RecordBatch]:
-    """The records that stay, in offset order, `offset_delta` counted from the group's first."""
+    """The records to keep in offset order; `offset_delta` counts from the group's base offset."""
     read = (
         (source.base_offset, 0, found)
         for source in group.sources
@@ -150,7 +154,7 @@ def _records(
 
 
 def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:
-    """Which offsets are among those to keep; both ascend."""
+    """A mask of the offsets that are in `keep`; both ascend."""
     at = np.searchsorted(keep, offsets)
     found = np.zeros(len(offsets), dtype=np.bool_)
     inside = at < len(keep)
@@ -159,7 +163,7 @@ def _is_in(offsets: Offsets, keep: Offsets) -> npt.NDArray[np.bool_]:
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Records in tables of about ROW_GROUP_BYTES."""
+    """Join records to tables of about ROW_GROUP_BYTES."""
     waiting: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
@@ -179,9 +183,9 @@ def _has_headers(table: pa.Table) -> bool:
 def commit_segment(
     cluster: Cluster, group: CompactionGroup, segment: Segment
 ) -> TopicCommit | Compacted | Obsolete:
-    """Put the segment in the place of its group.
+    """Replace the batches of a group by its segment.
 
-    Raises TopicAuthorizationError, CommitStateUnknownError: then the same call again settles it.
+    Raises TopicAuthorizationError, CommitStateUnknownError: repeat the call to learn the outcome.
     """
     reach("compaction.staged")
     log = cluster.topic_log(group.topic)
@@ -192,18 +196,20 @@ def commit_segment(
     return decision
 
 
-def commit_cleaned(cluster: Cluster, cleaning: Cleaning) -> TopicCommit | Compacted | Obsolete:
-    """Write down that a pass is over; every group of it must be committed, or need no rewrite.
+def commit_end_of_pass(
+    cluster: Cluster, key_pass: KeyCompactionPass
+) -> TopicCommit | Compacted | Obsolete:
+    """Record the end of a pass; each of its groups must be committed, or need no rewrite.
 
     Raises as `commit_segment`.
     """
-    log = cluster.topic_log(cleaning.topic)
+    log = cluster.topic_log(key_pass.topic)
     reach("compaction.cleaned.before")
     decision: TopicCommit | Compacted | Obsolete = log.transact(
-        lambda state: prepare_cleaned(
+        lambda state: prepare_end_of_pass(
             state,
-            cleaning,
-            delete_retention_ms=cleaning_settings_of(state.config).delete_retention_ms,
+            key_pass,
+            delete_retention_ms=key_compaction_settings_of(state.config).delete_retention_ms,
             now_ms=cluster.store.now_ms(),
         )
     )

@@ -27,8 +27,8 @@ _TOPIC_MARK = CONFIG_PREFIX + "partitions"
 _SHARDS = CONFIG_PREFIX + "transaction.state.log.num.partitions"
 
 
-class Look:
-    """One pass over the tables. With `known`, an earlier one, only over what that found damaged."""
+class VerifyPass:
+    """One pass over the tables. With `first`, an earlier pass, only over what it found damaged."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Look:
         settings: VerifySettings,
         progress: Progress,
         *,
-        known: Look | None = None,
+        first: VerifyPass | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._progress = progress
-        self._known = known
-        self._ids: dict[str, across.TableId] = {} if known is None else dict(known._ids)
+        self._first = first
+        self._ids: dict[str, across.TableId] = {} if first is None else dict(first._ids)
         self._topics: dict[str, TopicFacts] = {}
         self._rows: dict[str, RowFacts[TransactionMetadata]] = {}
         self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
@@ -67,7 +67,7 @@ class Look:
         existing = {name for name in names if _is_topic(name)}
         self._across(offsets, written_ms, existing)
 
-    # -- what there is ---------------------------------------------------------------------------
+    # -- names of tables -------------------------------------------------------------------------
 
     def _names(self) -> set[str]:
         names = set(self._store.list_folders())
@@ -88,18 +88,18 @@ class Look:
                         f"There is no topic {name!r} at {self._store.url}.", topic=name
                     )
         topics = [n for n in sorted(names) if _is_topic(n) and (wanted is None or n in wanted)]
-        if self._known is None:
+        if self._first is None:
             return topics
-        damaged = {finding.table for finding in self._known.findings}
+        damaged = {finding.table for finding in self._first.findings}
         if any(table.startswith(INTERNAL_PREFIX) for table in damaged):
             return topics
         return [name for name in topics if name in damaged]
 
-    def _guarded(self, table: str, look: Callable[[], None]) -> None:
-        """What cannot be read stops no other table."""
+    def _guarded(self, table: str, read: Callable[[], None]) -> None:
+        """Read a table; an error of one table stops no other."""
         self._progress(table, self.found.tables, self._count, 0)
         try:
-            look()
+            read()
         except TxnLogError as error:
             self.found.errors.append((table, error.message))
         self.found.tables += 1
@@ -131,14 +131,14 @@ class Look:
         return reading
 
     def _newest(self, table: str) -> TableReading:
-        """The newest state; from the oldest checkpoint on if that is what can be read."""
+        """The newest state; if it cannot be read alone, by reading the whole log."""
         reading = self._read(table, newest_only=True)
         return reading if reading.state is not None else self._read(table)
 
     # -- tables ----------------------------------------------------------------------------------
 
     def _cluster(self, names: set[str]) -> None:
-        """The number of shards, by the folders where `__cluster` cannot say it."""
+        """The number of shards, from the folders if `__cluster` cannot be read."""
         numbers = [name[len(SHARD_PREFIX) :] for name in names if name.startswith(SHARD_PREFIX)]
         self._shards = 1 + max((int(n) for n in numbers if n.isdigit()), default=-1)
         self._guarded(cluster_log.PATH, self._read_cluster)
@@ -159,7 +159,7 @@ class Look:
     def _internal(
         self, table: str, observe: Callable[[Findings], Observer] | None = None
     ) -> TableReading:
-        """Read a table of the cluster's own; its findings count when all is looked at."""
+        """Read an internal table; its findings count only if all topics are verified."""
         reading = self._read(table, observe=observe)
         if not reading.exists:
             reading.findings.add(_no_log(table))
@@ -178,7 +178,7 @@ class Look:
         facts: RowFacts[Group] = RowFacts(is_complete=False)
         written_ms: dict[int, int] = {}
 
-        def look() -> None:
+        def read() -> None:
             nonlocal facts, written_ms
             table = across.OFFSETS_TABLE
             reading = self._internal(table, lambda found: RowHistory(table, found).observe)
@@ -188,7 +188,7 @@ class Look:
                 facts = read_rows(table, reading.state, Group, "group_id", own)
                 self._row_files(table, reading, own)
 
-        self._guarded(across.OFFSETS_TABLE, look)
+        self._guarded(across.OFFSETS_TABLE, read)
         return facts, written_ms
 
     def _shard(self, number: int) -> None:
@@ -212,7 +212,7 @@ class Look:
         self._row_files(table, reading, own)
 
     def _row_files(self, table: str, reading: TableReading, own: Findings) -> None:
-        """Findings of rows and of their files, in a look at everything."""
+        """Findings about rows and their files, if all topics are verified."""
         if self._settings.topics is not None or reading.state is None:
             return
         since_ms = self._settings.since_ms
@@ -279,13 +279,13 @@ class Look:
             )
 
     def _suspects(self) -> Collection[str] | None:
-        """The files that a second look reads."""
-        if self._known is None:
+        """The files that a second pass reads."""
+        if self._first is None:
             return None
-        return {finding.file for finding in self._known.findings}
+        return {finding.file for finding in self._first.findings}
 
     def _without_log(self, name: str) -> None:
-        """A folder of something else, unless it has files of ours."""
+        """A foreign folder, unless it has data files of txnlog."""
         names, _ = data_files.list_data_files(self._store, name)
         if any(BATCH_FILE.match(file) for file in names.to_pylist()):
             self.findings.add(_no_log(name))
@@ -327,7 +327,7 @@ class Look:
         self._producer_ids()
 
     def _again(self, after: dict[str, TransactionMetadata], shard_of: dict[int, str]) -> bool:
-        """Fill in the rows as they are after the topics were read; False: some are unknown."""
+        """Add the rows as they are after the topics were read; False: some are unknown."""
         is_complete = True
         for table in self._rows:
             try:

@@ -1,4 +1,7 @@
-"""One pass of key compaction in one process: newest offset of each key, survivors, rewrites."""
+"""One pass of key compaction in one process.
+
+It reads the newest offset of each key, then rewrites the groups with the records to keep.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import (
+from txnlog.housekeeping.compaction.segments import (
     Offsets,
-    commit_cleaned,
+    commit_end_of_pass,
     commit_segment,
     read_columns,
     rewrite,
 )
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import CompactionGroup, CompactionSettings, Obsolete
-from txnlog.protocol.key_compaction import Cleaning, cleaning_groups, needs_rewrite
+from txnlog.protocol.key_compaction import KeyCompactionPass, needs_rewrite, pass_groups
 
 DEDUPE_BUFFER_BYTES_DEFAULT = 128 << 20
 """log.cleaner.dedupe.buffer.size."""
@@ -34,7 +37,7 @@ _MAP_SCHEMA = pa.schema([("key", pa.binary()), ("offset", pa.int64())])
 
 
 class LatestOffsets:
-    """The newest offset of each key seen. Takes `size_bytes_max`, and as much again to fold."""
+    """Newest offset per key. Takes up to `size_bytes_max`, and the same again while it folds."""
 
     def __init__(self, size_bytes_max: int) -> None:
         self._size_bytes_max = size_bytes_max
@@ -43,7 +46,7 @@ class LatestOffsets:
         self._new_bytes = 0
 
     def add(self, keys: pa.Array, offsets: Offsets) -> bool:
-        """Take in records, those without a key apart. False: there is no room for more."""
+        """Add records; those without a key are ignored. False: the map is full."""
         table = pa.Table.from_arrays([keys, pa.array(offsets)], schema=_MAP_SCHEMA)
         table = table.filter(keys.is_valid())
         self._new.append(table)
@@ -54,7 +57,7 @@ class LatestOffsets:
         return int(self._known.nbytes) <= self._size_bytes_max * 3 // 4
 
     def newest(self, keys: pa.ChunkedArray) -> Offsets:
-        """The newest offset of each key, -1 where none was seen."""
+        """The newest offset of each key, -1 for keys that were not added."""
         self._fold()
         known = self._known
         at = pc.index_in(keys, value_set=known.column("key"))
@@ -71,89 +74,89 @@ class LatestOffsets:
         self._new, self._new_bytes = [], 0
 
 
-class KeyCleaner:
-    """A pass over one partition; `run` does it bit by bit."""
+class KeyCompactor:
+    """A pass over one partition."""
 
     def __init__(
         self,
         cluster: Cluster,
-        cleaning: Cleaning,
+        key_pass: KeyCompactionPass,
         settings: CompactionSettings,
         *,
         dedupe_buffer_bytes: int = DEDUPE_BUFFER_BYTES_DEFAULT,
     ) -> None:
         self._cluster = cluster
-        self._cleaning = cleaning
+        self._pass = key_pass
         self._settings = settings
-        self._log = cluster.topic_log(cleaning.topic)
+        self._log = cluster.topic_log(key_pass.topic)
         self._latest = LatestOffsets(dedupe_buffer_bytes)
 
     def run(self) -> Iterator[int]:
-        """Yield after each file read or group done: how many files it replaced.
+        """Do the pass; yields the number of files replaced after each file read or group done.
 
-        A pass that others interfere with too often ends without being written down; it costs the
-        next one its time. Raises ObjectNotFoundError, CorruptLogError, StorageError,
-        TopicAuthorizationError, CommitStateUnknownError: the same.
+        A pass that other processes interrupt REPLANS_MAX times is not recorded: the next
+        pass repeats its work. The same holds when it raises ObjectNotFoundError, CorruptLogError,
+        StorageError, TopicAuthorizationError, CommitStateUnknownError.
         """
         yield from self._read_keys()
-        position = self._cleaning.start_offset
+        position = self._pass.start_offset
         for _ in range(REPLANS_MAX):
             for group in self._groups(position):
-                replaced = self._clean(group)
+                replaced = self._key_compact(group)
                 if replaced is None:
                     break
                 position = group.last_offset + 1
                 yield replaced
             else:
-                commit_cleaned(self._cluster, self._cleaning)
+                commit_end_of_pass(self._cluster, self._pass)
                 return
 
     def _read_keys(self) -> Iterator[int]:
-        """Fill `_latest` from the part not cleaned so far; the pass ends where it is full."""
-        cleaning = self._cleaning
+        """Fill `_latest` from the dirty part of the partition; the pass ends where it is full."""
+        key_pass = self._pass
         headers = self._log.view.batches(
-            cleaning.partition, cleaning.dirty_offset, cleaning.end_offset, True
+            key_pass.partition, key_pass.dirty_offset, key_pass.end_offset, True
         )
         for header in headers:
             for batch in self._read(header, "offset_delta", "key"):
                 offsets = batch.column("offset_delta").to_numpy() + header.base_offset
                 inside = slice(
-                    *np.searchsorted(offsets, (cleaning.dirty_offset, cleaning.end_offset))
+                    *np.searchsorted(offsets, (key_pass.dirty_offset, key_pass.end_offset))
                 )
                 keys = batch.column("key")[inside]
                 if len(keys) and not self._latest.add(keys, offsets[inside]):
                     end_offset = int(offsets[inside][-1]) + 1
-                    self._cleaning = replace(cleaning, end_offset=end_offset)
+                    self._pass = replace(key_pass, end_offset=end_offset)
                     return
             yield 0
 
     def _groups(self, position: int) -> list[CompactionGroup]:
-        """What is left of the pass, as the topic is now; nothing when it is another topic."""
+        """The remaining groups on the newest state; none if the topic was deleted."""
         self._log.refresh()
-        state, cleaning = self._log.view, self._cleaning
-        if state.deleted or state.topic_id != cleaning.topic_id:
+        state, key_pass = self._log.view, self._pass
+        if state.deleted or state.topic_id != key_pass.topic_id:
             return []
-        start = max(position, state.log_start_offset(cleaning.partition))
-        return cleaning_groups(state, replace(cleaning, start_offset=start), self._settings)
+        start = max(position, state.log_start_offset(key_pass.partition))
+        return pass_groups(state, replace(key_pass, start_offset=start), self._settings)
 
-    def _clean(self, group: CompactionGroup) -> int | None:
-        """Rewrite a group if need be: files replaced, None when it is not there any more."""
+    def _key_compact(self, group: CompactionGroup) -> int | None:
+        """Rewrite a group if needed; returns files replaced, None if the group has changed."""
         self._log.refresh()
         live = self._log.view.by_path
         if any(live.get(batch.path) != batch for batch in group.inputs):
             return None
-        keep = self._survivors(group)
+        keep = self._offsets_to_keep(group)
         if not needs_rewrite(group, len(keep), self._settings):
             return 0
         segment = rewrite(self._cluster.store, group, keep)
         decision = commit_segment(self._cluster, group, segment)
         return None if isinstance(decision, Obsolete) else len(group.inputs)
 
-    def _survivors(self, group: CompactionGroup) -> Offsets:
-        """Offsets of the group's records that stay, ascending."""
-        cleaning = self._cleaning
+    def _offsets_to_keep(self, group: CompactionGroup) -> Offsets:
+        """Ascending offsets of the group's records to keep."""
+        key_pass = self._pass
         columns = ["offset_delta", "key"]
-        if cleaning.tombstone_offset > group.base_offset:
+        if key_pass.tombstone_offset > group.base_offset:
             columns.append("value")
         kept: list[Offsets] = [np.empty(0, dtype=np.int64)]
         keys: list[pa.Array] = []
@@ -174,13 +177,13 @@ class KeyCleaner:
         return np.concatenate(kept)
 
     def _stays(self, batch: pa.RecordBatch, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        """Which records stay unless there is a newer one of the key."""
-        cleaning = self._cleaning
+        """A mask of the records to keep unless their key has a newer one."""
+        key_pass = self._pass
         stays = batch.column("key").is_valid().to_numpy(zero_copy_only=False)
         if "value" in batch.schema.names:
             is_tombstone = batch.column("value").is_null().to_numpy(zero_copy_only=False)
-            stays &= ~(is_tombstone & (offsets < cleaning.tombstone_offset))
-        return stays | (offsets >= cleaning.end_offset)  # type: ignore[no-any-return]
+            stays &= ~(is_tombstone & (offsets < key_pass.tombstone_offset))
+        return stays | (offsets >= key_pass.end_offset)  # type: ignore[no-any-return]
 
     def _newest_of(self, keys: list[pa.Array], offsets: list[Offsets]) -> Offsets:
         if not keys:
@@ -190,4 +193,4 @@ class KeyCleaner:
         return found[found >= newest]
 
     def _read(self, header: BatchHeader, *columns: str) -> Iterator[pa.RecordBatch]:
-        return read_columns(self._cluster.store, self._cleaning.topic, header, columns)
+        return read_columns(self._cluster.store, self._pass.topic, header, columns)

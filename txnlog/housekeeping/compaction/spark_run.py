@@ -1,8 +1,7 @@
-"""One run of compaction over a cluster, with the rewriting left to Spark: jobs/compact.py.
+"""One run of compaction over a cluster; Spark does the rewriting (jobs/compact.py).
 
-The driver plans from headers, `Rewriters` rewrite, and the driver commits each group as soon as its
-result is there. Nothing of a run has to survive: what is committed is committed, what is not is
-planned again by the next run.
+The driver plans from headers, `Rewriters` rewrite, and the driver commits each group as soon as it
+is rewritten. A run has no state to recover: the next run plans again what was not committed.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.errors import CommitStateUnknownError, TxnLogError
-from txnlog.housekeeping.compaction import (
-    cleaning_settings_of,
-    commit_cleaned,
+from txnlog.housekeeping.compaction.segments import (
+    commit_end_of_pass,
     commit_segment,
+    key_compaction_settings_of,
     settings_of,
 )
-from txnlog.housekeeping.compaction_tasks import Part, Payload, Result, packed
+from txnlog.housekeeping.compaction.spark_tasks import Part, Payload, Result, packed
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
     CompactionGroup,
@@ -31,7 +30,7 @@ from txnlog.protocol.compaction import (
     Segment,
     plan_partition,
 )
-from txnlog.protocol.key_compaction import Cleaning, cleaning_groups, plan_cleaning
+from txnlog.protocol.key_compaction import KeyCompactionPass, pass_groups, plan_pass
 from txnlog.settings.topic_configs import is_compacted
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -39,7 +38,7 @@ logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
 
-# Passes over so much share one shuffle: a thousand small topics take a few of them.
+# Passes share one shuffle up to these sizes: a thousand small topics need only a few shuffles.
 SHUFFLE_BYTES = 8 << 30
 SHUFFLE_FILES = 100_000
 PASS_ATTEMPTS = 3
@@ -51,21 +50,21 @@ Results = Iterator[tuple[CompactionGroup, Result]]
 
 
 class Rewriters(Protocol):
-    """Who rewrites. Results come in any order, each as soon as it is there, and once."""
+    """Rewrites groups. Gives one result per group, in any order, each as soon as it is done."""
 
     def merge(self, groups: Iterator[list[CompactionGroup]]) -> Results:
-        """Rewrite groups with all their records, those of a list together."""
+        """Rewrite groups with all their records, the groups of a list together."""
 
-    def clean(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
-        """Rewrite the payloads' groups with what survives of the records in `parts`.
+    def key_compact(self, parts: Sequence[Part], payloads: Sequence[Payload]) -> Results:
+        """Rewrite the payloads' groups with the newest record of each key in `parts`.
 
-        Raises TxnLogError when keys could not be read.
+        Raises TxnLogError if keys cannot be read.
         """
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did. `given_up`: groups and passes that others were faster with."""
+    """What a run did. `given_up`: groups and passes that another process changed first."""
 
     groups: int = 0
     files_replaced: int = 0
@@ -78,11 +77,11 @@ class Summary:
 
 
 class Planned(NamedTuple):
-    """What there is to do in a partition; `bytes` are to be read."""
+    """The work planned in a partition; `bytes` are to be read."""
 
     topic: str
     partition: int
-    action: Literal["clean", "merge"]
+    action: Literal["key-compact", "merge"]
     groups: int
     inputs: int
     bytes: int
@@ -90,10 +89,10 @@ class Planned(NamedTuple):
     last_offset: int
 
 
-class Pass(NamedTuple):
-    """A pass of key compaction that is due; its groups as it was planned: none crosses its end."""
+class PassPlan(NamedTuple):
+    """A pass of key compaction that is due, and its groups as planned."""
 
-    cleaning: Cleaning
+    key_pass: KeyCompactionPass
     settings: CompactionSettings
     groups: list[CompactionGroup]
 
@@ -103,7 +102,7 @@ class Pass(NamedTuple):
 
 
 class CompactionRun:
-    """One run over the topics of a cluster, as they are when it begins."""
+    """One run over the topics of a cluster, up to their last stable offsets when it begins."""
 
     def __init__(
         self,
@@ -111,18 +110,18 @@ class CompactionRun:
         topics: Iterable[str] | None = None,
         *,
         segment_bytes: int | None = None,
-        tell: Callable[[str], None] = logger.info,
+        report: Callable[[str], None] = logger.info,
     ) -> None:
-        """`segment_bytes` in place of the topics' own; `tell` hears of each thing that is done.
+        """`segment_bytes` overrides the topics' setting; `report` gets a line per action.
 
-        Without `topics` it is over all there are, and one that cannot be read fails alone (R37).
-        Raises StorageError; for one of `topics` what Cluster.topic raises.
+        Without `topics` the run covers all topics, and one that cannot be read fails alone (R37).
+        Raises StorageError; for `topics` also the errors of Cluster.topic.
         """
         self._cluster = cluster
-        self._tell = tell
+        self._report = report
         self._segment_bytes = segment_bytes
         self.summary = Summary()
-        # What comes later is the next run's: beside a busy producer this one would never end.
+        # Later records are for the next run: beside a busy producer this one would never end.
         self._ends: dict[str, list[int]] = {}
         if topics is None:
             logs = self._refreshed(cluster.topic_names())
@@ -132,12 +131,12 @@ class CompactionRun:
             self._ends[log.name] = [log.view.last_stable_offset(p) for p in range(log.partitions)]
 
     def plan(self) -> Iterator[Planned]:
-        """What there is to do in each partition, first of all: what is cleaned is merged after.
+        """The first work in each partition; after key compaction a partition is merged, too.
 
-        What cannot be planned, and why, is in the summary.
+        Planning errors are in the summary.
         """
         for log in self._refreshed(self._ends):
-            passes = {found.cleaning.partition: found for found in self._due(log)}
+            passes = {plan.key_pass.partition: plan for plan in self._due(log)}
             for partition in range(log.partitions):
                 if partition in passes:
                     groups = passes[partition].groups
@@ -147,7 +146,7 @@ class CompactionRun:
                     yield Planned(
                         topic=log.name,
                         partition=partition,
-                        action="clean" if partition in passes else "merge",
+                        action="key-compact" if partition in passes else "merge",
                         groups=len(groups),
                         inputs=sum(len(group.inputs) for group in groups),
                         bytes=sum(group.size_bytes for group in groups),
@@ -156,9 +155,9 @@ class CompactionRun:
                     )
 
     def run(self, rewriters: Rewriters) -> Summary:
-        """Do it; what fails, and why, is in the summary."""
+        """Compact; errors are in the summary."""
         started_s = time.monotonic()
-        # Spark is given all files of a pass at once: where there are very many, merge first.
+        # One shuffle reads all files of a pass: where there are very many, merge first.
         files = {log.name: len(log.view.by_path) for log in self._refreshed(self._ends)}
         self._merge_all(rewriters, {name for name in files if files[name] > SHUFFLE_FILES})
         places: set[Place] | None = None
@@ -166,7 +165,7 @@ class CompactionRun:
             passes = self._passes(places)
             places = set()
             for some in packed(passes, _inputs_of, SHUFFLE_BYTES, SHUFFLE_FILES):
-                places |= self._clean(rewriters, some)
+                places |= self._key_compact(rewriters, some)
             if not places:
                 break
         self._merge_all(rewriters, set(self._ends))
@@ -180,13 +179,13 @@ class CompactionRun:
             topics = self._merge(rewriters, topics)
 
     def _merge(self, rewriters: Rewriters, topics: set[str]) -> set[str]:
-        """One round; the topics in which it committed something, and there may be more to do."""
+        """One round; the topics in which it committed, since these may have more to merge."""
         planned = packed(self._small(topics), _inputs_of)
         tasks = (live for groups in planned if (live := self._live(groups)))
         return {
             group.topic
             for group, result in rewriters.merge(tasks)
-            if self._settle(group, result) == "done"
+            if self._commit(group, result) == "done"
         }
 
     def _small(self, topics: Iterable[str]) -> Iterator[CompactionGroup]:
@@ -203,7 +202,7 @@ class CompactionRun:
             ).groups
 
     def _live(self, groups: Sequence[CompactionGroup]) -> list[CompactionGroup]:
-        """Those nobody has touched since they were planned: a rewrite costs more than a look."""
+        """The groups whose files are live as planned: a check is cheaper than a useless rewrite."""
         names = sorted({group.topic for group in groups})
         paths = {log.name: log.view.by_path for log in self._refreshed(names)}
         return [
@@ -215,82 +214,82 @@ class CompactionRun:
 
     # -- key compaction --------------------------------------------------------------------------
 
-    def _passes(self, places: set[Place] | None) -> Iterator[Pass]:
-        """Those that are due; at these places only."""
+    def _passes(self, places: set[Place] | None) -> Iterator[PassPlan]:
+        """The passes that are due; only at `places`, if given."""
         for log in self._refreshed(self._ends):
-            for found in self._due(log):
-                if places is None or _place(found.cleaning) in places:
-                    yield found
+            for plan in self._due(log):
+                if places is None or _place(plan.key_pass) in places:
+                    yield plan
 
-    def _due(self, log: TopicLog) -> Iterator[Pass]:
+    def _due(self, log: TopicLog) -> Iterator[PassPlan]:
         with self._failing_alone(log.name):
             if not is_compacted(log.config):
                 return
             settings, now_ms = self._settings(log), self._cluster.store.now_ms()
-            limits = cleaning_settings_of(log.config)
+            limits = key_compaction_settings_of(log.config)
             for partition in range(log.partitions):
                 with self._failing_alone(f"{log.name}-{partition}"):
-                    cleaning = plan_cleaning(log.view, log.name, partition, limits, now_ms=now_ms)
-                    if cleaning is not None:
-                        groups = cleaning_groups(log.view, cleaning, settings)
-                        yield Pass(cleaning, settings, groups)
+                    key_pass = plan_pass(log.view, log.name, partition, limits, now_ms=now_ms)
+                    if key_pass is not None:
+                        groups = pass_groups(log.view, key_pass, settings)
+                        yield PassPlan(key_pass, settings, groups)
 
-    def _clean(self, rewriters: Rewriters, passes: Sequence[Pass]) -> set[Place]:
-        """Do some passes together; where others came in between, and it is worth another try."""
+    def _key_compact(self, rewriters: Rewriters, passes: Sequence[PassPlan]) -> set[Place]:
+        """Do some passes together; returns the places that another process changed meanwhile."""
         parts: list[Part] = []
         payloads: list[Payload] = []
-        for number, (cleaning, settings, groups) in enumerate(passes):
+        for number, (key_pass, settings, groups) in enumerate(passes):
             for group in groups:
                 at = len(payloads)
                 payloads.append(Payload(at, group, settings))
                 parts += (
-                    Part(number, at, group.topic, header, cleaning.tombstone_offset)
+                    Part(number, at, group.topic, header, key_pass.tombstone_offset)
                     for header in group.sources
                 )
         outcomes: dict[Place, set[Outcome]] = {}
         try:
-            for group, result in rewriters.clean(parts, payloads):
-                outcomes.setdefault(_place(group), set()).add(self._settle(group, result))
+            for group, result in rewriters.key_compact(parts, payloads):
+                outcomes.setdefault(_place(group), set()).add(self._commit(group, result))
         except TxnLogError as error:
             if len(passes) > 1:
-                # One file that cannot be read must not keep the others from being cleaned (R37).
-                return {place for one in passes for place in self._clean(rewriters, [one])}
-            self._fail(_name(passes[0].cleaning), error.message)
+                # An unreadable file must fail its own pass only (R37).
+                return {place for one in passes for place in self._key_compact(rewriters, [one])}
+            self._fail(_name(passes[0].key_pass), error.message)
             return set()
         again = set()
-        for cleaning, _, _ in passes:
-            found = outcomes[_place(cleaning)]
+        for key_pass, _, _ in passes:
+            found = outcomes[_place(key_pass)]
             if found == {"done"}:
-                self._finish(cleaning)
+                self._finish(key_pass)
             elif "failed" not in found:
-                again.add(_place(cleaning))
+                again.add(_place(key_pass))
         return again
 
-    def _finish(self, cleaning: Cleaning) -> None:
-        """Write a pass down, all of whose groups are clean."""
+    def _finish(self, key_pass: KeyCompactionPass) -> None:
+        """Record the end of a pass all of whose groups are done."""
         try:
-            decision = _known(lambda: commit_cleaned(self._cluster, cleaning))
+            decision = _until_known(lambda: commit_end_of_pass(self._cluster, key_pass))
         except TxnLogError as error:
-            self._fail(_name(cleaning), error.message)
+            self._fail(_name(key_pass), error.message)
             return
         if isinstance(decision, Obsolete):
-            self._give_up(_name(cleaning), decision.why)
+            self._give_up(_name(key_pass), decision.why)
             return
         self.summary.passes += 1
-        end = f"{cleaning.end_offset:,}"
-        self._tell(f"{_name(cleaning)}: before offset {end} only the newest record of each key")
+        end = f"{key_pass.end_offset:,}"
+        self._report(f"{_name(key_pass)}: before offset {end} only the newest record of each key")
 
-    # -- both ------------------------------------------------------------------------------------
+    # -- merging and key compaction ----------------------------------------------------------------
 
-    def _settle(self, group: CompactionGroup, result: Result) -> Outcome:
-        """Commit a group that was rewritten."""
+    def _commit(self, group: CompactionGroup, result: Result) -> Outcome:
+        """Commit a rewritten group."""
         if result is None:
             return "done"
         what = f"{_name(group)}, offsets {group.base_offset:,} to {group.last_offset:,}"
         decision: object = result
         if isinstance(result, Segment):
             try:
-                decision = _known(lambda: commit_segment(self._cluster, group, result))
+                decision = _until_known(lambda: commit_segment(self._cluster, group, result))
             except TxnLogError as error:
                 decision = error.message
         if isinstance(decision, str):
@@ -305,14 +304,14 @@ class CompactionRun:
         self.summary.files_replaced += len(group.inputs)
         self.summary.bytes_replaced += size_bytes
         self.summary.bytes_written += result.size_bytes
-        self._tell(
+        self._report(
             f"{what}: {_files(len(group.inputs))} of {size_bytes:,} bytes became one of "
             f"{result.size_bytes:,} with {result.num_records:,} records"
         )
         return "done"
 
     def _refreshed(self, topics: Iterable[str]) -> Iterator[TopicLog]:
-        """The logs of those that exist still; a topic that cannot be read fails alone."""
+        """The logs of topics that still exist; one that cannot be read fails alone."""
         for name in topics:
             with self._failing_alone(name):
                 log = self._cluster.find_topic(name)
@@ -321,7 +320,7 @@ class CompactionRun:
 
     @contextmanager
     def _failing_alone(self, what: str) -> Iterator[None]:
-        """What cannot be read or understood must not keep the others from being compacted (R37)."""
+        """Record an error and continue: the other topics must still be compacted (R37)."""
         try:
             yield
         except TxnLogError as error:
@@ -335,17 +334,17 @@ class CompactionRun:
 
     def _give_up(self, what: str, why: str) -> None:
         self.summary.given_up += 1
-        self._tell(f"{what}: given up: {why}")
+        self._report(f"{what}: given up: {why}")
 
     def _fail(self, what: str, why: str) -> None:
         failure = f"{what}: {why}"
         if failure not in self.summary.failures:
             self.summary.failures.append(failure)
-            self._tell(f"FAILED {failure}")
+            self._report(f"FAILED {failure}")
 
 
-def _known(commit: Callable[[], T]) -> T:
-    """Commit until it is known to have landed or not. Raises CommitStateUnknownError in the end."""
+def _until_known(commit: Callable[[], T]) -> T:
+    """Repeat a commit whose outcome is unknown. Raises CommitStateUnknownError in the end."""
     for _ in range(COMMIT_ATTEMPTS - 1):
         try:
             return commit()
@@ -354,7 +353,7 @@ def _known(commit: Callable[[], T]) -> T:
     return commit()
 
 
-def _inputs_of(one: CompactionGroup | Pass) -> Sequence[BatchHeader]:
+def _inputs_of(one: CompactionGroup | PassPlan) -> Sequence[BatchHeader]:
     return one.inputs
 
 
@@ -362,9 +361,9 @@ def _files(count: int) -> str:
     return "1 file" if count == 1 else f"{count:,} files"
 
 
-def _place(of: CompactionGroup | Cleaning) -> Place:
+def _place(of: CompactionGroup | KeyCompactionPass) -> Place:
     return of.topic, of.partition
 
 
-def _name(of: CompactionGroup | Cleaning) -> str:
+def _name(of: CompactionGroup | KeyCompactionPass) -> str:
     return f"{of.topic}-{of.partition}"

@@ -1,6 +1,6 @@
-"""A producer that is forgotten while some of its batches are merged and others are not (R2, R8).
+"""A producer that expires while some of its batches are merged and others are not (R2, R8).
 
-What is left of it in headers is not what it wrote last, so nothing may be concluded from it.
+Its remaining headers are not of its last batches, so nothing may be concluded from them (D48).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import pytest
 
 from tests.housekeeping.compaction.logs import TOPIC, Idempotent, Record, process, world
 from txnlog.errors import OutOfOrderSequenceError, UnknownProducerIdError
-from txnlog.housekeeping.compactor import Compactor
-from txnlog.housekeeping.hygiene import Hygiene
+from txnlog.housekeeping.compaction.local import Compactor
+from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.producer import Producer
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.testing.faults import SharedMemory
@@ -23,12 +23,12 @@ LARGE = random.Random(1).randbytes(100_000)
 FOREVER = {"retention.ms": "-1"}
 
 
-def forget_and_merge(shared: SharedMemory) -> None:
+def expire_and_merge(shared: SharedMemory) -> None:
     """Two days later: of the first producer's batches only its large one stays as it was."""
     for number in range(14):
         Idempotent.start(process(shared)).send([Record(None, b"%d" % number)])
     shared.clock.advance_ms(2 * DAY_MS)
-    Hygiene(process(shared)).expire_producers()
+    ProducerExpiry(process(shared)).run()
     assert Compactor(process(shared)).compact(TOPIC)
     view = process(shared).topic(TOPIC).view
     assert [batch.producer_id >= 0 for batch in view.partitions[0].batches] == [True, False]
@@ -40,7 +40,7 @@ def test_repeat_of_a_merged_batch_is_refused_and_not_written_twice() -> None:
     sleeper = Idempotent.start(process(shared))
     sleeper.send([Record(None, LARGE)])
     sleeper.send([Record(None, b"once")])
-    forget_and_merge(shared)
+    expire_and_merge(shared)
     end = process(shared).topic(TOPIC).view.high_watermark(0)
     for batch, sequence in reversed(sleeper.sent):
         with pytest.raises((OutOfOrderSequenceError, UnknownProducerIdError)):
@@ -52,18 +52,18 @@ def test_repeat_of_a_merged_batch_is_refused_and_not_written_twice() -> None:
 
 
 def test_idle_producer_of_which_a_part_was_merged_comes_back_cleanly() -> None:
-    """All it wrote was acknowledged; it goes on under a new producer id (R8)."""
+    """All its records were acknowledged; it continues under a new producer id (R8)."""
     shared = world(config=FOREVER)
     producer = Producer({"txnlog.root": "memory://"}, cluster=process(shared), background=False)
     for value in (LARGE, b"small"):
         producer.produce(TOPIC, value, partition=0)
         assert producer.flush() == 0
-    forget_and_merge(shared)
+    expire_and_merge(shared)
     end = process(shared).topic(TOPIC).view.high_watermark(0)
-    told = []
-    producer.produce(TOPIC, b"again", partition=0, on_delivery=lambda e, m: told.append(e))
+    reports = []
+    producer.produce(TOPIC, b"again", partition=0, on_delivery=lambda e, m: reports.append(e))
     assert producer.flush() == 0
-    assert told == [None]
+    assert reports == [None]
     topic = process(shared).topic(TOPIC)
     assert topic.view.high_watermark(0) == end + 1
     check_cluster(process(shared))
@@ -77,7 +77,7 @@ def test_memory_of_half_merged_producers_is_the_same_after_a_checkpoint() -> Non
     producer.send([Record(None, LARGE)])
     for number in range(8):
         producer.send([Record(None, b"%d" % number)])
-    forget_and_merge(shared)
+    expire_and_merge(shared)
     warm.refresh()
     create_checkpoint(warm.store, TOPIC, trust_ms=60_000)
     check_topic_rebuilds(warm)

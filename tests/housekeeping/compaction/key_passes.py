@@ -1,4 +1,4 @@
-"""A compacted topic, passes over it, and what is left of it."""
+"""A compacted topic, passes over it, and the remaining records."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.housekeeping.compaction.logs import (
     records_of,
 )
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.compaction import cleaning_settings_of
-from txnlog.housekeeping.key_compaction import KeyCleaner
+from txnlog.housekeeping.compaction.key_compaction import KeyCompactor
+from txnlog.housekeeping.compaction.segments import key_compaction_settings_of
 from txnlog.protocol.compaction import CompactionSettings
-from txnlog.protocol.key_compaction import Cleaning, plan_cleaning
+from txnlog.protocol.key_compaction import KeyCompactionPass, plan_pass
 
 RETENTION_MS = 1_000
 CONFIG = {
@@ -29,27 +29,27 @@ def keyed(key: str, value: str | None, *, at_ms: int = 0) -> Record:
     return Record(key.encode(), None if value is None else value.encode(), at_ms * 1000)
 
 
-def due(cluster: Cluster) -> Cleaning | None:
+def due(cluster: Cluster) -> KeyCompactionPass | None:
     """The pass that is due in partition 0."""
     log = cluster.topic(TOPIC)
-    return plan_cleaning(
-        log.view, TOPIC, 0, cleaning_settings_of(log.config), now_ms=cluster.store.now_ms()
+    return plan_pass(
+        log.view, TOPIC, 0, key_compaction_settings_of(log.config), now_ms=cluster.store.now_ms()
     )
 
 
-def clean(cluster: Cluster, *, steps: int | None = None, buffer_bytes: int = 1 << 20) -> bool:
+def key_compact(cluster: Cluster, *, steps: int | None = None, buffer_bytes: int = 1 << 20) -> bool:
     """A whole pass if one is due, or the first steps of one that is killed then."""
-    cleaning = due(cluster)
-    if cleaning is None:
+    key_pass = due(cluster)
+    if key_pass is None:
         return False
-    cleaner = KeyCleaner(cluster, cleaning, SMALL, dedupe_buffer_bytes=buffer_bytes)
-    for _ in islice(cleaner.run(), steps):
+    compactor = KeyCompactor(cluster, key_pass, SMALL, dedupe_buffer_bytes=buffer_bytes)
+    for _ in islice(compactor.run(), steps):
         pass
     return True
 
 
 def values(records: list[Seen]) -> dict[bytes, bytes]:
-    """What somebody knows who has read these records in order."""
+    """The newest value of each key of these records, read in order."""
     known: dict[bytes, bytes | None] = {}
     for _, record in records:
         if record.key is not None:

@@ -1,7 +1,7 @@
-"""What jobs/compact.py does on executors: functions of a store and of what Spark brings to a task.
+"""What jobs/compact.py runs on executors: functions of a store and of a Spark task's input.
 
-Groups, files and results travel pickled. An error that Spark's next attempt would meet again is a
-result; every other one is raised, for Spark to try again.
+Groups, files and results travel pickled. An error that would repeat at Spark's next attempt is
+returned as a result; any other error is raised, and Spark retries the task.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
-from txnlog.housekeeping.compaction import Offsets, read_columns, rewrite_at, store_at
+from txnlog.housekeeping.compaction.segments import Offsets, read_columns, rewrite_at, store_at
 from txnlog.process.failpoint import reach
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
@@ -33,7 +33,7 @@ TASK_BYTES = 16 << 20
 TASK_FILES = 500
 
 Result = Segment | Obsolete | str | None
-"""Of a group: its new file, why it was given up, what is broken, or None: it may stay as it is."""
+"""For a group: its new file, why it is obsolete, an error message, or None: needs no rewrite."""
 
 POSITIONS = "pass int, group int, key binary, position long"
 RESULTS = "group int, result binary"
@@ -42,7 +42,7 @@ _NO_OFFSETS = np.empty(0, dtype=np.int64)
 
 
 class Part(NamedTuple):
-    """A file of a pass of key compaction; `number` and `group` are of the pass and its group."""
+    """A file of a pass of key compaction; `number` is the pass, `group` the group in it."""
 
     number: int
     group: int
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A group of a pass of key compaction, with what says whether it is worth a rewrite."""
+    """A group of a pass of key compaction, and the settings that decide whether to rewrite it."""
 
     number: int
     group: CompactionGroup
@@ -65,7 +65,7 @@ def packed(
     size_bytes_max: int = TASK_BYTES,
     files_max: int = TASK_FILES,
 ) -> Iterator[list[T]]:
-    """Neighbours together up to either size; what is larger alone."""
+    """Put neighbours together up to both limits; a larger item stays alone."""
     packed: list[T] = []
     size_bytes = files = 0
     for item in items:
@@ -102,10 +102,10 @@ def rewrite_group(
 def read_positions(
     root: str, storage: Mapping[str, str], tasks: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Column `payload` holds lists of Part; gives POSITIONS of their records that have a key.
+    """Column `payload` holds lists of Part; returns POSITIONS of their records that have a key.
 
-    A position is twice the offset, and one more for a tombstone that is due to go: the largest of
-    a key tells where its newest record is and whether it stays, and Spark finds it by hashing.
+    A position is twice the offset, plus one for a tombstone that is due for removal: the maximum
+    of a key says where its newest record is and whether it stays. Spark finds it by hashing.
     """
     store = store_at(root, storage)
     for task in tasks:
@@ -139,9 +139,9 @@ def _positions(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
 def rewrite_survivors(
     root: str, storage: Mapping[str, str], rows: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Rewrite one group with some of its records; gives one row of RESULTS.
+    """Rewrite one group with some of its records; returns one row of RESULTS.
 
-    Column `payload` of one row is the Payload, column `offset` of all others says what survives.
+    Column `payload` of one row holds the Payload; column `offset` of the others what to keep.
     """
     payload: Payload | None = None
     kept = [_NO_OFFSETS]
@@ -150,7 +150,7 @@ def rewrite_survivors(
         for value in batch.column("payload").drop_null().to_pylist():
             payload = pickle.loads(value)
     if payload is None:
-        raise RuntimeError("Spark brought no group with these offsets.")
+        raise RuntimeError("Spark gave the task offsets without their group.")
     keep = np.sort(np.concatenate(kept))
     result: Result = None
     if needs_rewrite(payload.group, len(keep), payload.settings):
