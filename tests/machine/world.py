@@ -23,7 +23,7 @@ from txnlog.messages import Message
 from txnlog.process.clock import Clock
 from txnlog.protocol.compaction import CompactionSettings
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings, Outcome
 from txnlog.testing.auditor import AuditedTransaction, Auditor
@@ -119,13 +119,13 @@ class World:
         known: dict[object, list[pa.RecordBatch | RecordLists]] = {}
 
         def read(
-            store: FaultyStore, path: str, **asked: Any
+            store: FaultyStore, span: FileSpan, **asked: Any
         ) -> Iterator[pa.RecordBatch | RecordLists]:
-            # Whether it is there, and what becomes of the request, is asked anew.
-            store.get(path)
-            key = path, *asked.values()
+            # Whether the file is there, and the outcome of the request, are not remembered.
+            store.get(span.path)
+            key = span, *asked.values()
             if key not in known:
-                known[key] = list(read_records(store, path, **asked))
+                known[key] = list(read_records(store, span, **asked))
             yield from known[key]
 
         self.patch.setattr(fetching, "read_records", read)
