@@ -139,8 +139,7 @@ class KeyCleaner:
     def _clean(self, group: CompactionGroup) -> int | None:
         """Rewrite a group if need be: files replaced, None when it is not there any more."""
         self._log.refresh()
-        live = self._log.view.by_path
-        if any(live.get(batch.path) != batch for batch in group.inputs):
+        if group.changed_input(self._log.view.by_path) is not None:
             return None
         keep = self._survivors(group)
         if not needs_rewrite(group, len(keep), self._settings):
