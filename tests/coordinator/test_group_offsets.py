@@ -162,10 +162,7 @@ def two_phase(cluster: Cluster, row: TransactionMetadata, name: str) -> Transact
         "tx",
         lambda now: prepare_add_partitions(
             now,
-            transactional_id="tx",
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            run_id=row.owner.run_id,
+            holder=row.holder,
             manifest=manifest,
             now_ms=0,
         ),

@@ -158,10 +158,7 @@ def test_helper_that_finishes_a_transaction_claims_no_times(tmp_path: Path) -> N
         "id",
         lambda now: prepare_end(
             now,
-            transactional_id="id",
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            run_id="r",
+            holder=row.holder,
             result=TransactionResult.COMMIT,
             manifest=Manifest(),
             batch=None,

@@ -6,6 +6,7 @@ and breaks one decision where the shell uses it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -165,11 +166,13 @@ def an_heir_gets_the_same_epoch(patch: Patch) -> None:
 def an_old_run_may_decide(patch: Patch) -> None:
     """R31, R44: whoever ends a transaction need not own its id."""
 
-    def decide(row: Any, *, producer_epoch: int, run_id: str, **asked: Any) -> Any:
+    def decide(row: Any, *, holder: Any, **asked: Any) -> Any:
         if row is not None and row.state in (TransactionState.EMPTY, TransactionState.ONGOING):
-            producer_epoch, run_id = row.producer_epoch, row.owner.run_id
+            holder = dataclasses.replace(
+                holder, producer_epoch=row.producer_epoch, run_id=row.owner.run_id
+            )
             asked["txn_epoch"] = row.producer_epoch
-        return transitions.prepare_end(row, producer_epoch=producer_epoch, run_id=run_id, **asked)
+        return transitions.prepare_end(row, holder=holder, **asked)
 
     patch.setattr(txnlog.coordinator.transactions, "prepare_end", decide)
 

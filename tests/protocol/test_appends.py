@@ -21,7 +21,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, sequence_app_id
@@ -61,12 +61,9 @@ def append(
 ) -> TopicCommit | Appended:
     decision = prepare_append(
         state,
-        topic="t",
-        topic_id=topic_id,
-        producer_id=producer_id,
-        producer_epoch=epoch,
+        [replace(batch, topic_id=topic_id) for batch in batches],
+        producer=ProducerIdAndEpoch(producer_id, epoch),
         base_sequences={batch.partition: sequence for batch in batches},
-        batches=batches,
         transactional=transactional,
     )
     if isinstance(decision, TopicCommit):
@@ -82,7 +79,11 @@ def mark(
     topic_id: str = "id",
 ) -> TopicCommit | Settled:
     decision = prepare_marker(
-        state, topic_id=topic_id, producer_id=7, txn_epoch=epoch, result=result, batches=batches
+        state,
+        topic_id=topic_id,
+        transaction=ProducerIdAndEpoch(7, epoch),
+        result=result,
+        batches=batches,
     )
     if isinstance(decision, TopicCommit):
         decision.apply(state)

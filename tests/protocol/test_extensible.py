@@ -25,9 +25,11 @@ from txnlog.protocol.leases import (
 from txnlog.protocol.membership import Sightings, prepare_heartbeat
 from txnlog.protocol.metadata import (
     Fenced,
+    Holder,
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
@@ -167,21 +169,22 @@ def newer_row(state: TransactionState) -> TransactionMetadata:
 def test_unknown_fields_survive_every_transition_that_keeps_what_they_belong_to() -> None:
     """A take-over, a fence and an end make new owners and manifests of the old ones (R38)."""
     row = newer_row(TransactionState.ONGOING)
-    who = {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 3, "run_id": "r"}
+    holder = row.holder
     more = TopicPartitions(topic="t", topic_id="i", partitions=(2,))
     heir = Owner(run_id="x", query_id="q")
     decisions = [
         prepare_init(
             row, transactional_id="tx", new_producer_id=9, owner=heir, timeout_ms=1, now_ms=0
         ),
-        prepare_add_partitions(row, **who, partitions=(more,), now_ms=0),
-        prepare_add_partitions(row, **who, manifest=Manifest(groups=("h",)), now_ms=0),
+        prepare_add_partitions(row, holder=holder, partitions=(more,), now_ms=0),
+        prepare_add_partitions(row, holder=holder, manifest=Manifest(groups=("h",)), now_ms=0),
         prepare_end(
-            row, **who, result=TransactionResult.COMMIT, manifest=Manifest(batches=(BATCH,)),
+            row, holder=holder, result=TransactionResult.COMMIT,
+            manifest=Manifest(batches=(BATCH,)),
             batch=("other", LastBatch(batch_id=5)), now_ms=0,
         ),
-        prepare_end(row, **who, result=TransactionResult.ABORT, now_ms=0),
-        prepare_time_out(row, producer_id=1, txn_epoch=3, by="s", now_ms=0),
+        prepare_end(row, holder=holder, result=TransactionResult.ABORT, now_ms=0),
+        prepare_time_out(row, transaction=ProducerIdAndEpoch(1, 3), by="s", now_ms=0),
         prepare_fence(row, above_epoch=3, by="o", reason="w", now_ms=0),
     ]  # fmt: skip
     for decision in decisions:
@@ -212,8 +215,8 @@ def test_unknown_fields_of_a_group_survive_the_acts_of_others() -> None:
             now_ms=0,
         ),
         prepare_pending(
-            {"g": group}, {}, [request], transactional_id="y", producer_id=8, txn_epoch=0,
-            version=3, now_ms=0,
+            {"g": group}, {}, [request], version=3, now_ms=0,
+            holder=Holder(transactional_id="y", producer_id=8, producer_epoch=0, run_id="r"),
         ),
     ]  # fmt: skip
     for decision in decisions:

@@ -30,6 +30,7 @@ from txnlog.protocol.groups import (
     prepare_reset,
     unstable,
 )
+from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionResult
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
@@ -81,9 +82,12 @@ class Table:
             self.groups,
             self.markers,
             [request],
-            transactional_id=f"id{producer_id}",
-            producer_id=producer_id,
-            txn_epoch=epoch,
+            holder=Holder(
+                transactional_id=f"id{producer_id}",
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                run_id="",
+            ),
             version=self.version + 1,
             now_ms=0,
             merge=merge,
@@ -116,8 +120,7 @@ class Table:
             self.groups,
             self.markers,
             group_ids=["g", "missing"],
-            producer_id=producer_id,
-            txn_epoch=epoch,
+            transaction=ProducerIdAndEpoch(producer_id, epoch),
             result=result,
             version=self.version + 1,
             now_ms=0,

@@ -11,7 +11,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import Manifest, Owner, TransactionMetadata
+from txnlog.protocol.metadata import Manifest, Owner, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionState
 from txnlog.protocol.transitions import (
     Done,
@@ -64,7 +64,7 @@ def test_complete_of_an_older_transaction_changes_nothing() -> None:
     row = moved(end(moved(init(None)), COMMIT, manifest=Manifest(batches=(staged("a"),))))
     later = moved(end(complete(row), COMMIT, epoch=1, manifest=Manifest(batches=(staged("b"),))))
     assert later.txn_epoch == row.txn_epoch + 1
-    late = prepare_complete(later, producer_id=7, txn_epoch=row.txn_epoch, now_ms=4)
+    late = prepare_complete(later, transaction=ProducerIdAndEpoch(7, row.txn_epoch), now_ms=4)
     assert late == Done(later)
 
 

@@ -11,6 +11,7 @@ from txnlog.protocol.metadata import (
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -56,7 +57,7 @@ def test_one_off_commit_is_born_decided_and_leaves_no_row() -> None:
     row = first.next
     assert row.state is S.PREPARE_COMMIT
     assert commit(row) == Done(row)
-    done = prepare_complete(row, producer_id=9, txn_epoch=0, now_ms=2)
+    done = prepare_complete(row, transaction=ProducerIdAndEpoch(9, 0), now_ms=2)
     assert isinstance(done, Transition)
     assert done.next.state is S.DEAD
 

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txnlog.errors import CheckpointError
-from txnlog.protocol.metadata import LastBatch, Manifest, Owner, TransactionMetadata
+from txnlog.protocol.metadata import (
+    LastBatch,
+    Manifest,
+    Owner,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+)
 from txnlog.protocol.micro_batches import is_committed
 from txnlog.protocol.query_batches import QUERIES_MAX, may_be_forgotten, remember_batch
 from txnlog.protocol.states import TransactionResult
@@ -44,10 +50,7 @@ def committed(row: TransactionMetadata | None, query_id: str, batch_id: int) -> 
     row = taken(row, query_id)
     decision = prepare_end(
         row,
-        transactional_id="tx",
-        producer_id=row.producer_id,
-        producer_epoch=row.producer_epoch,
-        run_id=row.owner.run_id,
+        holder=row.holder,
         result=TransactionResult.COMMIT,
         manifest=Manifest(),
         batch=(query_id, LastBatch(batch_id=batch_id)),
@@ -55,7 +58,9 @@ def committed(row: TransactionMetadata | None, query_id: str, batch_id: int) -> 
     )
     assert isinstance(decision, Transition)
     done = prepare_complete(
-        decision.next, producer_id=row.producer_id, txn_epoch=decision.next.txn_epoch, now_ms=0
+        decision.next,
+        transaction=ProducerIdAndEpoch(row.producer_id, decision.next.txn_epoch),
+        now_ms=0,
     )
     assert isinstance(done, Transition)
     return done.next

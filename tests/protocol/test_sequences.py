@@ -34,11 +34,8 @@ def after(*headers: BatchHeader) -> ProducerState | None:
 def check(state: ProducerState | None, base: int, last: int, *, epoch: int = 0) -> int | None:
     return check_sequence(
         state,
+        header(base, last - base + 1, epoch=epoch),
         where="t-0",
-        producer_id=7,
-        producer_epoch=epoch,
-        base_sequence=base,
-        last_sequence=last,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import TxnLogError
-from txnlog.protocol.metadata import Manifest, Owner, TransactionMetadata
+from txnlog.protocol.metadata import Manifest, Owner, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
 from txnlog.protocol.transitions import (
     Done,
@@ -87,7 +87,7 @@ def test_no_request_ever_leaves_a_state_by_another_way(state: TransactionState) 
         timeout_ms=1000,
         owner=Owner(run_id="me"),
     )
-    who = {"transactional_id": "id", "producer_id": 1, "producer_epoch": 5, "run_id": "me"}
+    holder = row.holder
     manifest = Manifest(groups=("g",))
     requests = [
         lambda: prepare_init(
@@ -98,15 +98,17 @@ def test_no_request_ever_leaves_a_state_by_another_way(state: TransactionState) 
             timeout_ms=1,
             now_ms=0,
         ),
-        lambda: prepare_add_partitions(row, **who, groups=("g",), now_ms=0),  # type: ignore[arg-type]
-        lambda: prepare_add_partitions(row, **who, manifest=manifest, now_ms=0),  # type: ignore[arg-type]
+        lambda: prepare_add_partitions(row, holder=holder, groups=("g",), now_ms=0),
+        lambda: prepare_add_partitions(row, holder=holder, manifest=manifest, now_ms=0),
         lambda: prepare_end(
-            row, **who, result=TransactionResult.COMMIT, manifest=manifest, now_ms=0
-        ),  # type: ignore[arg-type]
-        lambda: prepare_end(row, **who, result=TransactionResult.COMMIT, now_ms=0),  # type: ignore[arg-type]
-        lambda: prepare_end(row, **who, result=TransactionResult.ABORT, now_ms=0),  # type: ignore[arg-type]
-        lambda: prepare_complete(row, producer_id=1, txn_epoch=row.txn_epoch, now_ms=0),
-        lambda: prepare_time_out(row, producer_id=1, txn_epoch=row.txn_epoch, by="s", now_ms=0),
+            row, holder=holder, result=TransactionResult.COMMIT, manifest=manifest, now_ms=0
+        ),
+        lambda: prepare_end(row, holder=holder, result=TransactionResult.COMMIT, now_ms=0),
+        lambda: prepare_end(row, holder=holder, result=TransactionResult.ABORT, now_ms=0),
+        lambda: prepare_complete(row, transaction=ProducerIdAndEpoch(1, row.txn_epoch), now_ms=0),
+        lambda: prepare_time_out(
+            row, transaction=ProducerIdAndEpoch(1, row.txn_epoch), by="s", now_ms=0
+        ),
         lambda: prepare_fence(row, above_epoch=5, by="s", reason="r", now_ms=0),
         lambda: prepare_expire(row, now_ms=0),
     ]

@@ -14,9 +14,11 @@ from txnlog.errors import (
     ProducerFencedError,
 )
 from txnlog.protocol.metadata import (
+    Holder,
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
@@ -66,10 +68,7 @@ def add(
 ) -> Transition | Done:
     return prepare_add_partitions(
         row,
-        transactional_id="id",
-        producer_id=7,
-        producer_epoch=epoch,
-        run_id=run,
+        holder=Holder(transactional_id="id", producer_id=7, producer_epoch=epoch, run_id=run),
         partitions=tuple(
             TopicPartitions(topic=topic, topic_id=f"{topic}-id", partitions=(0,))
             for topic in topics
@@ -91,10 +90,7 @@ def end(
 ) -> Transition | Done:
     return prepare_end(
         row,
-        transactional_id="id",
-        producer_id=7,
-        producer_epoch=epoch,
-        run_id=run,
+        holder=Holder(transactional_id="id", producer_id=7, producer_epoch=epoch, run_id=run),
         result=result,
         manifest=manifest,
         batch=batch,
@@ -103,9 +99,7 @@ def end(
 
 
 def complete(row: TransactionMetadata) -> TransactionMetadata:
-    return moved(
-        prepare_complete(row, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=4)
-    )
+    return moved(prepare_complete(row, transaction=row.transaction, now_ms=4))
 
 
 def staged(topic: str = "t") -> StagedBatch:
@@ -134,7 +128,9 @@ def fence(row: Row, above_epoch: int, *, spare_two_phase: bool = False) -> Trans
 
 
 def time_out(row: TransactionMetadata) -> Transition | Done:
-    return prepare_time_out(row, producer_id=row.producer_id, txn_epoch=0, by="sweeper", now_ms=9)
+    return prepare_time_out(
+        row, transaction=ProducerIdAndEpoch(row.producer_id, 0), by="sweeper", now_ms=9
+    )
 
 
 def test_init_of_a_new_id_starts_at_epoch_zero_and_each_takeover_raises_it() -> None:
@@ -335,15 +331,17 @@ def test_complete_raises_the_epoch_once_and_repeats_change_nothing() -> None:
     """Two helpers complete one transaction (R10, R36)."""
     done = complete(moved(end(moved(add(moved(init(None)), "t")), COMMIT)))
     assert (done.producer_epoch, done.txn_epoch, done.partitions) == (1, 0, ())
-    assert prepare_complete(done, producer_id=done.producer_id, txn_epoch=0, now_ms=9) == Done(done)
-    assert prepare_complete(None, producer_id=0, txn_epoch=0, now_ms=9) == Done(None)
+    assert prepare_complete(
+        done, transaction=ProducerIdAndEpoch(done.producer_id, 0), now_ms=9
+    ) == Done(done)
+    assert prepare_complete(None, transaction=ProducerIdAndEpoch(0, 0), now_ms=9) == Done(None)
 
 
 def test_complete_of_another_producer_id_changes_nothing() -> None:
     """The id expired and came back: its epochs start again (R35, R36)."""
     decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
     again = replace(decided, producer_id=8)
-    assert prepare_complete(again, producer_id=7, txn_epoch=0, now_ms=9) == Done(again)
+    assert prepare_complete(again, transaction=ProducerIdAndEpoch(7, 0), now_ms=9) == Done(again)
 
 
 def test_time_out_is_one_write_and_touches_only_this_ongoing_transaction() -> None:

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError
 from txnlog.protocol.appends import check_added
 from txnlog.protocol.metadata import (
+    Holder,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
@@ -48,25 +50,25 @@ IDLE = TransactionMetadata(
 def add(row: TransactionMetadata, **request: object) -> Transition | Done:
     return prepare_add_partitions(
         row,
-        transactional_id="tx",
-        producer_id=7,
-        producer_epoch=row.producer_epoch,
-        run_id=row.owner.run_id,
+        holder=row.holder,
         now_ms=1,
         **request,  # type: ignore[arg-type]
     )
 
 
 def end(
-    row: TransactionMetadata, result: TransactionResult, **request: object
+    row: TransactionMetadata,
+    result: TransactionResult,
+    *,
+    holder: Holder | None = None,
+    **request: object,
 ) -> TransactionMetadata:
     decision = prepare_end(
         row,
-        transactional_id="tx",
-        producer_id=7,
+        holder=row.holder if holder is None else holder,
         result=result,
         now_ms=2,
-        **{"producer_epoch": row.producer_epoch, "run_id": row.owner.run_id, **request},  # type: ignore[arg-type]
+        **request,  # type: ignore[arg-type]
     )
     return decision.next if isinstance(decision, Transition) else decision.metadata  # type: ignore[return-value]
 
@@ -100,7 +102,7 @@ def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
     assert kept.next.owner.former_runs == ("first",)
     assert isinstance(init(kept.next, "second", keep_prepared=True), Done)
     with pytest.raises(ProducerFencedError):
-        end(kept.next, TransactionResult.COMMIT, txn_epoch=3, run_id="first", producer_epoch=3)
+        end(kept.next, TransactionResult.COMMIT, txn_epoch=3, holder=row.holder)
     aborting = init(kept.next, "third")
     assert isinstance(aborting, Transition)
     assert aborting.next.state is TransactionState.PREPARE_ABORT
@@ -117,12 +119,12 @@ def test_kept_transaction_ends_under_its_own_epoch_and_repeats_are_recognised(
     ended = end(kept.next, result, manifest=Manifest(), txn_epoch=3)
     assert (ended.state, ended.txn_epoch) == (result.prepared, 3)
     assert ended.pending.batches == ((BATCH,) if result is TransactionResult.COMMIT else ())
-    again = end(ended, result, manifest=Manifest(), txn_epoch=3, producer_epoch=4)
+    again = end(ended, result, manifest=Manifest(), txn_epoch=3, holder=kept.next.holder)
     assert again == ended
-    completed = prepare_complete(ended, producer_id=7, txn_epoch=3, now_ms=4)
+    completed = prepare_complete(ended, transaction=ProducerIdAndEpoch(7, 3), now_ms=4)
     assert isinstance(completed, Transition)
     assert completed.next.producer_epoch == 5
-    late = end(completed.next, result, manifest=Manifest(), txn_epoch=3, producer_epoch=4)
+    late = end(completed.next, result, manifest=Manifest(), txn_epoch=3, holder=kept.next.holder)
     assert late == completed.next
 
 

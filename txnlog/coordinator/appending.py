@@ -8,7 +8,7 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import check_ages
 from txnlog.coordinator.state_rows import check_owner
 from txnlog.protocol.appends import Appended, check_added, prepare_append
-from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.storage.delta.readings import Reading
 
@@ -35,8 +35,7 @@ def append_in_transaction(
             root,
             batches,
             base_sequences,
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
+            producer=ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
             transactional=True,
             reading=reading,
         )
@@ -56,8 +55,7 @@ def append_idempotent(
         root,
         batches,
         base_sequences,
-        producer_id=producer_id,
-        producer_epoch=0,
+        producer=ProducerIdAndEpoch(producer_id, 0),
         transactional=False,
     )
     assert offsets is not None
@@ -69,8 +67,7 @@ def _append(
     batches: Sequence[StagedBatch],
     base_sequences: Mapping[int, int],
     *,
-    producer_id: int,
-    producer_epoch: int,
+    producer: ProducerIdAndEpoch,
     transactional: bool,
     reading: Reading | None = None,
 ) -> tuple[int, ...] | None:
@@ -81,20 +78,16 @@ def _append(
     `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError: then the same call
     again settles it.
     """
-    first = batches[0]
-    log = root.topic_log(first.topic)
+    log = root.topic_log(batches[0].topic)
 
     def decide(state: TopicState) -> TopicCommit | Appended | None:
         if reading is not None and not reading.counts_for(log.log):
             return None
         decision = prepare_append(
             state,
-            topic=first.topic,
-            topic_id=first.topic_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
+            batches,
+            producer=producer,
             base_sequences=base_sequences,
-            batches=batches,
             transactional=transactional,
         )
         if isinstance(decision, TopicCommit):

@@ -57,11 +57,7 @@ def time_out(root: Root, row: TransactionMetadata, *, by: str) -> TransactionMet
     timed_out = root.shard_for(row.transactional_id).transition(
         row.transactional_id,
         lambda now: prepare_time_out(
-            now,
-            producer_id=row.producer_id,
-            txn_epoch=row.txn_epoch,
-            by=by,
-            now_ms=root.store.clock.now_ms(),
+            now, transaction=row.transaction, by=by, now_ms=root.store.clock.now_ms()
         ),
     )
     if timed_out is not None and timed_out.state.is_prepared:

@@ -59,9 +59,7 @@ def finish(
     with measured.measure("complete"):
         completed = shard.transition(
             row.transactional_id,
-            lambda now: prepare_complete(
-                now, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()
-            ),
+            lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
             # A helper has timed a part of the work only.
             parameters=dict if phases is None else phases.parameters,
         )
@@ -129,8 +127,7 @@ def _write_marker(
         return prepare_marker(
             state,
             topic_id=topic_id,
-            producer_id=row.producer_id,
-            txn_epoch=row.txn_epoch,
+            transaction=row.transaction,
             result=result,
             batches=batches,
             app=row.pending.app,
@@ -156,8 +153,7 @@ def _write_offsets(
             view.rows,
             view.markers,
             group_ids=row.pending.groups,
-            producer_id=row.producer_id,
-            txn_epoch=row.txn_epoch,
+            transaction=row.transaction,
             result=result,
             version=version,
             now_ms=clock.now_ms(),
@@ -173,5 +169,4 @@ def _still_decided(root: Root, row: TransactionMetadata) -> Reading | None:
     now = describe(root, row.transactional_id, sure=True)
     if now is None or not now.state.is_prepared:
         return None
-    same = (now.producer_id, now.txn_epoch) == (row.producer_id, row.txn_epoch)
-    return reading if same else None
+    return reading if now.transaction == row.transaction else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txnlog.coordinator.root import Root
-from txnlog.protocol.fencing import check_producer
+from txnlog.protocol.fencing import check_holder
 from txnlog.protocol.metadata import TransactionMetadata
 
 
@@ -16,10 +16,4 @@ def describe(
 
 def check_owner(root: Root, row: TransactionMetadata) -> None:
     """Raises what fences the holder of this row: the error that says who did it, and when."""
-    check_producer(
-        describe(root, row.transactional_id, sure=True),
-        row.transactional_id,
-        row.producer_id,
-        row.producer_epoch,
-        row.owner.run_id,
-    )
+    check_holder(describe(root, row.transactional_id, sure=True), row.holder)

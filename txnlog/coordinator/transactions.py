@@ -129,10 +129,7 @@ class TransactionCoordinator:
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_add_partitions(
                 now,
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                run_id=row.owner.run_id,
+                holder=row.holder,
                 partitions=tuple(partitions),
                 groups=tuple(groups),
                 manifest=manifest,
@@ -241,10 +238,7 @@ class TransactionCoordinator:
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
                 now,
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                run_id=row.owner.run_id,
+                holder=row.holder,
                 result=result,
                 manifest=manifest,
                 batch=batch,

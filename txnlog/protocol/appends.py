@@ -19,7 +19,12 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
-from txnlog.protocol.metadata import AppTransaction, StagedBatch, TopicPartitions
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    ProducerIdAndEpoch,
+    StagedBatch,
+    TopicPartitions,
+)
 from txnlog.protocol.producer_expiry import check_remembered
 from txnlog.protocol.sequences import ProducerState, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
@@ -40,23 +45,22 @@ class Settled:
 
 def prepare_append(
     state: TopicState,
-    *,
-    topic: str,
-    topic_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequences: Mapping[int, int],
     batches: Sequence[StagedBatch],
+    *,
+    producer: ProducerIdAndEpoch,
+    base_sequences: Mapping[int, int],
     transactional: bool,
 ) -> TopicCommit | Appended:
-    """Append a producer's batches: `ongoing` inside a transaction, else final at once.
+    """Append a producer's batches of one topic: `ongoing` inside a transaction, else final at once.
 
     `base_sequences` maps partition -> sequence of the first record in it. All partitions are
     written by one commit, all or none. Raises the errors of `check_sequence`,
     UnknownProducerIdError for what a forgotten producer may have written before, and
     InvalidProducerEpochError when the transaction of this epoch has its marker already (R4).
     """
-    check_topic_id(state, topic=topic, topic_id=topic_id)
+    producer_id, producer_epoch = producer
+    topic = batches[0].topic
+    check_topic_id(state, topic=topic, topic_id=batches[0].topic_id)
     marked = state.markers.get(producer_id, -1)
     if transactional and marked >= producer_epoch:
         raise InvalidProducerEpochError(
@@ -79,8 +83,7 @@ def prepare_append(
         state,
         batches,
         status=ONGOING if transactional else NONE,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+        producer=producer,
         base_sequences=base_sequences,
     )
     known = _repeats(state, adds, topic=topic)
@@ -108,19 +111,19 @@ def prepare_marker(
     state: TopicState,
     *,
     topic_id: str,
-    producer_id: int,
-    txn_epoch: int,
+    transaction: ProducerIdAndEpoch,
     result: TransactionResult,
     batches: Sequence[StagedBatch] = (),
     app: AppTransaction | None = None,
 ) -> TopicCommit | Settled:
-    """The marker commit of (producer_id, txn_epoch) in one topic (D4).
+    """The marker commit of a transaction in one topic (D4).
 
     It settles every live `ongoing` header of the producer up to the epoch, on commit publishes
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
     later write of the transaction (R4, R5). Written even when there is nothing to mark. A commit
     remembers `app` in the same write, so that data and txnVersion appear together.
     """
+    producer_id, txn_epoch = transaction
     if state.deleted or state.topic_id != topic_id:
         return Settled()
     if state.markers.get(producer_id, -1) >= txn_epoch:
@@ -137,8 +140,7 @@ def prepare_marker(
             state,
             [batch for batch in batches if batch.topic_id == topic_id],
             status=COMMITTED,
-            producer_id=producer_id,
-            producer_epoch=txn_epoch,
+            producer=transaction,
             base_sequences={},
         )
     return TopicCommit(
@@ -162,11 +164,8 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
         before = seen.get(add.partition, state.sequences.get(key) if is_known else None)
         first_offset = check_sequence(
             before,
+            add,
             where=f"Topic {topic!r} partition {add.partition}",
-            producer_id=add.producer_id,
-            producer_epoch=add.producer_epoch,
-            base_sequence=add.base_sequence,
-            last_sequence=add.last_sequence,
             newest_sequence=-1 if add.partition in seen or add.status == ONGOING else newest,
         )
         if first_offset is None:
@@ -187,8 +186,7 @@ def _place(
     batches: Sequence[StagedBatch],
     *,
     status: str,
-    producer_id: int,
-    producer_epoch: int,
+    producer: ProducerIdAndEpoch,
     base_sequences: Mapping[int, int],
 ) -> tuple[BatchHeader, ...]:
     """Give out offsets and sequences, dense per partition, in the order of the batches."""
@@ -209,8 +207,7 @@ def _place(
                 partition,
                 base,
                 base + batch.num_records - 1,
-                producer_id,
-                producer_epoch,
+                *producer,
                 sequence,
                 status,
                 batch.size_bytes,

@@ -10,7 +10,7 @@ from txnlog.errors import (
     InvalidProducerIdMappingError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import Holder, TransactionMetadata
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
@@ -37,32 +37,31 @@ def fenced_note(row: TransactionMetadata) -> str:
     return f" (last fenced at {at} by {last.by}: {last.reason})"
 
 
-def check_producer(
-    row: TransactionMetadata | None,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    run_id: str,
-) -> TransactionMetadata:
-    """The row, of which this run is the owner at this epoch; else the error that says why not."""
+def check_holder(row: TransactionMetadata | None, holder: Holder) -> TransactionMetadata:
+    """The row, if the holder owns it at this epoch.
+
+    Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError.
+    """
+    transactional_id, run_id = holder.transactional_id, holder.run_id
     if row is not None and row.owner.run_id != run_id:
         raise fenced(row, f"run {run_id}")
-    if row is None or row.producer_id != producer_id:
+    if row is None or row.producer_id != holder.producer_id:
         found = "no row" if row is None else f"producer id {row.producer_id}"
         raise InvalidProducerIdMappingError(
-            f"transactional.id {transactional_id!r} has {found}, not producer id {producer_id}: it "
-            "expired, and may have had another owner in between. This try committed nothing. "
-            "Abort, read the input positions again, and begin another transaction.",
+            f"transactional.id {transactional_id!r} has {found}, not producer id "
+            f"{holder.producer_id}: it expired, and may have had another owner since. This attempt "
+            "committed nothing. Abort, read the input positions again, and begin another "
+            "transaction.",
             transactional_id=transactional_id,
         )
     refuse_former(row, run_id)
-    if row.producer_epoch != producer_epoch:
+    if row.producer_epoch != holder.producer_epoch:
         raise InvalidProducerEpochError(
-            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"
+            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {holder.producer_epoch}"
             f"{fenced_note(row)}. Abort, and call init_transactions again.",
             transactional_id=transactional_id,
             expected_epoch=row.producer_epoch,
-            actual_epoch=producer_epoch,
+            actual_epoch=holder.producer_epoch,
         )
     return row
 

@@ -26,6 +26,7 @@ from txnlog.protocol.group_metadata import (
     PendingOffsets,
     Positions,
 )
+from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionResult
 
 __all__ = [
@@ -180,9 +181,7 @@ def prepare_pending(
     markers: Mapping[int, int],
     requests: Sequence[GroupOffsets],
     *,
-    transactional_id: str,
-    producer_id: int,
-    txn_epoch: int,
+    holder: Holder,
     version: int,
     now_ms: int,
     merge: bool = False,
@@ -194,11 +193,12 @@ def prepare_pending(
     its offsets piece by piece. Raises ProducerFencedError, IllegalGenerationError,
     UnknownMemberIdError, OffsetConflictError.
     """
+    producer_id, txn_epoch = holder.producer_id, holder.producer_epoch
     if markers.get(producer_id, -1) >= txn_epoch:
         raise ProducerFencedError(
-            f"The transaction of {transactional_id!r} at epoch {txn_epoch} has ended in "
+            f"The transaction of {holder.transactional_id!r} at epoch {txn_epoch} has ended in "
             "__consumer_offsets already: another process finished or fenced it. Start again.",
-            transactional_id=transactional_id,
+            transactional_id=holder.transactional_id,
         )
     rows = []
     strangers: list[PendingOffsets] = []
@@ -209,7 +209,7 @@ def prepare_pending(
             generation=request.generation,
             member_id=request.member_id,
         )
-        _check_epochs(group, transactional_id, producer_id, txn_epoch)
+        _check_epochs(group, holder)
         wanted = {topic: dict(partitions) for topic, partitions in request.end.items()}
         own = [e for e in group.pending if e.producer_id == producer_id]
         others = [e for e in group.pending if e.producer_id != producer_id]
@@ -226,7 +226,7 @@ def prepare_pending(
         strangers += [e for e in others if _overlaps(e.offsets, wanted)]
         _check_start(group, request)
         entry = PendingOffsets(
-            transactional_id=transactional_id,
+            transactional_id=holder.transactional_id,
             producer_id=producer_id,
             txn_epoch=txn_epoch,
             version=version,
@@ -246,8 +246,7 @@ def prepare_offsets_marker(
     markers: Mapping[int, int],
     *,
     group_ids: Sequence[str],
-    producer_id: int,
-    txn_epoch: int,
+    transaction: ProducerIdAndEpoch,
     result: TransactionResult,
     version: int,
     now_ms: int,
@@ -256,6 +255,7 @@ def prepare_offsets_marker(
 
     An offset written at a higher log version than the entry stays. None when the marker is there.
     """
+    producer_id, txn_epoch = transaction
     if markers.get(producer_id, -1) >= txn_epoch:
         return None
     rows = []
@@ -318,14 +318,14 @@ def _settle(
                 known[partition] = CommittedOffset(offset, entry.generation, version)
 
 
-def _check_epochs(group: Group, transactional_id: str, producer_id: int, txn_epoch: int) -> None:
+def _check_epochs(group: Group, holder: Holder) -> None:
     for entry in group.pending:
-        if entry.producer_id == producer_id and entry.txn_epoch > txn_epoch:
+        if entry.producer_id == holder.producer_id and entry.txn_epoch > holder.producer_epoch:
             raise ProducerFencedError(
-                f"{transactional_id!r} has an entry of epoch {entry.txn_epoch} in group "
-                f"{group.group_id!r}, newer than this producer's epoch {txn_epoch}: a newer "
-                "instance took over. Stop this one.",
-                transactional_id=transactional_id,
+                f"{holder.transactional_id!r} has an entry of epoch {entry.txn_epoch} in group "
+                f"{group.group_id!r}, newer than this producer's epoch {holder.producer_epoch}: a "
+                "newer instance took over. Stop this one.",
+                transactional_id=holder.transactional_id,
             )
 
 

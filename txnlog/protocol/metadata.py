@@ -7,6 +7,8 @@ transition makes a new one with `msgspec.structs.replace`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -123,6 +125,23 @@ class Owner(Extensible, frozen=True, kw_only=True):
         return f"{what} on {self.host}, process {self.pid}"
 
 
+class ProducerIdAndEpoch(NamedTuple):
+    """Kafka's class of this name. With a txn epoch it names one transaction."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who makes a request under a transactional.id: a run, with the id and epoch it was given."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    run_id: str
+
+
 class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a `__transaction_state` shard.
 
@@ -145,6 +164,21 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     updated_ms: int = -1
     path: str = ""
     extra: dict[str, str] = {}
+
+    @property
+    def holder(self) -> Holder:
+        """Who may write under this row."""
+        return Holder(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            run_id=self.owner.run_id,
+        )
+
+    @property
+    def transaction(self) -> ProducerIdAndEpoch:
+        """The name of the transaction that is open, prepared, or was last ended."""
+        return ProducerIdAndEpoch(self.producer_id, self.txn_epoch)
 
     @property
     def topics(self) -> dict[str, str]:

@@ -104,22 +104,17 @@ def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
 
 
 def check_sequence(
-    state: ProducerState | None,
-    *,
-    where: str,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    last_sequence: int,
-    newest_sequence: int = -1,
+    state: ProducerState | None, batch: BatchHeader, *, where: str, newest_sequence: int = -1
 ) -> int | None:
-    """None: append it. An offset: an exact repeat, acknowledged with its first offset (R1-R3).
+    """None: append the batch. An offset: an exact repeat, whose first offset this is (R1-R3).
 
-    `newest_sequence` is what an idempotent producer is known to have reached even where none of
-    its batches is left.
+    `newest_sequence` is the last sequence of an idempotent producer, even if none of its batches
+    is left.
     Raises InvalidProducerEpochError for an older epoch, OutOfOrderSequenceError for a gap,
     DuplicateSequenceError for a partial repeat or one that is no longer remembered.
     """
+    producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+    base_sequence, last_sequence = batch.base_sequence, batch.last_sequence
     who = f"{where}: producer {producer_id} epoch {producer_epoch}"
     if state is not None and producer_epoch < state.producer_epoch:
         raise InvalidProducerEpochError(

@@ -18,7 +18,7 @@ from txnlog.errors import (
     InvalidTxnTimeoutError,
 )
 from txnlog.protocol.fencing import (
-    check_producer,
+    check_holder,
     fenced,
     fenced_note,
     refuse_former,
@@ -27,9 +27,11 @@ from txnlog.protocol.fencing import (
 from txnlog.protocol.metadata import (
     FORMER_RUNS_MAX,
     Fenced,
+    Holder,
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     TopicPartitions,
     TransactionMetadata,
     merge_partitions,
@@ -65,7 +67,6 @@ def prepare_init(
     owner: Owner,
     timeout_ms: int,
     now_ms: int,
-    timeout_ms_max: int = TIMEOUT_MS_MAX,
     keep_prepared: bool = False,
     take_over: bool = True,
 ) -> Transition | Done:
@@ -81,12 +82,12 @@ def prepare_init(
     """
     if not transactional_id:
         raise InvalidProducerIdMappingError("transactional.id is empty; give the producer a name.")
-    if not 0 < timeout_ms <= timeout_ms_max:
+    if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
         raise InvalidTxnTimeoutError(
             f"transaction.timeout.ms={timeout_ms} of {transactional_id!r} must be above 0 and at "
-            f"most transaction.max.timeout.ms={timeout_ms_max}; lower the one or raise the other.",
+            f"most transaction.max.timeout.ms={TIMEOUT_MS_MAX}; lower the one or raise the other.",
             timeout_ms=timeout_ms,
-            timeout_ms_max=timeout_ms_max,
+            timeout_ms_max=TIMEOUT_MS_MAX,
         )
     if row is None:
         if new_producer_id < 0:
@@ -125,10 +126,7 @@ def prepare_init(
 def prepare_add_partitions(
     row: TransactionMetadata | None,
     *,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    run_id: str,
+    holder: Holder,
     partitions: tuple[TopicPartitions, ...] = (),
     groups: tuple[str, ...] = (),
     manifest: Manifest | None = None,
@@ -139,7 +137,7 @@ def prepare_add_partitions(
     `manifest` turns it into a prepared two-phase transaction, which never times out, and which
     nothing can be added to any more: InvalidTxnStateError.
     """
-    row = check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
+    row = check_holder(row, holder)
     refuse_prepared(row)
     started = row.state is TransactionState.ONGOING
     merged = merge_partitions(row.partitions if started else (), partitions)
@@ -153,9 +151,9 @@ def prepare_add_partitions(
         return Done(row)
     if started and row.pending.prepared_by_client:
         raise InvalidTxnStateError(
-            f"The transaction of {transactional_id!r} at epoch {row.txn_epoch} is prepared; "
+            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is prepared; "
             "nothing can be added to it. Commit or abort it first.",
-            transactional_id=transactional_id,
+            transactional_id=row.transactional_id,
             state=row.state.name,
         )
     return _move(
@@ -163,7 +161,7 @@ def prepare_add_partitions(
         "ADD PARTITIONS TO TXN",
         TransactionState.ONGOING,
         now_ms,
-        txn_epoch=producer_epoch,
+        txn_epoch=row.producer_epoch,
         partitions=merged,
         pending=pending,
         started_ms=row.started_ms if started else now_ms,
@@ -173,10 +171,7 @@ def prepare_add_partitions(
 def prepare_end(
     row: TransactionMetadata | None,
     *,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    run_id: str,
+    holder: Holder,
     result: TransactionResult,
     manifest: Manifest | None = None,
     batch: tuple[str, LastBatch] | None = None,
@@ -187,25 +182,25 @@ def prepare_end(
 
     Deferred data goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
     deferred abort has nothing to write. `batch` (query id, LastBatch) is remembered in the same
-    write. `txn_epoch` is the transaction's where it is not `producer_epoch`: one prepared under an
+    write. `txn_epoch` is the transaction's where it is not the holder's: one prepared under an
     owner before. Raises InvalidTxnStateError for the opposite of what was decided, or for other
     batches, ProducerFencedError or InvalidProducerEpochError for a producer that was fenced.
     """
-    ending = producer_epoch if txn_epoch is None else txn_epoch
-    if row is not None and row.producer_id == producer_id and row.txn_epoch == ending:
+    ending = holder.producer_epoch if txn_epoch is None else txn_epoch
+    if row is not None and row.transaction == (holder.producer_id, ending):
         if row.state in (result.prepared, result.complete):
             _check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
-            refuse_former(row, run_id)
+            refuse_former(row, holder.run_id)
             raise InvalidTxnStateError(
-                f"The transaction of {transactional_id!r} at epoch {ending} was already "
+                f"The transaction of {row.transactional_id!r} at epoch {ending} was already "
                 f"ended as {row.state.name}{fenced_note(row)}; it cannot end as "
                 f"{result.name} too. Begin a new transaction.",
-                transactional_id=transactional_id,
+                transactional_id=row.transactional_id,
                 state=row.state.name,
             )
-    row = check_producer(row, transactional_id, producer_id, producer_epoch, run_id)
+    row = check_holder(row, holder)
     refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
     if not ongoing and (result is TransactionResult.ABORT or manifest is None):
@@ -264,20 +259,14 @@ def prepare_one_off_commit(
 
 
 def prepare_complete(
-    row: TransactionMetadata | None,
-    *,
-    producer_id: int,
-    txn_epoch: int,
-    now_ms: int,
+    row: TransactionMetadata | None, *, transaction: ProducerIdAndEpoch, now_ms: int
 ) -> Transition | Done:
     """After the last marker: a new epoch, manifest cleared (KIP-890). Any process may do it.
 
-    An id that expired starts again at epoch 0 under another `producer_id`: that is another
+    An id that expired starts again at epoch 0 under another producer id: that is another
     transaction.
     """
-    if row is None or not row.state.is_prepared or row.txn_epoch != txn_epoch:
-        return Done(row)
-    if producer_id != row.producer_id:
+    if row is None or not row.state.is_prepared or row.transaction != transaction:
         return Done(row)
     result = TransactionResult.of(row.state)
     if row.owner.one_off:
@@ -295,20 +284,15 @@ def prepare_complete(
 
 
 def prepare_time_out(
-    row: TransactionMetadata | None,
-    *,
-    producer_id: int,
-    txn_epoch: int,
-    by: str,
-    now_ms: int,
+    row: TransactionMetadata | None, *, transaction: ProducerIdAndEpoch, by: str, now_ms: int
 ) -> Transition | Done:
     """End an Ongoing transaction that took too long: epoch and PREPARE_ABORT in one write (R32).
 
     Two-phase transactions (prepared by their client) and anything decided are left alone.
     """
-    if row is None or row.state is not TransactionState.ONGOING or row.txn_epoch != txn_epoch:
+    if row is None or row.state is not TransactionState.ONGOING or row.transaction != transaction:
         return Done(row)
-    if row.pending.prepared_by_client or row.producer_id != producer_id:
+    if row.pending.prepared_by_client:
         return Done(row)
     reason = f"timed out (transaction.timeout.ms={row.timeout_ms})"
     owner = replace(row.owner, fenced=Fenced(by=by, at_ms=now_ms, reason=reason))
