@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
     CorruptLogError,
@@ -46,6 +47,7 @@ class Cluster(Root):
         super().__init__(store, settings=settings or settings_from_environment())
         self.coordinator = TransactionCoordinator(self)
         self.groups = GroupCoordinator(self)
+        self.sweeper = Sweeper(self)
 
     @classmethod
     def open(

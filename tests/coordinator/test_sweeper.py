@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
 
 import pytest
 from obstore.store import MemoryStore
@@ -184,3 +186,13 @@ def test_sweeper_leaves_a_prepared_transaction_of_two_phases_alone() -> None:
         clock.advance_ms(3_600_000)
     owner.coordinator.commit(row, row.pending.batches)
     assert other.groups.fetch("g", generation) == {"t": {0: 7}}
+
+
+def test_cluster_that_has_swept_is_released_with_its_last_user() -> None:
+    """A process that opens one cluster after another would keep all their logs in memory (D17)."""
+    cluster = process(MemoryStore(), VirtualClock())
+    cluster.sweeper.sweep_if_due()
+    released = weakref.ref(cluster)
+    del cluster
+    gc.collect()
+    assert released() is None

@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Hashable
 from contextlib import suppress
-from weakref import WeakKeyDictionary
 
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
@@ -153,14 +152,3 @@ class Sweeper:
 
 def _key(row: TransactionMetadata) -> Hashable:
     return row.transactional_id, row.producer_id, row.producer_epoch, row.txn_epoch, row.state
-
-
-_SWEEPERS: WeakKeyDictionary[Root, Sweeper] = WeakKeyDictionary()
-
-
-def sweep_if_due(root: Root) -> None:
-    """Sweep with this process's own sweeper of the root, when it is time to."""
-    sweeper = _SWEEPERS.get(root)
-    if sweeper is None:
-        sweeper = _SWEEPERS[root] = Sweeper(root)
-    sweeper.sweep_if_due()
