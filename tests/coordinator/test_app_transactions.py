@@ -29,7 +29,7 @@ from tests.coordinator.test_phases import options, stage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
-from txnlog.protocol.app_transactions import known_version, transactional_id_of
+from txnlog.protocol.app_transactions import newest_version, transactional_id_of
 from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.delta_log import LogSettings
@@ -194,7 +194,7 @@ def test_expiry_of_producers_leaves_txn_versions_alone() -> None:
     memory.set_txn("txnlog/expired/transactions", 5_000, 5_000)
     memory.set_txn("txnlog/expired/producers", 5_000, 5_000)
     assert not memory.markers
-    assert known_version(memory, "nightly", configuration={}, now_ms=10**15) == 7
+    assert newest_version(memory, "nightly", configuration={}, now_ms=10**15) == 7
 
 
 @pytest.mark.parametrize(
@@ -204,14 +204,14 @@ def test_txn_version_expires_by_deltas_property(age_ms: int, known: int) -> None
     """delta.setTransactionRetentionDuration bounds what a table remembers, as for Delta."""
     memory = TxnMemory()
     memory.set_txn("nightly", 7, 1_000)
-    found = known_version(
+    found = newest_version(
         memory,
         "nightly",
         configuration={"delta.setTransactionRetentionDuration": "interval 1 days"},
         now_ms=1_000 + age_ms,
     )
     assert found == known
-    assert known_version(memory, "other", configuration={}, now_ms=0) == -1
+    assert newest_version(memory, "other", configuration={}, now_ms=0) == -1
 
 
 def test_producer_with_the_id_of_batch_writes_is_named() -> None:

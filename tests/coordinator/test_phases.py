@@ -206,15 +206,15 @@ def test_committed_transactions_are_counted_from_the_log(tmp_path: Path) -> None
     stream = options(tmp_path, "writeStream")
     commit_micro_batch(stream, [stage(tmp_path, ["a"], task=0, batch_id=0)], 0)
     committed = CommittedTransactions(Cluster.open(str(tmp_path)))
-    assert committed.look("another id") == (0, None)
-    count, newest = committed.look(QUERY)
+    assert committed.read("another id") == (0, None)
+    count, newest = committed.read(QUERY)
     assert count == 1
     assert newest is not None
     assert newest.parameters["batchId"] == "0"
     for batch_id in (1, 2):
         task = stage(tmp_path, ["a"], task=0, batch_id=batch_id)
         commit_micro_batch(stream, [task], batch_id)
-    count, newest = committed.look(QUERY)
+    count, newest = committed.read(QUERY)
     assert count == 3
     assert newest is not None
     assert newest.parameters["batchId"] == "2"
@@ -222,7 +222,7 @@ def test_committed_transactions_are_counted_from_the_log(tmp_path: Path) -> None
     assert newest.phases_ms["total"] > newest.phases_ms["publish"] > 0
     for log, _ in committed._shards.values():
         log.invalidate()
-    assert committed.look(QUERY) == (3, newest), "a log that is opened anew is not counted twice"
+    assert committed.read(QUERY) == (3, newest), "a log that is opened anew is not counted twice"
 
 
 def test_committed_transactions_are_read_without_a_trace(tmp_path: Path) -> None:
@@ -230,5 +230,5 @@ def test_committed_transactions_are_read_without_a_trace(tmp_path: Path) -> None
     Cluster.open(str(tmp_path), create=True)
     before = sorted(path for path in tmp_path.rglob("*"))
     committed = CommittedTransactions(Cluster.open(str(tmp_path)))
-    assert committed.look("nobody") == (0, None)
+    assert committed.read("nobody") == (0, None)
     assert sorted(path for path in tmp_path.rglob("*")) == before

@@ -43,11 +43,11 @@ from tests.model.values import (
 from txnlog.errors import TxnLogError
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
 from txnlog.protocol.groups import (
-    Entangled,
     Group,
     GroupOffsets,
     OffsetsCommit,
     PendingOffsets,
+    UnstableOffsets,
     prepare_clear,
     prepare_fetch,
     prepare_generation,
@@ -253,7 +253,7 @@ class World:
             decision = decide(table, version)
         except TxnLogError as error:
             return before, type(error).__name__, NOTHING
-        if isinstance(decision, Entangled):
+        if isinstance(decision, UnstableOffsets):
             return before, "", tuple(self.entries.put(entry) for entry in decision.entries)
         if not isinstance(decision, OffsetsCommit):
             return before, "", NOTHING
@@ -304,7 +304,7 @@ class World:
                 group_id=request.group_id, generation=request.generation, start={}, end=request.end
             )
 
-        def decide(table: OffsetsTable, version: int) -> OffsetsCommit | Entangled | None:
+        def decide(table: OffsetsTable, version: int) -> OffsetsCommit | UnstableOffsets | None:
             groups, aside = table.groups, NO_ENTRIES
             if STEP0_IGNORES_STRANGERS in self.broken and request.group_id in groups:
                 group = groups[request.group_id]

@@ -26,7 +26,6 @@ LONG_FUNCTIONS = {
     "txnlog/producing/record_producer.py:__init__": "each setting goes to the part that it is for",
     "txnlog/producing/record_producer.py:produce": "what confluent-kafka's arguments mean",
     "txnlog/protocol/groups.py:prepare_pending": "one decision: all that can refuse an offset",
-    "txnlog/protocol/transitions.py:prepare_end": "one decision: each state a commit can meet",
     "txnlog/protocol/transitions.py:prepare_init": "one decision: each state an init can meet",
 }
 FACADE_LINES_MAX = 60

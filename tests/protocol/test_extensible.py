@@ -171,10 +171,10 @@ def test_unknown_fields_survive_every_transition_that_keeps_what_they_belong_to(
     row = newer_row(TransactionState.ONGOING)
     holder = row.holder
     more = TopicPartitions(topic="t", topic_id="i", partitions=(2,))
-    heir = Owner(run_id="x", query_id="q")
+    new_owner = Owner(run_id="x", query_id="q")
     decisions = [
         prepare_init(
-            row, transactional_id="tx", new_producer_id=9, owner=heir, timeout_ms=1, now_ms=0
+            row, transactional_id="tx", new_producer_id=9, owner=new_owner, timeout_ms=1, now_ms=0
         ),
         prepare_add_partitions(row, holder=holder, partitions=(more,), now_ms=0),
         prepare_add_partitions(row, holder=holder, manifest=Manifest(groups=("h",)), now_ms=0),

@@ -16,11 +16,11 @@ from txnlog.errors import (
 )
 from txnlog.protocol.group_metadata import Member
 from txnlog.protocol.groups import (
-    Entangled,
     Group,
     GroupOffsets,
     OffsetsCommit,
     PendingOffsets,
+    UnstableOffsets,
     prepare_clear,
     prepare_fetch,
     prepare_generation,
@@ -167,7 +167,7 @@ def test_fetch_while_pending_names_the_entries_to_settle(table: Table) -> None:
     """A position that is about to change is read twice by two readers (R46)."""
     table.pending(0, 5)
     found = prepare_fetch(table.group, group_id="g", generation=1)
-    assert isinstance(found, Entangled)
+    assert isinstance(found, UnstableOffsets)
     assert [entry.transactional_id for entry in found.entries] == ["id7"]
     error = unstable("g", found.entries)
     assert error.retriable
@@ -245,7 +245,7 @@ def test_own_older_entry_is_replaced_and_a_strangers_must_be_settled(table: Tabl
     table.pending(0, 6, epoch=1)
     assert [(e.txn_epoch, e.offsets) for e in table.group.pending] == [(1, {"in": {0: 6}})]
     found = table.pending(0, 7, producer_id=8)
-    assert isinstance(found, Entangled)
+    assert isinstance(found, UnstableOffsets)
     assert [entry.producer_id for entry in found.entries] == [7]
     assert isinstance(table.pending(0, 7, producer_id=8, partition=1), OffsetsCommit)
     assert len(table.group.pending) == 2
@@ -357,7 +357,7 @@ def test_fetch_for_some_partitions_minds_only_entries_on_them(table: Table) -> N
     only: dict[str, tuple[int, ...]] = {"in": (1,)}
     assert prepare_fetch(table.group, group_id="g", generation=1, partitions=only) == {}
     found = prepare_fetch(table.group, group_id="g", generation=1, partitions={"in": (0, 1)})
-    assert isinstance(found, Entangled)
+    assert isinstance(found, UnstableOffsets)
 
 
 def test_generation_of_an_outsider_takes_the_assignment_away(table: Table) -> None:
@@ -385,7 +385,7 @@ def test_clear_drops_exactly_the_entry_that_was_met(table: Table) -> None:
 def test_reset_waits_for_entries_and_begins_a_generation(table: Table) -> None:
     """A batch that was under way commits over the operator's position (R46, R48)."""
     table.pending(0, 5)
-    assert isinstance(table.reset(3), Entangled)
+    assert isinstance(table.reset(3), UnstableOffsets)
     table.mark(ABORT)
     table.reset(3)
     assert (table.position(), table.group.generation) == (3, 2)

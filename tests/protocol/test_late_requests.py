@@ -16,7 +16,7 @@ from txnlog.protocol.states import VALID_PREVIOUS, TransactionState
 from txnlog.protocol.transitions import (
     Done,
     Transition,
-    _move,
+    _transition,
     prepare_complete,
     prepare_init,
 )
@@ -95,7 +95,7 @@ def test_move_that_is_not_in_the_table_is_refused(
     """The table is of use only if every move asks it (R25)."""
     row = replace(moved(init(None)), state=before)
     if before in VALID_PREVIOUS[after]:
-        assert _move(row, "MOVE", after, 1).next.state is after
+        assert _transition(row, "MOVE", after, 1).next.state is after
     else:
         with pytest.raises(InvalidTxnStateError, match=f"{before.name} to {after.name}"):
-            _move(row, "MOVE", after, 1)
+            _transition(row, "MOVE", after, 1)

@@ -23,8 +23,8 @@ def append_in_transaction(
 ) -> tuple[int, ...]:
     """See TransactionCoordinator.append.
 
-    A row that was read too long ago is read again: the marker that would refuse a zombie's batches
-    may have been forgotten (D3).
+    A row read too long ago is read again: the marker that fences a zombie's batches may have
+    expired (D3).
     """
     check_added(row.partitions, batches)
     while True:
@@ -71,12 +71,11 @@ def _append(
     transactional: bool,
     reading: Reading | None = None,
 ) -> tuple[int, ...] | None:
-    """All batches in one commit; their first offsets, also when they were in the log already.
+    """Append all batches in one commit; returns their first offsets, also if already in the log.
 
-    None: not written, since the row that allows it was read too long ago.
+    None: not written, because the state row was read too long ago.
     `base_sequences` maps partition -> sequence of its first record here. Raises what
-    `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError: then the same call
-    again settles it.
+    `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError (repeat the same call).
     """
     log = root.topic_log(batches[0].topic)
 
@@ -91,7 +90,7 @@ def _append(
             transactional=transactional,
         )
         if isinstance(decision, TopicCommit):
-            # Here, so that it is asked again after vacuum's barrier commit (R72).
+            # Inside `decide`, so that it is repeated after vacuum's barrier commit (R72).
             check_ages(root, batches)
         return decision
 

@@ -1,7 +1,6 @@
-"""Steps 2 to 4 of a decided transaction: what any process may do for any other that died.
+"""Steps 2 to 4 of a decided transaction: any process may complete them.
 
-Every step is refused, by the log it is written to, when it has been done before; so helpers that
-meet, or come back late, change nothing.
+Each log refuses a step that it already has, so concurrent or late helpers change nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ def finish(
     reading: Reading | None = None,
     phases: Phases | None = None,
 ) -> TransactionMetadata | None:
-    """Steps 2 to 4 of a decided transaction, whoever decided it; the row afterwards.
+    """Steps 2 to 4 of a transaction that any process decided; returns the row afterwards.
 
     `reading` began before the row was read or written; without it the row is read again. A
     topic that cannot be written delays only its own marker: the others are written, then its
-    error is raised and the row stays decided for the next process to finish (R37).
+    error is raised, and the row stays decided for the next process to finish (R37).
     """
     if not row.state.is_prepared:
         return row
@@ -60,7 +59,7 @@ def finish(
         completed = shard.transition(
             row.transactional_id,
             lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
-            # A helper has timed a part of the work only.
+            # A helper has measured only part of the commit.
             parameters=dict if phases is None else phases.parameters,
         )
     reach("complete.after")
@@ -98,9 +97,9 @@ def _while_decided(
     reading: Reading | None,
     write: Callable[[Reading], bool],
 ) -> Reading | None:
-    """Write what the row has decided, having read it again as often as `write` finds that too old.
+    """Call `write` with a reading of the row, and read the row again while it is too old.
 
-    The newest reading; None when another process has finished the transaction.
+    Returns the newest reading; None if another process has finished the transaction.
     """
     while reading is None or not write(reading):
         reading = _still_decided(root, row)
@@ -117,7 +116,7 @@ def _write_marker(
     topic_id: str,
     reading: Reading,
 ) -> bool:
-    """False: not written, since the row was read too long ago; read it again and retry."""
+    """False: not written, because the row was read too long ago."""
     batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)]
     log = root.topic_log(topic)
 
@@ -164,7 +163,7 @@ def _write_offsets(
 
 
 def _still_decided(root: Root, row: TransactionMetadata) -> Reading | None:
-    """A reading of the row, unchanged; None when it has moved on."""
+    """A new reading of the row; None if this transaction is no longer prepared."""
     reading = Reading.begin(root.store.clock)
     now = describe(root, row.transactional_id, sure=True)
     if now is None or not now.state.is_prepared:

@@ -1,4 +1,4 @@
-"""Who may write under a transactional.id; a fenced producer is told who fenced it, and when."""
+"""Who may write under a transactional.id; the error says who fenced a producer, and when."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from txnlog.protocol.metadata import Holder, TransactionMetadata
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
-    """The error for a run that was taken over: who owns the id now, who fenced it and when."""
+    """The error for a fenced run: who owns the id now, who fenced it and when."""
     now = f"it is owned by {row.owner.describe()}"
     if row.owner.run_id in row.owner.former_runs:
-        now = "its owner was fenced, and nobody has taken it over yet,"
+        now = "its owner was fenced, and it has no new owner yet,"
     return ProducerFencedError(
         f"{who} may no longer write under transactional.id {row.transactional_id!r}: {now} "
         f"at epoch {row.producer_epoch}{fenced_note(row)}. Stop this one, or give it a "
@@ -29,7 +29,7 @@ def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
 
 
 def fenced_note(row: TransactionMetadata) -> str:
-    """A clause for error messages, "" for a row that nobody was fenced from."""
+    """A clause for error messages; "" if no producer was ever fenced from the row."""
     last = row.owner.fenced
     if last is None:
         return ""
@@ -67,13 +67,13 @@ def check_holder(row: TransactionMetadata | None, holder: Holder) -> Transaction
 
 
 def refuse_former(row: TransactionMetadata, run_id: str) -> None:
-    """Raises ProducerFencedError for a run that was taken over."""
+    """Raises ProducerFencedError for a run that was fenced."""
     if run_id in row.owner.former_runs:
         raise fenced(row, f"run {run_id}")
 
 
 def refuse_prepared(row: TransactionMetadata) -> None:
-    """Raises ConcurrentTransactionsError: a decided transaction comes first."""
+    """Raises ConcurrentTransactionsError if a decided transaction must be finished first."""
     if row.state.is_prepared:
         raise ConcurrentTransactionsError(
             f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "

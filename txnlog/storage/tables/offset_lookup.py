@@ -23,8 +23,8 @@ def offsets_for_times(
 ) -> dict[int, int | None]:
     """Offset of the first record at or after a time (ms since 1970), per partition.
 
-    None where there is no record so late. Looks at the log as it was last refreshed, from the log
-    start to the last stable offset, or with read_committed=False to the high watermark (R15, R18).
+    None if no record is so late. Reads the log as of its last refresh, from the log start to the
+    last stable offset, or with read_committed=False to the high watermark (R15, R18).
     Raises CorruptLogError, ObjectNotFoundError, StorageError that name the file.
     """
     view = log.view
@@ -50,7 +50,7 @@ def _first_in_file(
     store: ObjectStore, path: str, header: BatchHeader, timestamp_ms: int, start: int
 ) -> int | None:
     """Offset of the file's first record of that time or later, at `start` or after."""
-    # Arrow compares 64 bits; no record has a time as late, or early, as their ends.
+    # Arrow compares 64-bit integers; no record has a time as late or early as their limits.
     wanted_us = max(INT64_MIN, min(timestamp_ms * 1000, INT64_MAX))
     span = FileSpan(
         path,
