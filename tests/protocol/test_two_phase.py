@@ -92,7 +92,7 @@ def prepared() -> TransactionMetadata:
 
 
 def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
-    """No two owners hold one epoch, and the outside database's name stays true (R10, KIP-939)."""
+    """No two owners share an epoch, and the external database's name stays valid (R10, KIP-939)."""
     row = prepared()
     kept = init(row, "second", keep_prepared=True)
     assert isinstance(kept, Transition)
@@ -113,7 +113,7 @@ def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
 def test_kept_transaction_ends_under_its_own_epoch_and_repeats_are_recognised(
     result: TransactionResult,
 ) -> None:
-    """Entries in the groups are of that epoch; a lost reply is settled by asking again (R31)."""
+    """Entries in the groups have that epoch; after a lost reply the call is repeated (R31)."""
     kept = init(prepared(), "second", keep_prepared=True)
     assert isinstance(kept, Transition)
     ended = end(kept.next, result, manifest=Manifest(), txn_epoch=3)
@@ -129,7 +129,7 @@ def test_kept_transaction_ends_under_its_own_epoch_and_repeats_are_recognised(
 
 
 def test_commit_repeated_with_other_batches_is_refused() -> None:
-    """Whoever asks for B after A was decided must not be told that B is committed (R31)."""
+    """A request for B after A was decided must not report B as committed (R31)."""
     decided = end(IDLE, TransactionResult.COMMIT, manifest=Manifest(batches=(BATCH,)))
     assert decided.state is TransactionState.PREPARE_COMMIT
     same = Manifest(batches=(BATCH,))
@@ -140,8 +140,8 @@ def test_commit_repeated_with_other_batches_is_refused() -> None:
         end(prepared(), TransactionResult.COMMIT, manifest=Manifest(batches=(OTHER,)))
 
 
-def test_nothing_joins_a_prepared_transaction() -> None:
-    """What the database was promised is what is committed (R30)."""
+def test_nothing_is_added_to_a_prepared_transaction() -> None:
+    """The commit must be exactly what was prepared (R30)."""
     row = prepared()
     touched = TopicPartitions(topic="stock", topic_id="s", partitions=(0,))
     for request in (
@@ -155,15 +155,15 @@ def test_nothing_joins_a_prepared_transaction() -> None:
     assert isinstance(add(row), Done)
 
 
-def test_init_that_may_not_take_over_leaves_another_owner_alone() -> None:
-    """A producer that revives its expired id must not fence who has it now (R35, R44)."""
+def test_init_without_take_over_does_not_fence_another_owner() -> None:
+    """A producer that renews its expired id must not fence its current owner (R35, R44)."""
     with pytest.raises(ProducerFencedError):
         init(IDLE, "second", take_over=False)
     assert isinstance(init(IDLE, "first", take_over=False), Done)
 
 
 def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
-    """It would get no marker, and stay undecided for ever (R30)."""
+    """It would get no marker, and stay undecided forever (R30)."""
     added = [TopicPartitions(topic="orders", topic_id="o", partitions=(0, 2))]
     check_added(added, [BATCH, replace(BATCH, partition=2)])
     for wrong in (replace(BATCH, partition=1), replace(BATCH, topic_id="newer")):
