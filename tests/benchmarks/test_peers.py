@@ -15,7 +15,7 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 GROUPS = ("sink", "source", "latency", "clients")
 PROCESSES = Path("/proc")
-WAIT_S = 120
+WAIT_S = 600
 
 pytestmark = [
     pytest.mark.soak,

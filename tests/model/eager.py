@@ -1,8 +1,8 @@
 """Eager and two-phase transactions with group offsets, as a producer client drives them.
 
 P is a producer; Q its successor under the same transactional.id, or another producer of the same
-group; S a sweeper that times P's or Q's transaction out and has one look at decided rows, which
-may be out of date when it acts; L a second pair of hands that finishes what it saw once. A
+group; S a sweeper that times P's or Q's transaction out and reads the decided rows once, which
+may be out of date when it acts; L another process that finishes what it saw once. A
 producer reads input offset u of its group, writes it to every topic, and commits both.
 """
 
@@ -45,7 +45,7 @@ class Eager:
     """The model; `actors` is a string of the letters P, Q, S, L.
 
     `two_phase`: P stages, prepares its transaction (KIP-939) and then commits; it is never killed
-    by its own choice, so once prepared nobody may abort it. `units`: inputs there are.
+    by its own choice, so once prepared no process may abort it. `units`: inputs there are.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Eager:
         for which in range(len(self.world.ids)):
             met = self.recovery.meet_prepared(stored, which, DEAD)
             if met is not None:
-                yield "looks at a decided row", stored, met
+                yield "reads a decided row", stored, met
             row = self.world.row(stored, which)
             if actor == "S" and row is not None and row.state is TransactionState.ONGOING:
                 yield (
-                    "looks at an Ongoing row",
+                    "reads an Ongoing row",
                     stored,
                     ("time out", which, row.txn_epoch, row.producer_id),
                 )
@@ -189,7 +189,7 @@ class Eager:
             )
         after = (following, *rest)
         if wrote.error:
-            # A fenced or failed client gives up, or aborts what it can.
+            # A fenced or failed client stops, or aborts what it can.
             after = ("end", *rest) if name.startswith("append") else DEAD
         yield f"{name} e{epoch}{': ' * bool(wrote.error)}{wrote.error}", wrote.stored, after
 
@@ -309,7 +309,7 @@ class Eager:
 
     def unsafe(self, before: State, after: State) -> str | None:
         if any(pc[0] == "promise broken" for pc in after.places):
-            return "a prepared two-phase transaction was ended by somebody else"
+            return "a prepared two-phase transaction was ended by another process"
         for pair in zip(before.stored.topics, after.stored.topics, strict=True):
             if pair not in self._histories:
                 old, new = (self.world.topics[number] for number in pair)

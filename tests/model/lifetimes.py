@@ -1,9 +1,9 @@
 """Names that outlive what they named: topics created again, and transactional.ids that expired.
 
-P is an eager producer that looks its topic up again when it is told that the topic is another one,
-and then adds that one to the same transaction. D deletes the topic and creates it anew. Q stages
+P is an eager producer that looks its topic up again when the topic was created again,
+and then adds that one to the same transaction. D deletes the topic and creates it again. Q stages
 for the topic as it is, takes the id over, and publishes. E forgets the idle id. S times out, H
-finishes, each from one look at the row that may be long out of date.
+finishes, each from one read of the row, which may be stale.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class Lifetimes:
         elif pc[0] == "look":
             met = self.recovery.meet_prepared(stored, 0, DEAD)
             if met is not None:
-                yield "looks at a decided row", stored, met
+                yield "reads a decided row", stored, met
             if actor == "S" and row is not None and row.state is TransactionState.ONGOING:
                 yield (
-                    "looks at an Ongoing row",
+                    "reads an Ongoing row",
                     stored,
                     ("time out", row.txn_epoch, row.producer_id),
                 )
@@ -149,7 +149,7 @@ class Lifetimes:
             again = wrote.error == "UnknownTopicIdError"
             after = ("look up", *pc[1:3]) if again else ("end", *pc[1:])
             if not wrote.error and batch.path not in self._topic(wrote.stored).by_path:
-                after = ("told a lie",)
+                after = ("false report",)
             yield f"appends e{pc[2]}: {wrote.error}", wrote.stored, after
         else:
             results = (TransactionResult.COMMIT, TransactionResult.ABORT)
@@ -222,7 +222,7 @@ class Lifetimes:
     # -- what must hold ----------------------------------------------------------------------------
 
     def unsafe(self, before: State, after: State) -> str | None:
-        if ("told a lie",) in after.places:
+        if ("false report",) in after.places:
             return "an append is acknowledged, and the batch is not in the topic"
         old, new = self._topic(before.stored), self._topic(after.stored)
         if not new.deleted and old.topic_id == new.topic_id:

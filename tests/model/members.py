@@ -1,6 +1,6 @@
 """Members of one group that copy an input, a transaction per record, while the group rebalances.
 
-A, B and C may join, let go, stand still, wake up and be expelled at any moment, whatever their
+A, B and C may join, leave, pause, resume and be expelled at any moment, whatever their
 clocks say; R is a restart of A with its instance id, while A may live on; S is somebody who is no
 member and begins a generation. Time-outs are not modelled: an expulsion may come at any time, also
 of a member that is well. Judged as the model of Spark queries is: nothing twice, nothing skipped,
@@ -32,7 +32,7 @@ from txnlog.protocol.watching import Watch
 
 TWO_OWNERS = "the assignment gives a partition to every member"
 COMMIT_IGNORES_GENERATION = "step 0 takes the offsets of any generation"
-FETCH_IGNORES_PENDING = "a new owner does not look at pending entries"
+FETCH_IGNORES_PENDING = "a new owner ignores pending entries"
 
 COUNTS = {INPUT: 1}
 MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
@@ -179,7 +179,7 @@ class Members(SparkOwner):
             yield f"{name} fetches {offset}", stored, ("poll", generation, joins, offset)
 
     def _poll(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        """Between two transactions: read on, or see that the group wants something."""
+        """Between two transactions: read on, or see that the group has changed."""
         _, generation, joins, offset = pc
         name = self.members[number]
         group = self.world.group(stored, GROUP)

@@ -1,7 +1,7 @@
 """Finishing and settling what others left, as steps of any process, and a recovery run to its end.
 
 `Recovery.steps` mirrors coordinator.finish, coordinator.fence and groups.settle, one commit (or
-one look at a row) at a time, with what was read before possibly out of date.
+one read of a row) at a time, with what was read before possibly out of date.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Recovery:
         which = self.world.ids.index(held.transactional_id)
         row = self.world.row(stored, which)
         if CLEAR_WITHOUT_FENCE in self.world.broken and not (row and row.state.is_prepared):
-            yield "looks at the holder", stored, ("clear", entry, back)
+            yield "reads the holder", stored, ("clear", entry, back)
             return
         if row is not None and row.producer_id == held.producer_id:
             if row.state.is_prepared and row.txn_epoch >= held.txn_epoch:
@@ -99,9 +99,9 @@ class Recovery:
     # -- everything stops, and the sweeper runs alone ----------------------------------------------
 
     def recovered(self, stored: Stored, *, entries: bool = True) -> Stored:
-        """The store after housekeeping has done all there is to do, and nobody else anything.
+        """The store after housekeeping has done all there is to do, and no other process anything.
 
-        `entries=False`: it looks at the shards only, not at entries that hang in group rows.
+        `entries=False`: it reads the shards only, not at entries that hang in group rows.
         """
         key = (stored, entries)
         known = self._recovered.get(key)

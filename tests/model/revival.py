@@ -77,7 +77,7 @@ class Revival:
         elif actor == "H":
             met = self.recovery.meet_prepared(stored, 0, DEAD)
             if met is not None and pc != DEAD:
-                yield "looks at a decided row", state, met
+                yield "reads a decided row", state, met
         elif actor in "AB" and pc != DEAD:
             yield from self._run(state, actor, pc)
 
@@ -91,13 +91,13 @@ class Revival:
             yield self._init(state, actor, pc)
         elif pc[0] == "ready":
             # The row is looked at when it was not for long, which is any time for a model.
-            yield "looks at its row", state, ("begin", *pc[1:])
+            yield "reads its row", state, ("begin", *pc[1:])
             yield self._begin(state, pc[1:])
         elif pc[0] in ("open", "decided"):
             yield self._commit(state, actor, pc)
 
     def _init(self, state: State, actor: str, pc: Pc) -> tuple[str, State, Pc]:
-        """init_transactions, or the look before a begin, which takes the id from nobody."""
+        """init_transactions, or the read before a begin, which takes the id from no other owner."""
         takes_over = pc[0] == "start"
         error, after, owned = self._own(state, actor, takes_over)
         if error:
@@ -148,7 +148,7 @@ class Revival:
             wrote = self._prepare(state.stored, actor, producer_id, epoch, unit)
         after = state._replace(stored=wrote.stored)
         if wrote.error == NO_ROW:
-            # Told to abort, or that it has committed: both go on with the next begin.
+            # It must abort, or has committed: both continue with the next begin.
             return f"finds no row, {name}", after, ("ready", producer_id, epoch)
         if wrote.error and name == "open":
             return f"is refused: {wrote.error}", after, DEAD

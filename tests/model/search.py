@@ -1,7 +1,7 @@
 """Explicit-state search: every interleaving of a small model, breadth first, up to a bound.
 
 A model's states are small hashable tuples. A process that stops anywhere is a crash, so a model
-needs no crash action as long as `unsafe` looks at what a recovery makes of every state. The first
+needs no crash action as long as `unsafe` checks what a recovery makes of every state. The first
 violation found has the shortest trace.
 """
 

@@ -1,7 +1,7 @@
 """Spark queries with deferred publication: steps 0 to 4 of a micro-batch, as spark_sink commits it.
 
 A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
-lost the checkpoint and starts from the committed positions, H is a helper with one look at a
+lost the checkpoint and starts from the committed positions, H is a helper with one read of a
 decided row that may be long out of date, R is an operator's reset, F an operator's fencing. All of
 them may stop anywhere, and start at any time. Every query copies input offsets 0, 1, ... to each
 output topic.
@@ -124,7 +124,7 @@ class SparkOwner:
             for which in range(len(self.world.ids)):
                 met = self.recovery.meet_prepared(stored, which, DEAD)
                 if met is not None:
-                    yield "looks at a decided row", stored, checkpoints, met
+                    yield "reads a decided row", stored, checkpoints, met
         elif pc[0] == "reset":
             yield from self._reset(state)
         elif pc[0] == "expel":
@@ -140,7 +140,7 @@ class SparkOwner:
         for entry in wrote.entries:
             yield "meets an entry", stored, checkpoints, ("settle", entry, ("reset",))
         if not wrote.entries:
-            yield "resets to where the group stands", wrote.stored, checkpoints, DEAD
+            yield "resets to the committed position", wrote.stored, checkpoints, DEAD
 
     def _expel(self, state: State, pc: Pc) -> Iterator[Step]:
         """fence_producers: look whose the row is, and refuse that run, whatever it did since."""
@@ -368,7 +368,7 @@ class SparkOwner:
         return self._histories[old, new]
 
     def _lost(self, state: State) -> str | None:
-        """Spark was told that a batch is done: its output must be there for every reader."""
+        """Spark has recorded a batch as done: its output must be there for every reader."""
         for checkpoint in state.checkpoints:
             for start, _, _ in checkpoint.offsets[: checkpoint.commits]:
                 for number in state.stored.topics:

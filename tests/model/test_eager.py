@@ -19,7 +19,7 @@ SOAK_STATES_MAX = 600_000
 
 
 def test_successor_of_the_same_id_aborts_or_finishes_what_it_finds() -> None:
-    """A zombie goes on writing while its successor and the sweeper end it (R4, R27, R31, R44)."""
+    """A zombie keeps writing while its successor and the sweeper end it (R4, R27, R31, R44)."""
     assert_holds(Eager("PQS", same_id=True), states_min=20_000)
 
 
@@ -61,9 +61,9 @@ def test_search_finds_what_a_missing_rule_breaks(rule: str, what: str, same_id: 
 
 
 def test_search_finds_the_race_of_fencing_with_a_two_phase_prepare() -> None:
-    """The holder prepares between the look at its row and the write that fences it (R46)."""
+    """The holder prepares between the read of its row and the write that fences it (R46)."""
     broken = frozenset({FENCE_BREAKS_PROMISE})
-    assert_breaks(Eager("PQ", two_phase=True, broken=broken), "ended by somebody else")
+    assert_breaks(Eager("PQ", two_phase=True, broken=broken), "ended by another process")
 
 
 @pytest.mark.soak

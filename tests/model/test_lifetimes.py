@@ -1,4 +1,4 @@
-"""Topics created again and transactional.ids that expired, under everybody's feet."""
+"""Topics created again, and transactional.ids that expired, while they are in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_topic_created_again_never_gets_what_was_for_the_old_one(second_id: str)
     assert_holds(Lifetimes("PQDS", second_id=second_id), states_min=10_000)
 
 
-def test_expired_id_is_another_producer_to_everybody_who_comes_late() -> None:
+def test_expired_id_is_another_producer_to_every_late_process() -> None:
     """Epochs start at 0 again: a late helper takes the new transaction for its own (R8, R35)."""
     assert_holds(Lifetimes("PQESH"), states_min=10_000)
 

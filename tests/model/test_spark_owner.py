@@ -10,8 +10,8 @@ from tests.model.rules import (
     FENCE_BY_EPOCH,
     FENCE_FORGETS_RUN,
     MARKER_WITHOUT_TXN,
+    STEP0_IGNORES_PENDING,
     STEP0_IGNORES_START,
-    STEP0_IGNORES_STRANGERS,
 )
 from tests.model.search import assert_breaks, assert_holds
 from tests.model.spark_owner import FETCH_BEFORE_BUMP, FORGET_BATCHES, SparkOwner
@@ -61,7 +61,7 @@ def test_lost_replies_are_settled_by_asking_again() -> None:
 
 
 def test_fenced_run_decides_nothing_any_more() -> None:
-    """A fresh commit worker of a fenced run adopts the raised epoch and goes on (R43)."""
+    """A fresh commit worker of a fenced run adopts the raised epoch and continues (R43)."""
     assert_holds(SparkOwner("ABF", batches=2, grouped=False), states_min=200)
 
 
@@ -71,7 +71,7 @@ def test_fenced_run_decides_nothing_any_more() -> None:
         (CLEAR_WITHOUT_FENCE, {"actors": "AC"}, "position 0"),
         (COMPLETE_BEFORE_OFFSETS, {"actors": "AC"}, "position 0"),
         (FETCH_BEFORE_BUMP, {"actors": "AC", "own_ids": True}, "twice"),
-        (STEP0_IGNORES_STRANGERS, {"actors": "AB", "edited_id": True}, "twice"),
+        (STEP0_IGNORES_PENDING, {"actors": "AB", "edited_id": True}, "twice"),
         (STEP0_IGNORES_START, {"actors": "AB", "edited_id": True}, "twice"),
         (MARKER_WITHOUT_TXN, {"actors": "AH"}, "moves from offset"),
         (FORGET_BATCHES, {"actors": "AB", "grouped": False}, "twice"),

@@ -14,8 +14,8 @@ from tests.model.vacuum import (
 )
 
 
-def test_vacuum_takes_nothing_that_somebody_may_still_name() -> None:
-    """A staged file becomes live while vacuum decides that nobody wants it (R20, R72)."""
+def test_vacuum_deletes_nothing_that_may_still_be_referenced() -> None:
+    """A staged file becomes live while vacuum decides that it is unreferenced (R20, R72)."""
     assert_holds(Vacuum(), states_min=200)
 
 

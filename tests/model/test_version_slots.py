@@ -34,7 +34,7 @@ def test_reader_among_clean_up_hands_out_the_log_as_it_is() -> None:
 
 @pytest.mark.soak
 def test_reader_far_behind_catches_up_by_listing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing that grew old while its files were read is believed (R70)."""
+    """A listing that grew old while its files were read is trusted (R70)."""
     monkeypatch.setattr(delta_log, "_TAIL_BEFORE_LISTING", 1)
     assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
 
@@ -53,7 +53,7 @@ def test_search_finds_the_commit_into_a_freed_slot() -> None:
 
 
 def test_writer_in_a_paused_guest_commits_once_and_knows() -> None:
-    """All its clocks stand still while the others clean up the slot that it commits to (R70)."""
+    """All its clocks stop while the others clean up the slot that it commits to (R70)."""
     assert_holds(VersionSlots("Wck", commits=1, ticks=3, frozen=True), states_min=500)
 
 
@@ -63,7 +63,7 @@ def test_reader_in_a_paused_guest_hands_out_the_log_as_it_is() -> None:
 
 
 def test_search_finds_the_commit_of_a_paused_guest_into_a_freed_slot() -> None:
-    """No clock can tell; only the slot before can (R70)."""
+    """No clock shows it; only the slot before does (R70)."""
     broken = frozenset({BLIND_PUT})
     model = VersionSlots("Wck", commits=2, ticks=3, frozen=True, broken=broken)
     assert_breaks(model, "acknowledged, and not in the log")

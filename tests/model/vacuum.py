@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 NO_BARRIER = "vacuum writes no barrier commits"
 TOPIC_FIRST = "vacuum reads the topic before the manifests"
-FORGET_REMOVED = "vacuum does not look at what was removed a moment ago"
-NO_AGE_CHECK = "a commit does not look at the age of what it makes live"
+FORGET_REMOVED = "vacuum ignores what was removed a moment ago"
+NO_AGE_CHECK = "a commit does not check the age of the files it makes live"
 
 
 class State(NamedTuple):
-    """The topic, the shard, and how far everybody is."""
+    """The topic, the shard, and how far each process is."""
 
     live: frozenset[str] = frozenset({"X"})
     manifest: frozenset[str] = frozenset({"F"})

@@ -30,7 +30,7 @@ class Stored(NamedTuple):
 
 class Wrote(NamedTuple):
     """A decision's outcome: the store as it then is, the name of the error if it was refused,
-    and the entries that stand in the way."""
+    and the entries that block it."""
 
     stored: Stored
     error: str = ""

@@ -1,10 +1,10 @@
 """Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
 W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
-a second writer like it. R tails and hands out what it has read. O is everybody else: it commits at
-the true head. C checkpoints and K cleans up, both with the code of storage.delta, K deleting file
-by file. Any of them may be stopped for any time at any point. One tick is how long things are
-believed; clean-up keeps log files for two.
+a second writer like it. R tails the log and returns what it has read. O is all other processes: it
+commits at the true head. C checkpoints and K cleans up, both with the code of storage.delta, K
+deleting file by file. Each may be paused for any time at any point. What was read is trusted for
+one tick; clean-up keeps log files for two.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from txnlog.storage.delta.log_cleanup import clean_up
 
 TICK_MS = 1_000
 RETENTION_TICKS = 2
-NEVER_DISTRUST = "what is found at a slot is believed however late"
-BLIND_PUT = "what landed at a slot is believed without a look at the slot before"
-BLIND_READ = "what was found at a slot is believed without a look at the slot before"
+NEVER_DISTRUST = "what is found at a slot is trusted however late"
+BLIND_PUT = "what landed at a slot is trusted without a check of the slot before"
+BLIND_READ = "what was found at a slot is trusted without a check of the slot before"
 BLIND_RETRY = "after a lost reply the commit is made again without a look"
-BLIND_DENIAL = "another's commit in the slot is believed without a look at the slot before"
+BLIND_DENIAL = "another's commit in the slot is trusted without a check of the slot before"
 
 File = tuple[str, int, "Content | int", int]
 """(kind, version, what, tick of its writing)."""
@@ -154,7 +154,7 @@ class VersionSlots:
         if BLIND_PUT in self._broken:
             log._follows = lambda version: True  # type: ignore[method-assign]
         if BLIND_DENIAL in self._broken:
-            _believe_denials(log)
+            _trust_denials(log)
         if BLIND_READ in self._broken:
             log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
         return log, view
@@ -340,17 +340,17 @@ def _contradiction(actor: str, shown: object, history: tuple[Content, ...]) -> s
     return None
 
 
-def _believe_denials(log: DeltaLog) -> None:
-    """The look at the slot before is for commits of its own only."""
+def _trust_denials(log: DeltaLog) -> None:
+    """The slot before is checked for commits of its own only."""
     settle = log._put_until_settled
 
-    def settle_and_believe(path: str, data: bytes, write_id: str) -> bool | None:
+    def settle_and_trust(path: str, data: bytes, write_id: str) -> bool | None:
         landed = settle(path, data, write_id)
         if landed is False:
             log._follows = lambda version: True  # type: ignore[method-assign]
         return landed
 
-    log._put_until_settled = settle_and_believe  # type: ignore[method-assign]
+    log._put_until_settled = settle_and_trust  # type: ignore[method-assign]
 
 
 def _checkpoint(store: ReplayStore, trust_ms: int) -> None:

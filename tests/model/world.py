@@ -25,8 +25,8 @@ from tests.model.rules import (
     MARKER_WITHOUT_TXN,
     ONE_ID_PER_TOPIC,
     STEP0_IGNORES_MARKERS,
+    STEP0_IGNORES_PENDING,
     STEP0_IGNORES_START,
-    STEP0_IGNORES_STRANGERS,
 )
 from tests.model.search import Pool
 from tests.model.values import (
@@ -133,7 +133,7 @@ class World:
     def fence(
         self, stored: Stored, which: int, above_epoch: int, *, spare_two_phase: bool
     ) -> Wrote:
-        """coordinator.fence's write, for whoever settles an entry of that epoch."""
+        """coordinator.fence's write, for any process that settles an entry of that epoch."""
 
         def decide(row: Row) -> Transition | Done:
             decision = prepare_fence(
@@ -272,7 +272,7 @@ class World:
         )
 
     def fetch(self, stored: Stored, group_id: str, generation: int | None) -> Wrote:
-        """groups.fetch: nothing is written, the caller reads the position when nobody objects."""
+        """groups.fetch: nothing is written, the caller reads the position when nothing objects."""
         return self.change_offsets(
             stored,
             ("fetch", group_id, generation),
@@ -306,7 +306,7 @@ class World:
 
         def decide(table: OffsetsTable, version: int) -> OffsetsCommit | UnstableOffsets | None:
             groups, aside = table.groups, NO_ENTRIES
-            if STEP0_IGNORES_STRANGERS in self.broken and request.group_id in groups:
+            if STEP0_IGNORES_PENDING in self.broken and request.group_id in groups:
                 group = groups[request.group_id]
                 aside = tuple(e for e in group.pending if e.producer_id != producer_id)
                 own = tuple(e for e in group.pending if e.producer_id == producer_id)

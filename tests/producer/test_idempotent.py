@@ -250,5 +250,5 @@ def test_thread_sends_after_linger_ms_and_ends_with_its_producer() -> None:
     del made
     gc.collect()
     assert gone() is None
-    thread.join(10)
+    thread.join(600)
     assert not thread.is_alive()

@@ -16,9 +16,13 @@ DECISIONS = ROOT / "ARCHITECTURE.md"
 RULES = range(1, 74)
 # Rules whose subject is not built yet; the issue that builds it takes them out of here.
 TO_COME: frozenset[int] = frozenset()
+DECISION_WORDS_MAX = 60
 
 _ROW = re.compile(r"^\| R(\d+) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 _CITED = re.compile(r"(?<![\w-])([RD]\d{1,3})(?![\w-])")
+_DECISION = re.compile(r"^\*\*(D\d+)\..*?\*\*(.*?)(?=^\*\*D|^#|\Z)", re.MULTILINE | re.DOTALL)
+_LABEL = re.compile(r"\*(Decision:|Because|Instead of)\*")
+_REASONS = {"Because", "Instead of"}
 _NAMED = re.compile(r"\bR(\d{1,2})\b(?:-R?(\d{1,2})\b)?")
 
 
@@ -83,6 +87,20 @@ def cited_in() -> list[Path]:
     found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     found += [DECISIONS, ROOT / "README.md", ROOT / "CHANGELOG.md"]
     return [path for path in found if path.suffix in (".md", ".py", ".toml")]
+
+
+def test_each_decision_says_why_and_what_it_replaces_in_few_words() -> None:
+    """A decision without its reason is undone by the next reader, and a long one is not read."""
+    text = DECISIONS.read_text().partition("## Decisions")[2].partition("## Proofs")[0]
+    found = _DECISION.findall(text)
+    assert len(found) == text.count("\n**D")
+    wrong = {}
+    for number, body in found:
+        line = " ".join(body.split())
+        words = re.findall(r"\w\S*", _LABEL.sub("", line))
+        if len(words) > DECISION_WORDS_MAX or not set(_LABEL.findall(line)) >= _REASONS:
+            wrong[number] = len(words)
+    assert wrong == {}
 
 
 def write_table() -> None:

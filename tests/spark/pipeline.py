@@ -28,7 +28,7 @@ OUTPUTS = ("evens", "odds")
 GROUP = "splitters"
 KEYS = 10
 PARTITIONS = 2
-WAIT_S = 60
+WAIT_S = 600
 
 NUMBER = "cast(cast(value as string) as long)"
 TO_TOPICS = f"if({NUMBER} % 2 = 0, 'evens', 'odds') as topic"

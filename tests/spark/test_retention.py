@@ -20,7 +20,7 @@ from txnlog.testing.invariants import check_cluster
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 CHUNK = 20
-WAIT_S = 90
+WAIT_S = 600
 
 
 def configure(lab: Lab, **config: int) -> None:

@@ -64,7 +64,7 @@ def run(tmp_path: Path) -> Run:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(600)
         return sorted(values)
 
     return run_to_end
@@ -139,7 +139,7 @@ def write(frame: DataFrame, topics: Any, checkpoint: Path, group: str) -> None:
         .trigger(availableNow=True)
         .start(topics.root)
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(600)
 
 
 def written(topics: Any) -> int:
@@ -194,6 +194,6 @@ def test_offsets_file_has_a_line_for_each_source(spark: SparkSession, two, tmp_p
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(600)
     lines = (tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[2:]
     assert [sorted(json.loads(line)) for line in lines] == [["@", "a"], ["@", "b"]]

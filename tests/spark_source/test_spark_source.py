@@ -33,7 +33,7 @@ def run_to_end(
         .trigger(availableNow=True)
         .start(str(into))
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
     return [json.loads(progress.json) for progress in query.recentProgress]
 
 

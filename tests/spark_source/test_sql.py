@@ -164,7 +164,7 @@ def stop_at_end(frame: Any, folder: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(600)
 
 
 def assert_matches(pattern: str, line: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -26,7 +26,6 @@ from txnlog.storage.tables.schemas import create_actions
 from txnlog.testing.faults import Fault, SharedMemory
 
 OFF = LogSettings(checkpoint_mode="off")
-Ids: TypeAlias = "multiprocessing.Queue[list[int]]"
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -138,21 +137,17 @@ def test_producer_id_block_in_doubt_is_given_to_nobody_else(fault: Fault) -> Non
     assert len(set(given)) == len(given)
 
 
-def draw(root: str, out: Ids) -> None:
+def draw(root: str) -> list[int]:
     log = opened(ObjectStore.from_url(root))
-    out.put([log.next_producer_id() for _ in range(PRODUCER_ID_BLOCK + 10)])
+    return [log.next_producer_id() for _ in range(PRODUCER_ID_BLOCK + 10)]
 
 
 def test_producer_ids_of_racing_processes_never_repeat(tmp_path: Path) -> None:
     """Four real processes, no coordination but the log (R10, R62)."""
     context = multiprocessing.get_context("spawn")
-    out: Ids = context.Queue()
-    workers = [context.Process(target=draw, args=(str(tmp_path), out)) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    given = [number for _ in workers for number in out.get(timeout=1_200)]
-    for worker in workers:
-        worker.join(600)
+    together = context.Barrier(4).wait
+    with ProcessPoolExecutor(4, mp_context=context, initializer=together) as pool:
+        given = [number for drawn in pool.map(draw, [str(tmp_path)] * 4) for number in drawn]
     assert len(set(given)) == len(given) == 4 * (PRODUCER_ID_BLOCK + 10)
 
 

@@ -6,8 +6,9 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -30,8 +31,6 @@ from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 
-Won: TypeAlias = "multiprocessing.Queue[tuple[int, list[int]]]"
-
 
 @pytest.fixture(params=["memory", "local"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
@@ -42,9 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 # --- Racing (R62) ---------------------------------------------------------------------------------
 
 
-def race(
-    root: str, worker: int, commits: int, out: multiprocessing.Queue[tuple[int, list[int]]]
-) -> None:
+def race(root: str, worker: int, commits: int) -> list[int]:
     """One process's share of the race: `commits` commits, each retried until it wins a version."""
     log, _ = opened(ObjectStore.from_url(root))
     won = []
@@ -53,7 +50,7 @@ def race(
         match write(log, worker * 1_000 + len(won)):
             case Committed(version):
                 won.append(version)
-    out.put((worker, won))
+    return won
 
 
 def test_commit_raced_by_processes_gives_each_version_one_winner(tmp_path: Path) -> None:
@@ -61,14 +58,9 @@ def test_commit_raced_by_processes_gives_each_version_one_winner(tmp_path: Path)
     root = str(tmp_path / "root")
     created(ObjectStore.from_url(root))
     context = multiprocessing.get_context("spawn")
-    out: Won = context.Queue()
-    workers = [context.Process(target=race, args=(root, n, 50, out)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    won = dict(out.get(timeout=1_200) for _ in workers)
-    for worker in workers:
-        worker.join(600)
-        assert worker.exitcode == 0
+    together = context.Barrier(4).wait
+    with ProcessPoolExecutor(4, mp_context=context, initializer=together) as pool:
+        won = dict(enumerate(pool.map(partial(race, root, commits=50), range(4))))
     assert sorted(v for versions in won.values() for v in versions) == list(range(1, 201))
     log, view = opened(ObjectStore.from_url(root))
     assert log.version == 200

@@ -45,7 +45,7 @@ def test_commit_at_exit_lands_and_returns(tmp_path: Path, pool: str) -> None:
     root = str(tmp_path / "root")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, root, pool],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "committed\n"), done.stderr
     assert "RuntimeError" not in done.stderr
@@ -69,6 +69,6 @@ atexit.register(lambda: print([item.decode() for item in store.get_many(paths)] 
 def test_many_objects_are_read_at_exit() -> None:
     """A commit at exit may have to read what others have written meanwhile."""
     done = subprocess.run(
-        [sys.executable, "-c", READ], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", READ], capture_output=True, text=True, timeout=600, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

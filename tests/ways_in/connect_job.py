@@ -77,7 +77,7 @@ def foreach_batch(spark: SparkSession, root: str, checkpoint: Path) -> list[int]
         .trigger(availableNow=True)
         .start()
     )
-    if not query.awaitTermination(120):
+    if not query.awaitTermination(600):
         raise TimeoutError("the query is still at work")
     return job.read(spark, root, "copies")
 

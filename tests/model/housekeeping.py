@@ -11,7 +11,7 @@ and find_doomed.
     E  forgets producers in A                               V     one run of vacuum on A
     X  compaction removes F from A
 
-Any of them may stand still at any point, for any time. A row is believed for one tick. Without
+Each may pause at any point, for any time. What a row said holds for one tick. Without
 O the batch write is decided when everything starts.
 """
 
@@ -31,11 +31,11 @@ MARKER_AGE = 3
 
 NO_BARRIER = "vacuum writes no barrier commits"
 TABLE_FIRST = "vacuum reads the table before the manifests"
-FORGET_REMOVED = "vacuum does not look at tombstones"
-NO_AGE_CHECK = "a commit does not look at the age of what it makes live"
-FORGET_LIVING = "markers are forgotten by their age alone"
-NO_SETTLING = "markers are forgotten as soon as that is announced"
-SHORT_MARKERS = "markers are forgotten before half of the vacuum age is over"
+FORGET_REMOVED = "vacuum ignores tombstones"
+NO_AGE_CHECK = "a commit does not check the age of the files it makes live"
+FORGET_LIVING = "markers expire by their age alone"
+NO_SETTLING = "markers expire as soon as that is announced"
+SHORT_MARKERS = "markers expire before half of the vacuum age is over"
 NO_ROW_AGAIN = "a helper does not read the row again"
 NO_OWNER_AGAIN = "an owner does not read its row again"
 
@@ -76,7 +76,7 @@ class State(NamedTuple):
     actors: tuple[Actor, ...] = ()
 
 
-class Hygiene:
+class Housekeeping:
     """The model; `actors` is a string of the letters above, `ticks` how long the clock runs."""
 
     def __init__(
@@ -264,7 +264,7 @@ class Hygiene:
         if topic.published > 1:
             return "F is published twice"
         if topic.undecided and after.eager_row == NONE:
-            return "an undecided batch that nobody will settle"
+            return "an undecided batch that no process will settle"
         if not after.deleted:
             return None
         if topic.live or (after.row == PREPARED and not topic.published):

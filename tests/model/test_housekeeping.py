@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.hygiene import (
+from tests.model.housekeeping import (
     FORGET_LIVING,
     FORGET_REMOVED,
     NO_AGE_CHECK,
@@ -14,7 +14,7 @@ from tests.model.hygiene import (
     NO_SETTLING,
     SHORT_MARKERS,
     TABLE_FIRST,
-    Hygiene,
+    Housekeeping,
 )
 from tests.model.search import assert_breaks, assert_holds
 
@@ -22,23 +22,23 @@ from tests.model.search import assert_breaks, assert_holds
 @pytest.mark.parametrize(
     ("actors", "ticks", "states_min"), [("OHVX", 7, 10_000), ("OHE", 8, 1_000), ("ZTE", 9, 3_000)]
 )
-def test_hygiene_among_transactions_loses_and_doubles_nothing(
+def test_housekeeping_among_transactions_loses_and_doubles_nothing(
     actors: str, ticks: int, states_min: int
 ) -> None:
     """Vacuum takes a staged file, or a forgotten marker lets a zombie write (R4, R8, R72)."""
-    assert_holds(Hygiene(actors, ticks=ticks), states_min=states_min)
+    assert_holds(Housekeeping(actors, ticks=ticks), states_min=states_min)
 
 
 def test_two_helpers_and_a_forgotten_marker_publish_once() -> None:
     """The slower helper read the row just before it went (R36, R70)."""
-    assert_holds(Hygiene("HhE", ticks=6), states_min=10_000)
+    assert_holds(Housekeeping("HhE", ticks=6), states_min=10_000)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("actors", ["HhE", "OHhVX", "OHVXE"])
 def test_larger_worlds_hold(actors: str) -> None:
     """The same with more time and more processes (R4, R8, R72)."""
-    assert_holds(Hygiene(actors, ticks=9), states_min=50_000, states_max=800_000, whole=False)
+    assert_holds(Housekeeping(actors, ticks=9), states_min=50_000, states_max=800_000, whole=False)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_larger_worlds_hold(actors: str) -> None:
         ("ZTE", 9, NO_OWNER_AGAIN, "undecided"),
     ],
 )
-def test_search_finds_what_a_missing_rule_of_hygiene_breaks(
+def test_search_finds_what_a_missing_rule_of_housekeeping_breaks(
     actors: str, ticks: int, rule: str, what: str
 ) -> None:
     """A model that holds without a rule says nothing about the rule (R8, R72)."""
-    assert_breaks(Hygiene(actors, ticks=ticks, broken=frozenset({rule})), what)
+    assert_breaks(Housekeeping(actors, ticks=ticks, broken=frozenset({rule})), what)
