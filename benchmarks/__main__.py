@@ -1,4 +1,4 @@
-"""The figures of txnlog alone, and beside what needs no server: `make bench`."""
+"""The figures of txnlog, and comparisons with peers that need no server: `make bench`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Committed records between ten times as many aborted ones: what they cost who reads (R52).
+"""Committed records between ten times as many aborted ones: their cost for a reader (R52).
 
-Each transaction is published at once, so that an abort leaves batches and markers behind.
+Each transaction is published eagerly, so that an abort leaves batches and markers behind.
 """
 
 from __future__ import annotations

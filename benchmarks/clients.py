@@ -75,7 +75,7 @@ def _one_producer(cluster: Cluster, scale: Scale, *, with_offsets: bool) -> list
 def _transactions(
     producer: Producer, topic: str, count: int, send: Callable[[int], None]
 ) -> list[float]:
-    """Milliseconds from begin to the end of commit, without a tenth of them as a warm-up."""
+    """Milliseconds from begin to the end of commit, after a warm-up of a tenth as many."""
     times_ms = []
     for number in range(count + count // 10):
         started = time.perf_counter()
@@ -160,7 +160,7 @@ def _records_in(cluster: Cluster, scale: Scale) -> list[Figure]:
 
 
 def _records_out(cluster: Cluster, scale: Scale) -> list[Figure]:
-    """What _records_in has written, from the beginning."""
+    """Read the records of _records_in from the beginning."""
 
     def read(topic: str, records: int, take: Callable[[Consumer], int]) -> Callable[[], None]:
         def run() -> None:
@@ -183,7 +183,7 @@ def _records_out(cluster: Cluster, scale: Scale) -> list[Figure]:
 
 
 def _rate(name: str, run: Callable[[], None], records: int, goal: float, scale: Scale) -> Figure:
-    """The median of some runs, after one that does not count."""
+    """The median of some runs, after a warm-up run."""
     rates = []
     for _ in range(scale.rounds + 1):
         started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Format `do_nothing`: what Spark's Python interface itself costs.
+"""Format `do_nothing`: the cost of Spark's Python interface itself.
 
-Spark pickles these classes by their names, so that workers import this module; it imports nothing
-of txnlog, or a worker that does nothing would pay for that, too.
+Spark pickles these classes by name, so workers import this module; it imports nothing of txnlog,
+since that would add to the cost.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NOTHING = "do_nothing"
-# As many rows as our source puts into an Arrow batch.
+# The rows in an Arrow batch of txnlog's source.
 BATCH_ROWS = 32_768
-# Those of our source, which are those of Spark's Kafka source.
+# Those of txnlog's source, which are those of Spark's Kafka source.
 COLUMNS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int"
@@ -38,8 +38,8 @@ COLUMNS = (
 
 
 class DoNothing(DataSource):
-    """A source of `batches` micro-batches of `rows` equal rows, which `tasks` tasks share (one, if
-    it is not said), and a sink that drops its rows.
+    """A source of `batches` micro-batches of `rows` equal rows, split among `tasks` tasks (default
+    1), and a sink that drops its rows.
     """
 
     @classmethod
@@ -75,7 +75,7 @@ class _NothingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The end is fixed anyway."""
+        """Nothing to do: the end is fixed."""
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         return {"batch": min(start["batch"] + 1, self._batches)}

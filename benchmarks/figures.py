@@ -1,4 +1,4 @@
-"""What a benchmark gives: a value, its goal, and whether the goal holds."""
+"""The result of a benchmark: a value, its goal, and whether the goal holds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "obstore")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured value; `goal` is text such as "<= 2", `against` what a ratio compares with.
+    """One measured value; `goal` is text such as "<= 2", `against` the peer of a ratio.
 
-    `spread` is the lowest and the highest of the runs of which `value` is the median.
+    `spread` is the minimum and maximum of the runs whose median is `value`.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Figure:
     spread: tuple[float, float] | None = None
 
     def to_json(self, versions: Mapping[str, str]) -> dict[str, Any]:
-        """The form of results.json, with the machine and the versions it was measured with."""
+        """An entry of results.json, with the machine and the versions of the measurement."""
         entry = asdict(self)
         if self.spread is None:
             del entry["spread"]
@@ -88,7 +88,7 @@ OURS = "txnlog"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `ours` and its peers measured in turns, as many values each."""
+    """Values of `ours` and its peers, measured in turns, equally many of each."""
 
     name: str
     unit: str
@@ -102,15 +102,15 @@ class Comparison:
         ]
 
     def at_least(self, peer: str, goal: float, against: str = "") -> Figure:
-        """How many times the peer's value ours is; more is better."""
+        """The ratio of our value to the peer's; more is better."""
         return self._ratio(peer, against, f">= {goal:g}", lambda ratio: ratio >= goal)
 
     def at_most(self, peer: str, goal: float, against: str = "") -> Figure:
-        """The same where less is better."""
+        """The same ratio; less is better."""
         return self._ratio(peer, against, f"<= {goal:g}", lambda ratio: ratio <= goal)
 
     def ratio(self, peer: str, against: str = "") -> Figure:
-        """The same without a goal."""
+        """The same ratio without a goal."""
         return self._ratio(peer, against, "", lambda ratio: True)
 
     def _ratio(self, peer: str, against: str, goal: str, holds: Callable[[float], bool]) -> Figure:
@@ -131,21 +131,21 @@ class Comparison:
 
 
 def package_versions() -> dict[str, str]:
-    """What the figures depend on."""
+    """Versions of the packages that the figures depend on."""
     return {package: version(package) for package in PACKAGES}
 
 
 @cache
 def loop_ns() -> float:
-    """What one turn of a bare Python loop takes here and now: a shared machine changes its speed.
+    """Time of one iteration of a bare Python loop: a shared machine changes its speed.
 
-    The best of some short loops.
+    The minimum of some short loops.
     """
     best_s = min(timeit.repeat("total += 1", "total = 0", number=_TURNS, repeat=20))
     return best_s / _TURNS * 1e9
 
 
 def environment() -> str:
-    """Processors and system, in a few words."""
+    """Number of processors, and operating system."""
     release = platform.release().partition("-")[0]
     return f"{os.cpu_count()} cores, {platform.system()} {release}"

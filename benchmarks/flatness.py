@@ -1,8 +1,8 @@
-"""A cluster that is written all the time while housekeeping runs: does anything grow?
+"""A cluster under constant writes while housekeeping runs: does anything grow?
 
-An hour lasts SHORT_HOUR_MS here, for log files, removed files and what nobody names alike; so a run
-of some minutes is one of many hours. Nobody pauses for longer than half of it with a log in hand:
-elsewhere nobody may for half an hour.
+An hour is SHORT_HOUR_MS here, for the retention of log files, removed files and unreferenced files;
+so a run of some minutes stands for many hours. No process may pause for longer than half of it
+while it trusts a log in memory: in production, that is half an hour.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 TOPIC = "flat"
 SHORT_HOUR_MS = 30_000
 SETTINGS = LogSettings(log_retention_ms=SHORT_HOUR_MS, trust_ms=SHORT_HOUR_MS // 2)
-# A transaction may take its time-out, and vacuum leaves files alone for twice as long.
+# A transaction may take its time-out, and the vacuum age is twice that.
 TIMEOUT_MS = SHORT_HOUR_MS // 2
-# What a writer and one housekeeper can do on two cores, even of a slow machine: files wait for
-# vacuum in proportion to what comes in.
+# A rate that a writer and one housekeeper reach on two cores, even of a slow machine: the number
+# of files that wait for vacuum is proportional to it.
 TRANSACTIONS_PER_S = 150
 LOOKS = 100
 TURNS = 4
@@ -54,20 +54,18 @@ YOUNG = "a young cluster"
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """p50 of transactions and micro-batches beside those in a young cluster, opening, and numbers
-    of files.
-    """
+    """p50 of transactions and micro-batches against a young cluster; opening; file counts."""
     total = scale.flat_transactions
     few = total // 100
-    # Many files that are soon gone: ext4 would remember them for minutes.
+    # Many short-lived files: ext4 does not reuse their inodes for minutes.
     memory = MEMORY if os.access(MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=memory) as folder:
         root, young_root = f"{folder}/old", f"{folder}/young"
         writer = _Writer.begin(root)
         with own_process(housekeeping, root):
             writer.write(total, looks=LOOKS)
-            # A machine's speed changes within minutes: both take turns, as an early and a late
-            # look could not.
+            # A machine's speed changes within minutes: so both take turns, instead of measuring
+            # early and late.
             young = _Writer.begin(young_root)
             young.write(few)
             for _ in range(TURNS):
@@ -95,7 +93,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 def _p50_of_turns(writer: _Writer, count: int) -> list[float]:
-    """Of each turn among the last `count` transactions."""
+    """p50 of each turn among the last `count` transactions."""
     size = count // TURNS
     last = writer.times_ms[-count:]
     return [median(last[at : at + size]) for at in range(0, count, size)]
@@ -103,7 +101,7 @@ def _p50_of_turns(writer: _Writer, count: int) -> list[float]:
 
 @dataclass(slots=True)
 class _Writer:
-    """A producer of TRANSACTIONS_PER_S; now and then it counts files."""
+    """A producer of TRANSACTIONS_PER_S; it counts files at intervals."""
 
     cluster: Cluster
     topic: TopicLog
@@ -129,13 +127,13 @@ class _Writer:
         return cls(cluster, topic, row)
 
     def write(self, count: int, *, looks: int = 0) -> None:
-        """So many transactions of PARTITIONS small files, and now and then a look at all files."""
+        """`count` transactions of PARTITIONS small files; counts all files `looks` times."""
         records = small_records()
         due_s = time.perf_counter()
         for number in range(1, count + 1):
             time.sleep(max(0.0, due_s - time.perf_counter()))
             started = time.perf_counter()
-            # From here: time that was lost is not made up for at a higher rate.
+            # Relative to now: lost time is not caught up at a higher rate.
             due_s = started + 1 / TRANSACTIONS_PER_S
             staged = stage(self.cluster, self.topic, records)
             self.row = self.cluster.coordinator.commit(self.row, staged)
@@ -144,13 +142,13 @@ class _Writer:
                 self._look(number, count)
 
     def end_offset(self) -> int:
-        """The ends of all partitions together."""
+        """The sum of the end offsets of all partitions."""
         self.topic.refresh()
         return sum(self.topic.view.high_watermark(number) for number in range(PARTITIONS))
 
     def file_figures(self) -> list[Figure]:
-        """How many there were in the second half of the run, beside the second quarter: the first
-        one is shorter than what is removed stays. Means, as vacuum takes many at once.
+        """File counts in the second half of the run, relative to the second quarter: the first is
+        shorter than the retention. Means, as vacuum deletes many files at once.
         """
         figures = []
         for what, counts in (("data files", self.data_files), ("log files", self.log_files)):
@@ -208,7 +206,7 @@ def housekeeping(root: str) -> Iterator[Housekeeper]:
 
 
 def _copied_ms(old: str, young: str, scale: Scale) -> dict[str, list[float]]:
-    """p50 of a query in either cluster that copies what arrives, in a session that is warm."""
+    """p50 of a query in each cluster that copies new records, in a warm session."""
     with own_process(_session, old, young, scale) as call:
         call("copy")
         rounds = [call("copy") for _ in range(scale.rounds)]
@@ -224,10 +222,10 @@ def _session(old: str, young: str, scale: Scale) -> Iterator[_Copying]:
 
 @dataclass(slots=True)
 class _Copying:
-    """A query in each cluster, from the topic to another, both at work at once.
+    """A query in each cluster, from the topic to another; both run at once.
 
-    What they have to copy, ROWS records at a time, comes in turns. So neither of them, nor its
-    workers, ever pauses with a log in hand for longer than an hour may be short here.
+    They get ROWS records to copy in turns. So neither query, nor its workers, pauses for longer
+    than half of SHORT_HOUR_MS while it trusts a log in memory.
     """
 
     spark: SparkSession
@@ -251,7 +249,7 @@ class _Copying:
 
     @contextmanager
     def _started(self, root: str) -> Iterator[tuple[Callable[[], None], StreamingQuery]]:
-        """A new query, and what gives it a micro-batch and waits for that."""
+        """A new query, and a function that runs one micro-batch of it."""
         cluster = Cluster.open(root, settings=SETTINGS)
         topic = cluster.topic(TOPIC)
         target = f"copy-{uuid.uuid4()}"

@@ -1,4 +1,4 @@
-"""Where a group of benchmarks writes."""
+"""Folders that benchmarks write to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import tempfile
 
 
 def new_folder() -> str:
-    """A new folder below TMPDIR, which benchmarks.suite deletes when all groups are done.
+    """A new folder below TMPDIR, which benchmarks.suite deletes after all groups.
 
     Not earlier: for minutes after many files were deleted, some file systems (ext4 without a
-    journal) take ten times as long to create one, and the next group would measure that.
+    journal) take ten times as long to create one, which would distort the next group.
     """
     return tempfile.mkdtemp(prefix="txnlog-bench-")
 
 
 def memory_folder() -> str | None:
-    """Where there is room for many files that are soon gone; ext4 remembers them for minutes."""
+    """A folder for many short-lived files; ext4 does not reuse their inodes for minutes."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,4 +1,4 @@
-"""What the guards of a commit cost: chain, read-back, and the look at the slots around it."""
+"""The cost of a commit's guards: chain, read-back, and the check of the slots around it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOW_MAX = 100
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """p50 of a transaction with and without the guards, which take turns on one machine."""
+    """p50 of a transaction with and without the guards, measured in turns."""
     guarded, bare = Writer.begin(), Writer.begin()
     window = min(WINDOW_MAX, scale.transactions // TURNS)
     times_ms: tuple[list[float], list[float]] = ([], [])
@@ -44,7 +44,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 @contextmanager
 def _without_guards() -> Iterator[None]:
-    """Commits name no predecessor, are not decoded, and no slot around them is looked at."""
+    """Commits hold no digest, are not decoded, and no slot around them is checked."""
 
     def encode(
         log: DeltaLog, info: CommitInfo, found: Sequence[Action], path: str
@@ -57,7 +57,7 @@ def _without_guards() -> Iterator[None]:
             ("_encode", encode),
             ("_follows", lambda log, version: True),
             ("_is_at_head", lambda log, base, *, sure: True),
-            ("_must_look", lambda log: False),
+            ("_must_check_slots", lambda log: False),
         ):
             stack.enter_context(patch.object(DeltaLog, name, instead))
         stack.enter_context(patch.object(actions, "digest_of", lambda data: ""))

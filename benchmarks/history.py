@@ -1,6 +1,6 @@
-"""A topic with a long past, compacted: what the past costs who opens it or reads its end.
+"""A compacted topic with a long history: its cost for a process that opens it or reads its end.
 
-Only the log is made: its files are named, and not there, and nobody reads a record.
+Only the log is created: its data files do not exist, and no record is read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from txnlog.storage.tables.topic_log import TopicLog
 TOPIC = "long"
 BATCHES_PER_TRANSACTION = 1_000
 TRANSACTIONS_PER_COMPACTION = 20
-# Log files stay a day, and in checkpoints the names of removed files a week: what is older is gone.
+# Log files are kept for a day, tombstones in checkpoints for a week: all of them are expired.
 AGE_MS = 8 * 86_400_000
-# A week of a year is not as old.
+# One week of a year is younger.
 YOUNG_SHARE = 50
 
 
@@ -58,7 +58,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 def _build(root: str, batches: int) -> None:
-    """All but the last part is dated back by AGE_MS; in the end housekeeping looks at the log."""
+    """All but the last part is dated back by AGE_MS; at the end housekeeping cleans up the log."""
     cluster = Cluster.open(root, create=True)
     store_now_ms = cluster.store.now_ms
     cluster.store.now_ms = lambda: store_now_ms() - AGE_MS  # type: ignore[method-assign]
@@ -82,7 +82,7 @@ def _build(root: str, batches: int) -> None:
 
 
 def _compact(cluster: Cluster, topic: TopicLog) -> None:
-    """Put segments that are not there in the place of what compaction would merge now."""
+    """Commit what compaction would merge now, with segments that do not exist."""
     topic.refresh()
     while groups := plan(topic.view, TOPIC, settings_of(topic.config)):
         for group in groups:
@@ -101,7 +101,7 @@ def _segment(cluster: Cluster, group: CompactionGroup) -> Segment:
 
 
 def _age(root: str) -> None:
-    """Files become as old as what they say of themselves."""
+    """Set the modification times of all files back by AGE_MS."""
     then_s = time.time() - AGE_MS / 1000
     for folder, _, names in os.walk(root):
         for name in names:
@@ -109,7 +109,7 @@ def _age(root: str) -> None:
 
 
 def _planning_ms(root: str, count: int) -> float:
-    """What the driver's Python does for a micro-batch: look, give out offsets, make tasks."""
+    """The driver's Python work for a micro-batch: refresh, plan offsets, make tasks."""
     cluster = Cluster.open(root)
     topic = cluster.topic(TOPIC)
     row = cluster.coordinator.init_producer_id("late", Owner(run_id="late"))

@@ -1,4 +1,4 @@
-"""Micro-batches of 100 records, from topic to topic, beside doing nothing and beside Delta."""
+"""Micro-batches of 100 records, topic to topic, compared with doing nothing and with Delta."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
         OURS: lambda: triggers_ms(runs.txnlog()),
         WITH_GROUP: lambda: triggers_ms(runs.txnlog(GROUP)),
     }
-    # The JVM goes on compiling: rounds get faster up to about the fourth, ours longer than others.
+    # The JVM continues compiling: rounds get faster up to about the fourth, ours for longer.
     for _ in range(scale.latency_warm_ups):
         for run in python_peers.values():
             run()
     beside_delta = take_turns({"Delta": lambda: triggers_ms(runs.delta()), **python_peers}, 1)
-    # A round's median is up to a third off: it takes many to see a tenth.
+    # A round's median varies by up to a third: showing a tenth takes many rounds.
     beside_nothing = take_turns(python_peers, scale.latency_rounds)
     commit_ms = {OURS: runs.commit_ms(), WITH_GROUP: runs.commit_ms(GROUP)}
     return figures(beside_nothing, beside_delta, commit_ms)
@@ -63,7 +63,7 @@ def figures(
     beside_delta: Mapping[str, list[float]],
     commit_ms: Mapping[str, float],
 ) -> list[Figure]:
-    """What holds of OURS and WITH_GROUP, beside "nothing" and "Delta"."""
+    """Figures of OURS and WITH_GROUP, compared with "nothing" and "Delta"."""
     result = []
     for ours in (OURS, WITH_GROUP):
         result += [
@@ -77,12 +77,12 @@ def figures(
 
 
 def triggers_ms(micro_batches: list[Phases]) -> list[float]:
-    """How long each micro-batch took as a whole."""
+    """The duration of each micro-batch."""
     return [float(phases[TRIGGER]) for phases in micro_batches]
 
 
 def fill(root: str, scale: Scale) -> None:
-    """A topic and a Delta table with a commit of ROWS rows for each micro-batch, not by Spark."""
+    """A topic and a Delta table with a commit of ROWS rows per micro-batch, without Spark."""
     cluster = Cluster.open(root, create=True)
     cluster.create_topic(SOURCE, partitions=TOPIC_PARTITIONS)
     rows = pa.RecordBatch.from_pydict(
@@ -98,9 +98,9 @@ def fill(root: str, scale: Scale) -> None:
 
 
 class LatencyRuns:
-    """Each run is a query of its own that copies the whole source, 100 rows a time.
+    """Each run is a new query that copies the whole source, 100 rows at a time.
 
-    It gives the phases of each micro-batch in ms, as Spark names them.
+    It returns the phases of each micro-batch in ms, by Spark's names.
     """
 
     def __init__(self, spark: SparkSession, root: Path, folder: Path, scale: Scale) -> None:
@@ -114,14 +114,14 @@ class LatencyRuns:
         register_peers(spark)
 
     def delta(self) -> list[Phases]:
-        """From version to version of one table, each with one file, to another table."""
+        """From one table, a version with one file at a time, to another table."""
         reader = self._spark.readStream.format("delta").option("startingVersion", 0)
         frame = reader.option("maxFilesPerTrigger", 1).load(f"{self._root}/delta")
         target = str(self._folder / f"delta{next(self._numbers)}")
         return self._run(frame.writeStream.format("delta").option("path", target))
 
     def nothing(self) -> list[Phases]:
-        """What Spark itself takes for a micro-batch with Python on both ends."""
+        """Spark's own time for a micro-batch with Python at both ends."""
         return self._run(self._nothing().writeStream.format(NOTHING))
 
     def nothing_to_jvm(self) -> list[Phases]:

@@ -1,4 +1,4 @@
-"""Opening a long topic from its checkpoint: what every new process and every new worker pays."""
+"""Opening a long topic from its checkpoint: the cost for every new process and worker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ print(sum(topic.view.high_watermark(partition) for partition in range(topic.part
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """The median of opening it with new objects, and of a new Python that does nothing else."""
+    """Medians of opening it with new objects, and in a new Python process."""
     root = new_folder()
     _build(root, scale.live_batches)
     assert len(Cluster.open(root).topic(TOPIC).view.by_path) == scale.live_batches
@@ -49,7 +49,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 def _build(root: str, batches: int) -> None:
-    """A topic whose log names data files that are not there: opening reads none of them."""
+    """A topic whose data files do not exist: opening reads none of them."""
     cluster = Cluster.open(root, create=True)
     topic = cluster.create_topic(TOPIC, partitions=PARTITIONS)
     row = cluster.coordinator.init_producer_id("bench", Owner(run_id="bench"))
@@ -60,7 +60,7 @@ def _build(root: str, batches: int) -> None:
 
 
 def named(cluster: Cluster, topic: TopicLog, count: int) -> list[StagedBatch]:
-    """Batches of RECORDS records in files that are not there."""
+    """Batches of RECORDS records in files that do not exist."""
     return [
         StagedBatch(
             topic=topic.name,
@@ -78,9 +78,9 @@ def named(cluster: Cluster, topic: TopicLog, count: int) -> list[StagedBatch]:
 
 
 def opening(root: str, topic: str, *, end_offset: int) -> tuple[float, float]:
-    """Medians: in this process, ms, and from the start of a Python to its end, s, imports and all.
+    """Medians: in this process (ms), and from start to end of a new Python process (s).
 
-    `end_offset` is the sum of the ends of all partitions, which must come out.
+    `end_offset` is the expected sum of the end offsets of all partitions.
     """
     warm_ms = [_open_ms(root, topic) for _ in range(WARM_REPEATS)][1:]
     process_s = [_new_process_s(root, topic, end_offset) for _ in range(PROCESS_REPEATS)][1:]

@@ -1,4 +1,4 @@
-"""Processes that do what they are told and wait, warm, in between."""
+"""Processes that run methods on request and stay warm in between."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SPAWN = multiprocessing.get_context("spawn")
 def own_process(
     make: Callable[..., AbstractContextManager[Any]], *arguments: Any
 ) -> Iterator[Callable[..., Any]]:
-    """Enter `make(*arguments)` in a new process; what is given calls a method of what it made.
+    """Enter `make(*arguments)` in a new process; yields a function that calls its methods.
 
-    What goes wrong there is raised here, as RuntimeError with its traceback.
+    An exception there is raised here, as RuntimeError with its traceback.
     """
     here, there = SPAWN.Pipe()
     process = SPAWN.Process(target=_serve, args=(there, make, arguments))
@@ -35,7 +35,7 @@ def own_process(
         here.send(None)
         process.join()
     finally:
-        # After Ctrl-C or a failure nobody waits for what it was doing.
+        # After Ctrl-C or a failure its result is not needed.
         process.terminate()
         process.join()
 
@@ -43,7 +43,7 @@ def own_process(
 def _answer(connection: Connection) -> Any:
     failure, value = connection.recv()
     if failure:
-        raise RuntimeError(f"in a process of its own:\n{failure}")
+        raise RuntimeError(f"in another process:\n{failure}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""How much each benchmark does: FULL for figures, QUICK to see that every one of them runs."""
+"""The amount of work of each benchmark: FULL for figures, QUICK to check that all of them run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`rounds` is how often each peer runs after one warm-up round that does not count.
+    """`rounds` is the number of runs of each peer, after one warm-up round.
 
-    With `make bench-peers` each has a session of its own, to be warmed up by `peer_warm_ups`; and
-    of `peer_runs` in each turn the last one counts, since Spark ends Python workers that were idle
-    for a minute. The Python clients, which are quick, have `client_rounds`.
+    With `make bench-peers` each peer has its own session, warmed up by `peer_warm_ups` rounds; of
+    `peer_runs` in each turn the last one counts, since Spark ends Python workers after an idle
+    minute. The Python clients, which are fast, have `client_rounds`.
     """
 
     rounds: int

@@ -1,4 +1,4 @@
-"""What the Spark benchmarks share: the session, the input, runs of a query, and taking turns."""
+"""Shared by the Spark benchmarks: session, input, running a query, and taking turns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bench_session(more: Mapping[str, str] | None = None) -> Iterator[SparkSessio
             "spark.ui.enabled": "false",
             "spark.sql.warehouse.dir": f"{folder}/warehouse",
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
-            # Spark shares what a micro-batch reads of files out over the cores, as equal tasks.
+            # Otherwise Spark splits a micro-batch's files into equal tasks, one per core.
             "spark.sql.files.maxPartitionBytes": "1g",
             **(more or {}),
         }
@@ -48,13 +48,13 @@ def bench_session(more: Mapping[str, str] | None = None) -> Iterator[SparkSessio
 
 
 def register_peers(spark: SparkSession) -> None:
-    """Make the formats of the benchmarks known to the session."""
+    """Register the formats of the benchmarks in the session."""
     spark.dataSource.register(DoNothing)
     spark.dataSource.register(TimedTxnLog)
 
 
 def write_input(spark: SparkSession, folder: Path, scale: Scale) -> str:
-    """Parquet files of keyed records, values of 100 bytes of hex; as many files as tasks."""
+    """Parquet files of keyed records, values of 100 hex digits; as many files as tasks."""
     path = str(folder / "input")
     files = scale.micro_batches * INPUT_FILES_PER_MICRO_BATCH
     spark.range(0, scale.records, 1, files).selectExpr(
@@ -66,7 +66,7 @@ def write_input(spark: SparkSession, folder: Path, scale: Scale) -> str:
 
 
 def input_stream(spark: SparkSession, path: str, *, micro_batches: int, scale: Scale) -> DataFrame:
-    """The input as a stream that is read in so many micro-batches."""
+    """The input as a stream of `micro_batches` micro-batches."""
     files = scale.micro_batches * INPUT_FILES_PER_MICRO_BATCH
     return (
         spark.readStream.schema("key binary, value binary")
@@ -76,7 +76,7 @@ def input_stream(spark: SparkSession, path: str, *, micro_batches: int, scale: S
 
 
 def run_query(writer: DataStreamWriter, folder: Path) -> list[dict[str, Any]]:
-    """Run a query to its end with a checkpoint of its own; the progress of each micro-batch."""
+    """Run a query to its end with a new checkpoint; returns the progress of each micro-batch."""
     checkpoint = folder / f"checkpoint-{next(_numbers)}"
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     try:
@@ -87,7 +87,7 @@ def run_query(writer: DataStreamWriter, folder: Path) -> list[dict[str, Any]]:
 
 
 def triggers_ms(progress: list[dict[str, Any]]) -> list[int]:
-    """How long each micro-batch took as a whole."""
+    """The duration of each micro-batch."""
     return [found["durationMs"]["triggerExecution"] for found in progress]
 
 
@@ -98,10 +98,10 @@ def take_turns(
     warm_ups: int = 1,
     runs: int = 1,
 ) -> dict[str, list[float]]:
-    """What each peer measured in all its rounds; every other round goes in reverse order.
+    """The values of each peer in all rounds; every other round goes in reverse order.
 
-    Rounds before the first one warm the sessions up and do not count; of several `runs` in a turn
-    the last one does, as a session is not what it was after a minute of waiting.
+    `warm_ups` rounds before them do not count. Of several `runs` in a turn only the last one
+    counts, as a session is slower after it has waited.
     """
     found: dict[str, list[float]] = {name: [] for name in peers}
     for number in range(1 - warm_ups, rounds + 1):

@@ -1,4 +1,4 @@
-"""Throughput of the streaming sink beside Spark's Delta sink, and beside one that does nothing."""
+"""Throughput of the streaming sink, compared with Spark's Delta sink and one that does nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RATE = "records/ms"
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
-    """Records per millisecond of whole micro-batches, from the same Parquet files for all."""
+    """Records per millisecond of whole micro-batches; all read the same Parquet files."""
     root = new_folder()
     source = write_input(spark, Path(root), scale)
     runs = SinkRuns(spark, Path(root), source, scale)
@@ -50,7 +50,7 @@ def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
 
 
 class SinkRuns:
-    """Each run is a new query from `source` into a new table, in so many micro-batches."""
+    """Each run is a new query from `source` into a new table, in `micro_batches` micro-batches."""
 
     def __init__(self, spark: SparkSession, folder: Path, source: str, scale: Scale) -> None:
         self._spark = spark
@@ -71,7 +71,7 @@ class SinkRuns:
         return self._run("delta", {"path": path}, micro_batches)
 
     def nothing(self, micro_batches: int) -> list[float]:
-        """A Python sink that drops its rows: nobody with Python on this end can be faster."""
+        """A Python sink that drops its rows: the upper limit of a sink in Python."""
         return self._run(NOTHING, {}, micro_batches)
 
     def _run(self, name: str, options: dict[str, str], micro_batches: int) -> list[float]:

@@ -1,4 +1,4 @@
-"""Throughput of the source beside Spark's Delta source, as a stream and as a batch."""
+"""Throughput of the source, compared with Spark's Delta source, as a stream and as a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RATE = "records/ms"
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
-    """Records per millisecond into Spark's noop sink, of the same rows and columns."""
+    """Records per millisecond into Spark's noop sink, with the same rows and columns."""
     root = new_folder()
     fill(spark, Path(root), scale)
     runs = SourceRuns(spark, Path(root), Path(root), scale)
@@ -61,7 +61,7 @@ def fill(spark: SparkSession, root: Path, scale: Scale) -> None:
 
 
 class SourceRuns:
-    """Each run reads all that `fill` wrote under `root`, in so many micro-batches or as a batch."""
+    """Each run reads all that `fill` wrote under `root`, in micro-batches or as one batch."""
 
     def __init__(self, spark: SparkSession, root: Path, folder: Path, scale: Scale) -> None:
         self._spark = spark
@@ -81,7 +81,7 @@ class SourceRuns:
         return self._stream(frame, micro_batches)
 
     def nothing(self, micro_batches: int) -> list[float]:
-        """From a Python source of equal rows: nobody with Python on this end can be faster."""
+        """From a Python source of equal rows: the upper limit of a source in Python."""
         reader = self._spark.readStream.format(NOTHING).option("batches", micro_batches)
         rows = self._scale.records // micro_batches
         frame = reader.option("rows", rows).option("tasks", TOPIC_PARTITIONS).load()

@@ -1,4 +1,4 @@
-"""Batch reads of a topic by Spark's own Delta reader, beside plain Delta reads of the same rows."""
+"""Batch reads of a topic by Spark's Delta reader, compared with plain Delta reads of its rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_TABLE = "a Delta table of Spark's"
 
 
 def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
-    """Records per millisecond into Spark's noop sink, from making the frame on; equal columns."""
+    """Records per millisecond into Spark's noop sink, equal columns, with frame creation."""
     root = new_folder()
     fill(spark, Path(root), scale)
 

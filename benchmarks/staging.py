@@ -1,4 +1,4 @@
-"""Peak memory of one task of the sink that stages far more than it may hold."""
+"""Peak memory of one task of the sink that stages far more than fits into its limit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ KEY_BYTES = 8
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """How far the peak of this process rises above what it had before the task."""
+    """Peak memory of this process, above what it had before the task."""
     if not STATUS.exists():
         print("left out: peak memory is read in /proc, which this system has not")
         return []
     root = new_folder()
     cluster = Cluster.open(root, create=True)
     cluster.create_topic("big", partitions=PARTITIONS)
-    # So that the libraries' own memory counts as start.
+    # So that the memory of the libraries is part of the start value.
     _stage(cluster, 1)
     before_bytes = _status_bytes("VmRSS")
     _stage(cluster, scale.staged_bytes // (ROWS * VALUE_BYTES))
@@ -49,7 +49,7 @@ def _stage(cluster: Cluster, batches: int) -> None:
 
 
 def _random_batches(count: int) -> Iterator[pa.RecordBatch]:
-    """Bytes that no encoder makes smaller, so that encoded files weigh as much as their rows."""
+    """Incompressible bytes, so that encoded files are as large as their rows."""
     random = np.random.default_rng(1)
     for number in range(count):
         yield pa.RecordBatch.from_arrays(

@@ -1,4 +1,4 @@
-"""Runs groups of benchmarks, each in a process of its own; shows one table, keeps one file."""
+"""Runs groups of benchmarks, each in its own process; prints one table, writes one file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from benchmarks.figures import Figure, environment, package_versions
 from benchmarks.scale import FULL, QUICK, Scale
 
 PROJECT = Path(__file__).resolve().parent.parent
-# How long a group that is to stop may take to stop what it started and remove what it wrote.
+# Time limit for a group to stop its processes and remove its files.
 STOP_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """Groups whose figures stand in one file; `finish` makes of it what else is to be made."""
+    """Groups with figures in one file; `finish` generates further files from it."""
 
     module: str
     description: str
@@ -74,14 +74,14 @@ def run(suite: Suite, arguments: list[str] | None = None) -> int:
 def merged(
     path: Path, groups: tuple[str, ...], group: str, entries: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What the file holds of the other `groups`, and these entries, in the order of the groups."""
+    """The file's entries of the other `groups`, and these, in the order of the groups."""
     found = json.loads(path.read_text()) if path.exists() else []
     kept = [entry for entry in found if entry.get("group") in groups and entry["group"] != group]
     return sorted([*kept, *entries], key=lambda entry: groups.index(entry["group"]))
 
 
 def show(entries: list[dict[str, Any]]) -> None:
-    """A table for people."""
+    """Print a table."""
     width = max((len(entry["name"]) for entry in entries), default=0)
     print(f"{'figure':<{width}} {'value':>9} {'unit':<4} {'goal':>7}  holds")
     for entry in entries:
@@ -102,7 +102,7 @@ def _options(suite: Suite, arguments: list[str] | None) -> argparse.Namespace:
         help=f"groups to run, of {', '.join(suite.groups)}; the figures of the others stay",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="tiny amounts: that it runs; its figures say nothing"
+        "--quick", action="store_true", help="tiny amounts: checks only that it runs"
     )
     parser.add_argument(
         "--output",
@@ -122,10 +122,10 @@ def _options(suite: Suite, arguments: list[str] | None) -> argparse.Namespace:
 def _in_own_process(
     suite: Suite, group: str, folder: str, *, quick: bool
 ) -> list[dict[str, Any]] | None:
-    """The entries of a group, None when it failed: what runs before must not warm it up.
+    """The entries of a group, None if it failed. Earlier groups do not warm its process up.
 
-    All it writes lies in `folder`, and what it starts in its process group; both go with it,
-    however it ends.
+    It writes into `folder`, and its processes are in its process group; both are removed however
+    it ends.
     """
     print(f"-- {group}", flush=True)
     started = time.monotonic()
@@ -145,7 +145,7 @@ def _in_own_process(
             process.wait(STOP_S)
         raise
     finally:
-        # A JVM that was starting as its group stopped would stay: nobody reads its address.
+        # A JVM that was starting as its group stopped would keep running.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     print(f"   {time.monotonic() - started:.0f} s", flush=True)
@@ -155,5 +155,5 @@ def _in_own_process(
 
 
 def _exit(number: int, frame: object) -> NoReturn:
-    """So that SIGTERM, too, stops a broker and removes folders on its way."""
+    """SIGTERM must also stop a broker and remove folders."""
     raise SystemExit(128 + number)

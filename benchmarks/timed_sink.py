@@ -1,6 +1,6 @@
-"""Format `txnlog_timed`: our sink, with a clock around its commit.
+"""Format `txnlog_timed`: txnlog's sink with a timed commit.
 
-Spark pickles these classes by their names, so that workers import this module.
+Spark pickles these classes by name, so workers import this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMED = "txnlog_timed"
 
 
 class TimedTxnLog(DefaultSource):
-    """Our sink, which appends to the file of option `timings` how long each commit took, in ms."""
+    """txnlog's sink; appends each commit's duration in ms to the file of option `timings`."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""One transaction after the other on a local disk: does its cost stay what it was?"""
+"""One transaction after the other on a local disk: does the cost stay constant?"""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ TURNS = 10
 def measure(scale: Scale) -> list[Figure]:
     """p50 of a transaction early and late in a topic's life, and of tailing one commit.
 
-    A young and an old cluster take turns, so that a machine whose speed changes within seconds
-    changes both alike.
+    A young and an old cluster take turns, since a machine's speed may change within seconds.
     """
     old, young = Writer.begin(), Writer.begin()
     window = min(WINDOW_MAX, scale.transactions // TURNS)
@@ -57,7 +56,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 class Writer:
-    """One owner's transactions into a topic of a cluster of its own."""
+    """One owner's transactions into a topic of a new cluster."""
 
     def __init__(self, cluster: Cluster, topic: TopicLog) -> None:
         self.cluster = cluster
@@ -86,7 +85,7 @@ class Writer:
 
 
 def _tails(cluster: Cluster, count: int) -> float:
-    """A second process's view: how long one refresh takes when one commit is new."""
+    """In a second process: median duration of a refresh that reads one new commit."""
     reader = Cluster.open(cluster.root).topic("bench")
     writer = cluster.topic("bench")
     row = cluster.coordinator.init_producer_id("tail", Owner(run_id="tail"))

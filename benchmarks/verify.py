@@ -1,6 +1,6 @@
 """`txnlog verify` of a topic of a million batches: the whole log, two checkpoints, every file.
 
-The files are there, as names of one: only their sizes are looked at without `--deep`.
+The data files are hard links of a few: without `--deep` only their sizes are checked.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ PARTITIONS = 4
 RECORDS = 10
 COMMITS = 100
 CHECKPOINTS = (COMMITS // 2, COMMITS - 1)
-"""One that is compared with the commits before it, and another with all of them."""
+"""One is compared with the commits before it, the other with all of them."""
 FILE = b"a data file" * 100
 TIME_US = 1_700_000_000_000_000
 LINKS_MAX = 50_000
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Seconds for all of it, and the most memory the process had."""
+    """Seconds for the whole verification, and peak memory of the process."""
     name = f"verifying a topic of {scale.verified_batches:,} batches"
     with tempfile.TemporaryDirectory(prefix="txnlog-bench-", dir=memory_folder()) as root:
-        # In a process of its own: what building takes is not verify's.
+        # In its own process: its memory must not count.
         builder = get_context("spawn").Process(target=_build, args=(root, scale.verified_batches))
         builder.start()
         builder.join()
@@ -102,7 +102,7 @@ def _adds(topic: TopicLog, producer_id: int, epoch: int, count: int) -> tuple[Ba
 
 
 def _link(folder: Path, names: list[str]) -> None:
-    """Files that share their bytes: a million take seconds and little memory."""
+    """Hard links: a million take seconds and little memory."""
     for start in range(0, len(names), LINKS_MAX):
         first, *others = names[start : start + LINKS_MAX]
         (folder / first).write_bytes(FILE)

@@ -1,4 +1,4 @@
-"""What every test may use: one Spark session, a seed that failures print, and no network."""
+"""Shared by all tests: one Spark session, a seed that failures print, and no network."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SEED_VARIABLE = "TXNLOG_SEED"
 
 # print_blob: a failure prints @reproduce_failure(...), which replays it on any machine. The same
-# examples at every run where a build decides whether a change lands; new ones everywhere else.
+# examples in every run of CI; new ones everywhere else.
 settings.register_profile(
     "txnlog",
     max_examples=50,
@@ -55,7 +55,7 @@ settings.load_profile("txnlog")
 
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
-    """A folder with a short path, for what Spark leaves: its sockets' paths hold 100 bytes."""
+    """A folder with a short path for Spark: paths of its sockets have 100 bytes or fewer."""
     folder = Path(tempfile.mkdtemp(prefix="txnlog-"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -63,17 +63,17 @@ def scratch() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(scratch: Path) -> Iterator[SparkSession]:
-    """One local[2] session per worker with the settings of conf/, for every test that allows it.
+    """One local[2] session per worker with the settings of conf/.
 
     `local[2]` fails a job at its first task error. A test that needs retries, other settings or a
-    driver it can kill starts its own, in a process of its own.
+    driver to kill starts its own, in its own process.
     """
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.streaming.numRecentProgressUpdates": "200",
     }
-    # Not spark.local.dir: Spark warns at every start that this variable would win over it.
+    # Not spark.local.dir: Spark warns at every start that this variable overrides it.
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "local")
     session = build_session("txnlog tests", settings=settings)
     yield session
@@ -91,9 +91,9 @@ def seed() -> int:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_network() -> Iterator[None]:
-    """Tests reach this machine and nothing else; what would, fails with the address it asked for.
+    """A test that connects to another machine fails with its address.
 
-    Holds for Python's own sockets in this process; object stores under test are local or in memory.
+    For Python's own sockets in this process; object stores under test are local or in memory.
     """
     connect = socket.socket.connect
 

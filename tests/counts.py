@@ -1,10 +1,10 @@
-"""Adds up what a run of the tests has done, and writes it into docs/reliability.json on request.
+"""Sums of what a test run did; written into docs/reliability.json on request.
 
 The hooks are part of tests/conftest.py. Every run prints its sums. `--record-counts=test` writes
 them under the name `test`, when the whole run has passed, and renews the tables of
-docs/reliability.md. A test adds to the sums with `txnlog.testing.counts.count`. What happens in
-other processes than pytest's is counted where the test sees it: a kill by the test that waits for
-the process, a fail point where the test finds that the process has died.
+docs/reliability.md. A test adds to the sums with `txnlog.testing.counts.count`. Events in other
+processes than pytest's are counted when the test observes them: a kill by the test that waits for
+the process, a fail point when the test finds that the process has died.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Hypothesis' own account of a test: the examples that were valid and passed."""
+    """Counts Hypothesis' examples of a test that were valid and passed."""
     examples = _EXAMPLES.findall(getattr(item, "hypothesis_statistics", ""))
     if examples:
         count("histories", "examples of Hypothesis", sum(map(int, examples)))
@@ -99,11 +99,11 @@ def added(parts: list[Sums]) -> Sums:
 
 def record(run: str, sums: Sums, **figures: int) -> None:
     """Replace the figures of one run, and renew the page."""
-    known = figures_of_runs()
-    known[run] = {**figures, "counts": sums}
-    known = {name: known[name] for name in RUNS if name in known}
-    FIGURES.write_text(json.dumps(known, indent=1) + "\n")
-    PAGE.write_text(with_tables(PAGE.read_text(), known))
+    recorded = figures_of_runs()
+    recorded[run] = {**figures, "counts": sums}
+    recorded = {name: recorded[name] for name in RUNS if name in recorded}
+    FIGURES.write_text(json.dumps(recorded, indent=1) + "\n")
+    PAGE.write_text(with_tables(PAGE.read_text(), recorded))
 
 
 def figures_of_runs() -> dict[str, dict[str, Any]]:
@@ -113,7 +113,7 @@ def figures_of_runs() -> dict[str, dict[str, Any]]:
 
 
 def with_tables(page: str, figures: dict[str, dict[str, Any]]) -> str:
-    """The page with what is between its markers made from the figures."""
+    """The page, with new tables between its markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{tables(figures)}\n{END}{after}"
@@ -143,7 +143,7 @@ def number(n: int) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown, with what follows the words to the right."""
+    """A table in Markdown; columns of numbers are aligned to the right."""
     words = sum(not cell.startswith("`") for cell in head)
     line = ["---"] * words + ["---:"] * (len(head) - words)
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, line, *rows))

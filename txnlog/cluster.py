@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 
 from txnlog.coordinator.groups import GroupCoordinator
@@ -20,6 +19,7 @@ from txnlog.errors import (
     TxnLogError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.process.caches import ProcessCache
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.settings import arguments
@@ -88,19 +88,11 @@ class Cluster(Root):
         *,
         create: bool = False,
     ) -> Cluster:
-        """The process's own instance for this root: Spark's workers live across micro-batches."""
+        """This thread's instance for this root: Spark's workers live across micro-batches."""
         root = checked_root(root)
-        key = (
-            os.getpid(),
-            threading.get_ident(),
-            root,
-            tuple(sorted((storage_options or {}).items())),
+        return CLUSTERS.get(
+            root, storage_options, lambda: cls.open(root, storage_options, create=create)
         )
-        cluster = _CACHE.get(key)
-        if cluster is None:
-            cluster = cls.open(root, storage_options, create=create)
-            _CACHE[key] = cluster
-        return cluster
 
     def _check_cluster_id(self) -> None:
         """Raise NotCoordinatorError if this root now holds another cluster than the opened one.
@@ -242,7 +234,7 @@ class Cluster(Root):
             log.log.invalidate()
 
 
-_CACHE: dict[tuple[object, ...], Cluster] = {}
+CLUSTERS: ProcessCache[Cluster] = ProcessCache(size_max=64, per_thread=True)
 
 
 def settings_from_environment() -> LogSettings:

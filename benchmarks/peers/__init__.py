@@ -1,1 +1,1 @@
-"""txnlog beside Spark with a Kafka broker, beside Spark with Delta, beside confluent-kafka."""
+"""txnlog compared with Spark and a Kafka broker, Spark and Delta, and confluent-kafka."""

@@ -1,4 +1,4 @@
-"""txnlog beside Kafka, Delta and confluent-kafka on the same data: `make bench-peers`."""
+"""txnlog compared with Kafka, Delta and confluent-kafka on the same data: `make bench-peers`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kafka broker of its own, on loopback, for as long as it is needed."""
+"""A temporary Kafka broker on loopback."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JARS = Path(sys.prefix, ".peers")
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 START_S = 60
 STOP_S = 30
-# Those of Kafka's own kafka-server-start.sh.
+# As in Kafka's kafka-server-start.sh.
 JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 
 
@@ -74,7 +74,7 @@ def connector() -> dict[str, str]:
 
 
 def peer_versions() -> dict[str, str]:
-    """What the peers are, beside the Python packages of every figure."""
+    """Versions of the peers that are not Python packages."""
     broker = next((JARS / "broker").glob("kafka_2.13-*.jar")).stem.rpartition("-")[2]
     clients = next((JARS / "connector").glob("kafka-clients-*.jar")).stem.rpartition("-")[2]
     return {
@@ -85,7 +85,7 @@ def peer_versions() -> dict[str, str]:
 
 
 def _properties(folder: Path, address: str, controller: str) -> str:
-    """A broker and controller in one; for the rest Kafka's defaults, as one node can have them."""
+    """A broker and controller in one process; otherwise Kafka's defaults, if one node allows."""
     lines = {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -99,7 +99,7 @@ def _properties(folder: Path, address: str, controller: str) -> str:
         "transaction.state.log.min.isr": "1",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
-        # For development, as its documentation says: nobody else will join.
+        # Only for development, as Kafka's documentation says: no other member will join.
         "group.initial.rebalance.delay.ms": "0",
     }
     return "".join(f"{name}={value}\n" for name, value in lines.items())
@@ -112,7 +112,7 @@ def _java(main: str, *arguments: str) -> list[str]:
 
 
 def _wait_for(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    """Until it answers, not only listens. Raises RuntimeError."""
+    """Wait until it answers requests. Raises RuntimeError."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     until = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
@@ -126,7 +126,7 @@ def _wait_for(process: subprocess.Popen[bytes], address: str, log: Path) -> None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """By its own process handle: politely, then not."""
+    """Stop the process: SIGTERM, then SIGKILL."""
     process.terminate()
     try:
         process.wait(STOP_S)

@@ -1,4 +1,4 @@
-"""Python transactions beside confluent-kafka's: one loop for both, as the names are the same."""
+"""Python transactions compared with confluent-kafka's: one loop, as the names are the same."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RECORDS = 100
 VALUE = b"v" * 100
 INPUT = "input"
 TIMEOUT_S = 10.0
-# By default librdkafka waits 100 ms before it asks again for what the coordinator is about to have
-# done, and up to 500 ms for more to read. A commit flushes, so linger.ms makes no difference.
+# By default librdkafka retries a pending request to the coordinator after 100 ms, and waits up to
+# 500 ms for more records to read. A commit flushes, so linger.ms makes no difference.
 PRODUCER = {"retry.backoff.ms": 1, "linger.ms": 1, "log_level": 3}
 CONSUMER = {"fetch.wait.max.ms": 10, "isolation.level": "read_committed"}
 
@@ -93,7 +93,7 @@ def kafka_runs(address: str, scale: Scale) -> Iterator[Runs]:
 
 @contextmanager
 def txnlog_runs(root: str, scale: Scale) -> Iterator[Runs]:
-    """Ours, in a new cluster, at its defaults."""
+    """txnlog, in a new cluster, with its defaults."""
     common = {"txnlog.root": root}
     cluster = Cluster.open(root, create=True)
     yield Runs(
@@ -106,7 +106,7 @@ def txnlog_runs(root: str, scale: Scale) -> Iterator[Runs]:
 
 
 class Runs:
-    """What both do; each run has a new topic and a new transactional.id."""
+    """The work of both; each run has a new topic and a new transactional.id."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Runs:
         return self._transactions(topic, lambda producer: _produce(producer, topic))
 
     def consume_transform_produce(self) -> dict[str, float]:
-        """Each transaction holds what one `consume` gave, and the positions after it."""
+        """Each transaction has the records of one `consume`, and the offsets after them."""
         topic = f"topic{next(_numbers)}"
         self._create_topic(topic, PARTITIONS)
         consumer = self._consumer(

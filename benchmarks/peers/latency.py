@@ -37,7 +37,7 @@ from benchmarks.session import TOPIC_PARTITIONS, bench_session, take_turns
 
 CONSUMER = {"kafka.isolation.level": "read_committed", "kafka.fetch.max.wait.ms": "10"}
 PRODUCER = {"kafka.linger.ms": "0"}
-# What of a micro-batch is measured without topics at both ends.
+# Parts of a micro-batch that are measured without topics at both ends.
 PARTS = {
     "Kafka to a JVM sink that does nothing": ("Kafka", "kafka_to_jvm"),
     "Kafka to a Python sink that does nothing": ("Kafka", "kafka_to_python"),
@@ -92,7 +92,7 @@ def _median_ms(run: Callable[[], list[Phases]], phases: list[Phases]) -> list[fl
 
 
 def _phase_figures(peer: str, micro_batches: list[Phases]) -> list[Figure]:
-    """Spark's own names; what it does between them is the rest."""
+    """By Spark's names; the remainder is the time between them."""
     names = sorted({name for phases in micro_batches for name in phases} - {TRIGGER})
     found = {name: [float(phases.get(name, 0)) for phases in micro_batches] for name in names}
     found["rest"] = [2.0 * phases[TRIGGER] - sum(phases.values()) for phases in micro_batches]
@@ -102,7 +102,7 @@ def _phase_figures(peer: str, micro_batches: list[Phases]) -> list[Figure]:
 
 
 def fill_kafka(address: str, scale: Scale) -> None:
-    """As many records as ours has, evenly over the partitions, so that triggers cut them evenly."""
+    """As many records as in txnlog's topic, evenly over partitions: triggers split them evenly."""
     create_topic(address, SOURCE, TOPIC_PARTITIONS)
     producer = Producer({"bootstrap.servers": address})
     for number in range(ROWS * (scale.small_warm_up + scale.small_micro_batches)):
@@ -113,7 +113,7 @@ def fill_kafka(address: str, scale: Scale) -> None:
 
 @contextmanager
 def latency_runs(root: str, peer: str, address: str, scale: Scale) -> Iterator[LatencyRuns]:
-    """What runs in the session of one peer."""
+    """The runs in the session of one peer."""
     with bench_session(connector() if peer == "Kafka" else None) as spark:
         folder = Path(root, f"own-{peer}")
         folder.mkdir()

@@ -1,6 +1,6 @@
 """RESULTS.md and its plot, from the figures of peers.json.
 
-What stands below END in RESULTS.md is written by people, and stays.
+Text below END in RESULTS.md is written by hand, and stays.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def render(entries: list[Entry]) -> str:
         "## Where txnlog loses",
         "\n".join(_losses(entries)) or "Nowhere in these figures.",
         "## Against the limit",
-        "Arrow transfer alone: a Python source that gives equal rows, a Python sink that drops its "
-        "rows. All of it is Spark's own; of its garbage collections txnlog needs less (D50).",
+        "Arrow transfer alone: a Python source of equal rows, a Python sink that drops its rows. "
+        "It is Spark's own time; txnlog needs less of it for garbage collection (D50).",
         _table(
             ("", "share of the limit", "spread", ""),
             (
@@ -105,12 +105,12 @@ def _losses(entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def _is_limit(entry: Entry) -> bool:
-    """A ratio to what nobody can reach; where a goal says how near, it is a ratio as any other."""
+    """A ratio to an upper limit; with a goal, it counts as any other ratio."""
     return entry["name"].endswith(" against nothing") and not entry["goal"]
 
 
 def _phases(entries: list[Entry]) -> list[str]:
-    """What Spark says of the parts of a small micro-batch; a column for each peer."""
+    """Spark's durations of the parts of a small micro-batch; a column for each peer."""
     found: dict[str, dict[str, float]] = {}
     for entry in entries:
         if entry["name"].startswith(PHASE):
@@ -171,7 +171,7 @@ def draw(entries: list[Entry], path: Path) -> None:
 
 
 def _panels(entries: Iterable[Entry]) -> dict[str, list[tuple[str, Entry]]]:
-    """Entries named "<what>: <peer>", by what; parts of what is shown, and single ones, not."""
+    """Entries named "<what>: <peer>", by what; without parts of others, and without single ones."""
     found: dict[str, list[tuple[str, Entry]]] = {}
     for entry in entries:
         what, colon, peer = entry["name"].rpartition(": ")

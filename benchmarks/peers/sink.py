@@ -1,4 +1,4 @@
-"""Throughput of the sink beside Spark's Kafka sink, its Delta sink and one that does nothing."""
+"""Throughput of the sink, compared with Spark's Kafka and Delta sinks and one that does nothing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from benchmarks.scale import Scale
 from benchmarks.session import TOPIC_PARTITIONS, bench_session, take_turns, write_input
 from benchmarks.sink import NAME, RATE, SinkRuns
 
-# At least once is what the sink promises with or without enable.idempotence; with it, a broker that
-# is slow for a moment was seen to refuse its batches as out of order until they timed out.
-# The best of some on one machine is not on another: each run begins with trying them. With Kafka's
-# defaults, 16 KiB and no wait, the sink is half as fast.
+# The sink guarantees at-least-once with or without enable.idempotence; with it, a broker that was
+# briefly slow rejected batches as out of order until they timed out.
+# Which one is fastest depends on the machine: each run tries them first. With Kafka's defaults,
+# 16 KiB and no wait, the sink is half as fast.
 PRODUCERS = {
     "64 KiB": {"kafka.batch.size": "65536", "kafka.linger.ms": "1"},
     "256 KiB": {"kafka.batch.size": "262144", "kafka.linger.ms": "5"},
@@ -34,7 +34,7 @@ TRIES = 2
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Each peer in a session of its own, all from the same Parquet files."""
+    """Each peer in its own session, all from the same Parquet files."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sink-")))
         address = stack.enter_context(kafka_broker())
@@ -45,7 +45,7 @@ def measure(scale: Scale) -> list[Figure]:
         found, kafka = {}, {}
         for micro_batches in (scale.micro_batches, 1):
             kafka[micro_batches] = "Kafka, " + call["Kafka"]("choose", micro_batches)
-            # A session gets faster for many runs: each has had as many as Kafka's had for choosing.
+            # A session gets faster for many runs: each gets as many as Kafka's choice took.
             for peer in call:
                 if peer != "Kafka":
                     call[peer]("warm_up", peer.lower(), micro_batches)
@@ -72,7 +72,7 @@ def measure(scale: Scale) -> list[Figure]:
 
 @contextmanager
 def sink_runs(folder: Path, peer: str, address: str, scale: Scale) -> Iterator[SinkRuns]:
-    """What runs in the session of one peer; the first one writes the input for all."""
+    """The runs in the session of one peer; the first one writes the input for all."""
     with bench_session(connector() if peer == "Kafka" else None) as spark:
         source = folder / "input"
         if not source.exists():
@@ -91,7 +91,7 @@ class KafkaSinkRuns(SinkRuns):
         self._producer: dict[str, str] = {}
 
     def choose(self, micro_batches: int) -> str:
-        """Take the fastest of PRODUCERS from here on; its name."""
+        """Use the fastest of PRODUCERS from now on; returns its name."""
         rates: dict[str, float] = dict.fromkeys(PRODUCERS, 0.0)
         self.kafka(micro_batches)
         for _ in range(TRIES):

@@ -1,4 +1,4 @@
-"""Throughput of the source beside Spark's Kafka source, Delta's, and one that does nothing."""
+"""Throughput of the source, compared with Spark's Kafka and Delta sources and doing nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONSUMER = {
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """Each peer in a session of its own, all the same records; into Spark's noop sink."""
+    """Each peer in its own session, with the same records, into Spark's noop sink."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="source-")))
         address = stack.enter_context(kafka_broker())
@@ -85,14 +85,14 @@ def measure(scale: Scale) -> list[Figure]:
 
 
 def _several(read: Callable[[], list[float]]) -> list[float]:
-    """A batch read takes half a second, of which much is chance; the one before does not count."""
+    """Several reads, as one takes half a second and varies much; after a warm-up."""
     read()
     return [rate for _ in range(READS_PER_ROUND) for rate in read()]
 
 
 @contextmanager
 def source_runs(root: Path, peer: str, address: str, scale: Scale) -> Iterator[SourceRuns]:
-    """What runs in the session of one peer; the first one fills the tables, Kafka's its topic."""
+    """The runs in the session of one peer; the first one fills the tables, Kafka's its topic."""
     with bench_session(connector() if peer == "Kafka" else None) as spark:
         folder = root / f"checkpoints-{peer}"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Every benchmark at a tiny scale: that its figures come out, not how fast anything is."""
+"""Every benchmark at a tiny scale: checks that it returns its figures, not their values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIELDS = {
 
 
 def test_a_figure_on_its_goal_holds() -> None:
-    """A bound that is read the wrong way round would call every failure a success."""
+    """A reversed bound would report every failure as a success."""
     assert at_most("f", 2, "ms", 2).holds
     assert not at_most("f", 2.1, "ms", 2).holds
     assert at_least("f", 2, "x", 2).holds
@@ -38,7 +38,7 @@ def test_a_figure_on_its_goal_holds() -> None:
 
 
 def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
-    """Whoever always runs first pays for the session's warming up, and looks slow."""
+    """A peer that always runs first pays for the warm-up of the session."""
     order: list[str] = []
 
     def peer(name: str) -> list[float]:
@@ -57,7 +57,7 @@ def test_peers_take_turns_and_the_warm_up_does_not_count() -> None:
 
 
 def test_results_of_other_groups_stay(tmp_path: Path) -> None:
-    """`--only` must not throw away what took minutes; what no group measures any more must go."""
+    """`--only` must keep the figures of other groups; those of removed groups are deleted."""
     path = tmp_path / "results.json"
     assert merged(path, GROUPS, "sink", [{"group": "sink", "name": "new"}]) == [
         {"group": "sink", "name": "new"}
@@ -88,7 +88,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_command_writes_every_field_of_every_figure(groups: str, tmp_path: Path) -> None:
-    """Who reads results.json months later must know what was measured, where and with what."""
+    """results.json must say what was measured, on which machine and with which versions."""
     output = tmp_path / "results.json"
     arguments = ["--quick", "--only", groups, "--output", str(output)]
     done = run_command(*arguments)
@@ -102,7 +102,7 @@ def test_command_writes_every_field_of_every_figure(groups: str, tmp_path: Path)
 @pytest.mark.spark
 @pytest.mark.soak
 def test_cluster_under_housekeeping_is_measured(tmp_path: Path) -> None:
-    """Sessions, a writer and a housekeeper, each in a process of its own."""
+    """Sessions, a writer and a housekeeper, each in its own process."""
     output = tmp_path / "results.json"
     arguments = ["--quick", "--only", "flatness", "--output", str(output)]
     done = run_command(*arguments)
@@ -110,7 +110,7 @@ def test_cluster_under_housekeeping_is_measured(tmp_path: Path) -> None:
     assert len({entry["name"] for entry in json.loads(output.read_text())}) == 12
 
 
-def test_command_refuses_a_group_that_is_not_there() -> None:
+def test_command_refuses_an_unknown_group() -> None:
     """A typo must not look like a run in which every goal holds."""
     done = run_command("--only", "sinks")
     assert done.returncode == 2
@@ -128,14 +128,14 @@ def test_command_refuses_a_group_that_is_not_there() -> None:
         pytest.param(latency, 6, id="latency"),
     ],
 )
-def test_spark_figures_come_out(
+def test_spark_benchmarks_return_their_figures(
     spark: SparkSession,
     module: object,
     figures: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A benchmark that no test runs is broken on the day it is needed."""
+    """A benchmark that no test runs breaks unnoticed."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found: list[Figure] = module.measure(spark, QUICK)  # type: ignore[attr-defined]
     assert len({figure.name for figure in found}) == figures

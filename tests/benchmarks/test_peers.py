@@ -1,4 +1,4 @@
-"""The benchmark beside the peers: that every group of it runs, and leaves nothing behind."""
+"""The benchmark of the peers: every group runs, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = [
     pytest.mark.skipif(
         not Path(sys.prefix, ".peers", "stamp").exists(), reason="`make bench-peers` sets it up"
     ),
-    pytest.mark.skipif(not PROCESSES.exists(), reason="processes are looked for in /proc"),
+    pytest.mark.skipif(not PROCESSES.exists(), reason="processes are listed in /proc"),
 ]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """All it writes lies below the folder."""
+    """Start a run that writes only below the folder."""
     scratch = folder / "scratch"
     scratch.mkdir()
     with (folder / "log").open("wb") as log:
@@ -41,7 +41,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def commands(folder: Path) -> list[str]:
-    """Of the processes whose command line names the folder."""
+    """Command lines of processes that name the folder."""
     found = []
     for process in PROCESSES.glob("[0-9]*"):
         try:
@@ -62,8 +62,8 @@ def await_that(is_so: Callable[[], bool]) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("group", GROUPS)
-def test_group_runs_and_its_broker_goes(tmp_path: Path, group: str) -> None:
-    """Its figures, its report with the plot; no process and no file of any peer stays."""
+def test_group_runs_and_its_broker_is_stopped(tmp_path: Path, group: str) -> None:
+    """Figures, report and plot are written; no process and no file of a peer remains."""
     process = start(tmp_path, "--only", group, "--output", str(tmp_path / "peers.json"))
     try:
         assert process.wait() == 0, (tmp_path / "log").read_text()
@@ -82,9 +82,7 @@ def test_group_runs_and_its_broker_goes(tmp_path: Path, group: str) -> None:
 @pytest.mark.parametrize(
     ("group", "program"), [("clients", "kafka.Kafka"), ("latency", "deploy.SparkSubmit")]
 )
-def test_run_that_is_stopped_takes_what_it_started_with_it(
-    tmp_path: Path, group: str, program: str
-) -> None:
+def test_run_that_is_stopped_stops_its_processes(tmp_path: Path, group: str, program: str) -> None:
     """SIGTERM, as from a machine that shuts down, as soon as the JVM is there."""
     process = start(tmp_path, "--only", group)
     try:

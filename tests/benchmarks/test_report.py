@@ -1,4 +1,4 @@
-"""RESULTS.md: what a reader is told must be what was measured, above all where we lose."""
+"""RESULTS.md must report what was measured, above all where txnlog loses."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_ratio_is_that_of_the_medians_and_its_spread_that_of_the_rounds() -> N
     assert found.against == "Kafka: 10.00 to 5.00 records/ms"
 
 
-def test_a_peer_that_is_faster_is_named_also_where_the_goal_holds() -> None:
-    """A report that tells of missed goals only hides what a peer does better."""
+def test_a_peer_that_is_faster_is_named_even_if_the_goal_holds() -> None:
+    """A report of missed goals only would hide what a peer does better."""
     rates = Comparison("sink", "records/ms", {"txnlog": [4.0], "Kafka": [5.0], "Delta": [2.0]})
     times = Comparison("latency", "ms", {"txnlog": [4.0], "Kafka": [5.0], "Delta": [2.0]})
     assert len(losses(rates.ratio("Kafka"), rates.ratio("Delta"))) == 1
@@ -42,14 +42,14 @@ def test_a_peer_that_is_faster_is_named_also_where_the_goal_holds() -> None:
 
 
 def test_a_missed_goal_is_a_loss_and_the_limit_is_none() -> None:
-    """1.2 times Kafka is faster, and still not what was promised; nobody beats the limit."""
+    """1.2 times Kafka is faster but misses its goal; the limit cannot be beaten."""
     rates = Comparison("sink", "records/ms", {"txnlog": [6.0], "Kafka": [5.0], "nothing": [9.0]})
     assert losses(rates.ratio("nothing")) == []
     (line,) = losses(rates.at_least("Kafka", 1.3))
     assert line.endswith("the goal is >= 1.3.")
 
 
-def test_what_people_wrote_stays_when_the_figures_change(tmp_path: Path) -> None:
+def test_text_written_by_hand_stays_when_the_figures_change(tmp_path: Path) -> None:
     """The profile and the reasons are written by hand; the next run must not remove them."""
     pytest.importorskip("matplotlib")
     path = tmp_path / "peers.json"
@@ -69,7 +69,7 @@ def test_what_people_wrote_stays_when_the_figures_change(tmp_path: Path) -> None
 
 
 def test_phases_of_a_micro_batch_become_one_table() -> None:
-    """Sixty lines of phases say nothing; side by side they say whose they are."""
+    """Sixty lines of phases are unreadable; side by side they can be compared."""
     phases = [
         median_of("phase addBatch: txnlog", [99.0], "ms"),
         median_of("phase addBatch: Kafka", [33.0], "ms"),

@@ -39,8 +39,8 @@ def raised(*errors: TxnLogError) -> TxnLogError:
     return found.value
 
 
-def test_one_failure_is_raised_as_it_was() -> None:
-    """Handlers ask for its class."""
+def test_one_failure_is_raised_unchanged() -> None:
+    """Handlers depend on its class."""
     error = CorruptLogError("x")
     assert raised(error) is error
     Failures("Work").check()
@@ -61,7 +61,7 @@ def test_one_failure_is_raised_as_it_was() -> None:
         ([LogGapError("a"), CorruptLogError("b")], CorruptLogError, 2, (False, False, True)),
     ],
 )  # fmt: skip
-def test_several_failures_are_one_error_that_says_what_a_handler_may_do(
+def test_several_failures_are_one_error_with_the_flags_for_a_handler(
     errors: list[TxnLogError], kind: type[TxnLogError], code: int, flags: tuple[bool, bool, bool]
 ) -> None:
     """Called again because the first failed for want of a reply, the work fails for ever (R42)."""
@@ -74,10 +74,10 @@ def test_several_failures_are_one_error_that_says_what_a_handler_may_do(
     assert len(pickle.loads(pickle.dumps(with_causes(found))).errors) == len(errors)
 
 
-def test_failures_of_a_part_with_parts_are_all_there_once(
+def test_failures_of_a_part_with_parts_are_each_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Housekeeping's duties go through all topics."""
+    """Housekeeping's duties process all topics."""
     with caplog.at_level(logging.WARNING):
         found = raised(raised(StorageError("a"), StorageError("b")), StorageError("c"))
     assert [error.message for error in found.errors] == ["a", "b", "c"]
@@ -86,15 +86,15 @@ def test_failures_of_a_part_with_parts_are_all_there_once(
 
 
 def test_other_exceptions_pass() -> None:
-    """A bug is no failure of one table."""
+    """A bug is not the failure of one table."""
     with pytest.raises(ZeroDivisionError), Failures("Work").of("part"):
         _ = 1 // 0
 
 
 def broken(shared: SharedMemory) -> Cluster:
-    """A process to which no topic can be read."""
+    """A process that can read no topic."""
     cluster = Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
-    # Its clock has been watched for long enough to believe ages.
+    # Its clock has been recorded for long enough that ages are reliable.
     shared.clock.advance_ms(2 * 3_600_000)
     store = cluster.store
     store.plan = lambda verb, path: (  # type: ignore[attr-defined]
@@ -116,9 +116,7 @@ def broken(shared: SharedMemory) -> Cluster:
     ids=["compactor", "retention", "log files", "producers", "vacuum", "housekeeper"],
 )
 def test_maintenance_reports_every_topic_that_failed(work) -> None:  # type: ignore[no-untyped-def]
-    """Only the first was told: with two topics broken, the second showed after the first was mended
-    (R37).
-    """
+    """Only the first was reported: the second showed after the first was repaired (R37)."""
     cluster = broken(world())
     with pytest.raises(StorageError) as found:
         work(cluster)

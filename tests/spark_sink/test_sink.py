@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-import txnlog.cluster
 from spark_sink.sink import batch_writer, stream_writer
-from txnlog.cluster import Cluster
+from txnlog.cluster import CLUSTERS, Cluster
 from txnlog.errors import ConfigError, InvalidRecordError
 
 VALUE = StructType([StructField("value", StringType())])
@@ -30,9 +29,9 @@ WRITERS = [batch_writer, stream_writer]
 
 
 @pytest.fixture
-def other_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def other_host() -> Callable[[], None]:
     """What an executor elsewhere is: a process that has opened nothing."""
-    return lambda: monkeypatch.setattr(txnlog.cluster, "_CACHE", {})
+    return CLUSTERS.clear
 
 
 def rows() -> Iterator[pa.RecordBatch]:

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-import txnlog.cluster
 from spark_source import reading
 from spark_source.planning import PartitionRange, plan_ranges
 from spark_source.reading import BATCH_BYTES, BATCH_ROWS, read_ranges
 from spark_source.schema import check_schema, spark_schema
 from tests.spark_source.conftest import Topics
 from tests.spark_source.stream_steps import next_end, reader_of
-from txnlog.cluster import Cluster
+from txnlog.cluster import CLUSTERS, Cluster
 from txnlog.errors import ConfigError, CorruptLogError, ObjectNotFoundError
 from txnlog.storage.batches.records import BARE_MESSAGE_SCHEMA, MESSAGE_SCHEMA
 from txnlog.storage.batches.small_batch import ROWS_MAX
@@ -162,7 +161,7 @@ def test_truncated_and_missing_files_name_the_file(topics) -> None:
         read(topics, 0, 10)
 
 
-def test_task_without_the_root_names_its_host_and_makes_none(topics, monkeypatch) -> None:
+def test_task_without_the_root_names_its_host_and_makes_none(topics) -> None:
     """A disk that a worker has not mounted: an empty folder there would hide what is wrong."""
     topics.create("t")
     topics.append("t", 0, [b"a"])
@@ -171,7 +170,7 @@ def test_task_without_the_root_names_its_host_and_makes_none(topics, monkeypatch
     root = Path(topics.root)
     root.rename(root.with_name("elsewhere"))
     host = f"Host {socket.gethostname()}"
-    monkeypatch.setattr(txnlog.cluster, "_CACHE", {})
+    CLUSTERS.clear()
     with pytest.raises(ConfigError, match=f"{host}: There is no folder {root}. Check the path"):
         list(reader.read(task))
     assert not root.exists()

@@ -1,7 +1,7 @@
-"""Files that no process of ours writes, made to hurt whoever reads them; run as a program.
+"""Malicious files that txnlog never writes, and readers of them; run as a program.
 
 `python -m tests.storage.hostile <folder> <case> ...` makes cases and reads them, with little
-memory; a case `seed <number>` is files damaged at random. A line for each says how it ended.
+memory; a case `seed <number>` is files damaged at random. Prints a line with the result of each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_log
 
 MEMORY_BYTES = 2 << 30
-"""What a reading may take, beyond what the process has."""
+"""Memory that a read may use, above that of the process."""
 LEVELS = 100_000
 HUGE = 10**9
 OFF = LogSettings(checkpoint_mode="off")
@@ -35,7 +35,7 @@ DELTAS = pa.table({"offset_delta": pa.array(range(100), pa.int64())})
 
 
 class World:
-    """A cluster on disk with a topic, a group and a transactional id, and how to read each anew."""
+    """A cluster on disk with a topic, a group and a transactional id, and cold reads of each."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -56,7 +56,7 @@ class World:
         return commit_path(table, len(list(log.glob("*.json"))))
 
     def put_commit(self, table: str, *lines: Any) -> str:
-        """Write the next commit of a table, as another tool would; its name."""
+        """Write the next commit of a table, as another tool would; returns its name."""
         name = self.next_commit(table)
         raw = [line if isinstance(line, bytes) else msgspec.json.encode(line) for line in lines]
         self.path(name).write_bytes(b"\n".join(raw))
@@ -107,7 +107,7 @@ def add(**values: object) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[World], str]] = {}
-"""Name -> makes the case and reads it; the name of the file that the error must have in it."""
+"""Name -> makes the case and reads it; returns the file name that the error must contain."""
 
 
 def case(name: str) -> Callable[[Callable[[World], str]], Callable[[World], str]]:
@@ -314,7 +314,7 @@ IRREGULAR = (fifo, device, folder, loop)
 
 @contextmanager
 def roomy() -> Iterator[None]:
-    """Making some cases takes more memory than reading them may."""
+    """Lift the limit: making some cases takes more memory than reading them may."""
     held = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (held[1], held[1]))
     try:

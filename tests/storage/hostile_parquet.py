@@ -1,4 +1,4 @@
-"""Parquet files and checkpoints that ask for far more than they hold."""
+"""Parquet files and checkpoints whose metadata claims far more than they contain."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def whole(body: bytes, footer: bytes) -> bytes:
 
 
 def page_asks(parquet: bytes, asked: int) -> bytes:
-    """The first page's header says that its data has so many bytes; lengths stay as they are.
+    """The first page's header claims `asked` bytes of data; lengths do not change.
 
     A page header begins with its type (15 00 or 15 04) and the uncompressed size, a varint.
     """
@@ -64,7 +64,7 @@ def page_asks(parquet: bytes, asked: int) -> bytes:
     while parquet[end] & 128:
         end += 1
     end += 1
-    # The data behind it moves: only readers who believe the header come to that.
+    # The data after it moves: only readers that trust the header get there.
     return parquet[: at + 3] + varint(asked) + parquet[end:]
 
 
@@ -179,11 +179,11 @@ def log_checkpoint(world: World, change: Callable[[bytes], bytes]) -> str:
     return name
 
 
-def believed(world: World, name: str) -> str:
+def refused_then_skipped(world: World, name: str) -> str:
     store = world.opened().store
     with pytest.raises(TxnLogError, match=name):
         read_tombstones(store, "orders", version=0)
-    # All its commits are there: it is passed over for them.
+    # All its commits exist: they are read instead.
     world.read("orders")
     read_checkpoint(store, "orders", list_log(store, "orders").checkpoints[-1])
     return name
@@ -191,7 +191,9 @@ def believed(world: World, name: str) -> str:
 
 @case("checkpoint: a page asks for 2 GB")
 def _checkpoint_page(world: World) -> str:
-    return believed(world, log_checkpoint(world, lambda data: page_asks(data, 2**31 - 1)))
+    return refused_then_skipped(
+        world, log_checkpoint(world, lambda data: page_asks(data, 2**31 - 1))
+    )
 
 
 @case("checkpoint: more rows than bytes")
@@ -202,7 +204,7 @@ def _checkpoint_rows(world: World) -> str:
             many = rows.take(pa.array(np.zeros(200_000, np.int64)))
             return encoded(many, compression="zstd")
 
-    return believed(world, log_checkpoint(world, change))
+    return refused_then_skipped(world, log_checkpoint(world, change))
 
 
 @case("checkpoint: footer says 10^12 rows")
@@ -217,10 +219,10 @@ def _checkpoint_claim(world: World) -> str:
         assert changed != footer
         return whole(body, changed)
 
-    return believed(world, log_checkpoint(world, change))
+    return refused_then_skipped(world, log_checkpoint(world, change))
 
 
 @case("checkpoint: noise between magics")
 def _checkpoint_noise(world: World) -> str:
     noise = random.Random(2).randbytes(58_000)
-    return believed(world, log_checkpoint(world, lambda _: b"PAR1" + noise + b"PAR1"))
+    return refused_then_skipped(world, log_checkpoint(world, lambda _: b"PAR1" + noise + b"PAR1"))

@@ -1,4 +1,4 @@
-"""Files of a streaming query that no Spark writes."""
+"""Malicious files of a streaming query, which Spark never writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Files that no process of ours writes, made to hurt whoever reads them; run as a program.
+"""Malicious files that txnlog never writes, and random damage; run as a program.
 
 `python -m tests.storage.hostile_run <folder> <case> ...` makes cases and reads them, with little
-memory; a case `seed <number>` is files damaged at random. A line for each says how it ended.
+memory; a case `seed <number>` is files damaged at random. Prints a line with the result of each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txnlog.storage.delta.checkpoints import create_checkpoint
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """Other bytes: flipped, cut, repeated, or with numbers and brackets blown up."""
+    """Changed bytes: flipped, cut, repeated, or with huge numbers and deep brackets."""
     at = rng.randrange(max(1, len(data)))
     match rng.randrange(7):
         case 0:
@@ -54,7 +54,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 
 def read_damaged(world: World, seed: int) -> Iterator[str]:
-    """Damage each kind of file in turn, and read it; how each ended, but for those believed."""
+    """Damage each kind of file in turn, and read it; the result of each that was not accepted."""
     rng = random.Random(seed)
     cluster = world.opened()
     for number in range(12):
@@ -75,7 +75,7 @@ def read_damaged(world: World, seed: int) -> Iterator[str]:
             lambda: source_positions(Checkpoint(str(world.root / "query")), 0, "c"),
         ):
             end = ended(read)
-            if end != "BELIEVED":
+            if end != "ACCEPTED":
                 yield f"{name}: {end}"
         world.path(name).write_bytes(whole_file)
 
@@ -84,7 +84,7 @@ def read_damaged(world: World, seed: int) -> Iterator[str]:
 
 
 def attempt(root: Path, name: str) -> str:
-    """Make and read a case; one line that says how it ended."""
+    """Make and read a case; returns its result in one line."""
     world = World(root)
     with limited():
         return ended(lambda: CASES[name](world))
@@ -92,7 +92,7 @@ def attempt(root: Path, name: str) -> str:
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Let the process have MEMORY_BYTES more than it has."""
+    """Limit the process to MEMORY_BYTES more than it has."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     held = resource.getrlimit(resource.RLIMIT_AS)
     limit = pages * resource.getpagesize() + MEMORY_BYTES
@@ -104,19 +104,19 @@ def limited() -> Iterator[None]:
 
 
 def ended(read: Callable[[], object]) -> str:
-    """How a reading ended, in one line."""
+    """The result of a read, in one line."""
     try:
         read()
     except TxnLogError as error:
         return f"{type(error).__name__}: {error}"
-    # Whatever else there is would end a process in production, too.
+    # Any other exception would end a process in production, too.
     except BaseException as error:
         return f"UNTYPED {type(error).__name__}: {str(error)[:300]}"
-    return "BELIEVED"
+    return "ACCEPTED"
 
 
 def lines_of(root: Path, wanted: str) -> Iterator[str]:
-    """How a case ended; of damage at random, a line for each file that was not believed."""
+    """The result of a case; for random damage, a line for each file that was not accepted."""
     if not wanted.startswith("seed "):
         yield attempt(root, wanted)
         return

@@ -1,4 +1,4 @@
-"""File systems of their own for tests, where this process may mount some."""
+"""Temporary file systems for tests, if this process may mount them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def mount(folder: Path, options: str = "size=1m") -> None:
 
 
 def bind(source: Path, folder: Path) -> None:
-    """Show a folder at another place, as a mount; after `mount` was permitted this is, too."""
+    """Bind-mount a folder at another path; permitted if `mount` was."""
     subprocess.run(["mount", "--bind", str(source), str(folder)], check=True)
 
 
@@ -44,5 +44,5 @@ def remount(folder: Path, options: str) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """Take a mount away, also while files of it are open; nothing if there is none."""
+    """Unmount, even while files are open; does nothing without a mount."""
     subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)

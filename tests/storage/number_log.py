@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 
 class History:
-    """A View that remembers the numbers written, in order; a checkpoint gives the newest only."""
+    """A View that keeps the numbers written, in order; a checkpoint has the newest only."""
 
     def __init__(self) -> None:
         self.reset()
@@ -63,7 +63,7 @@ def write(log: DeltaLog, number: int) -> Committed | Conflict | Unknown:
 
 
 def plant(log: DeltaLog, actions: Sequence[Action]) -> None:
-    """Write what `commit` refuses into the next slot, as a tool that is not ours would."""
+    """Write what `commit` refuses into the next slot, as another tool would."""
     path = commit_path(log.path, log.version + 1)
     log.store.put(path, encode_commit(CommitInfo(operation="PLANTED"), actions))
 
@@ -73,7 +73,7 @@ def slots(store: ObjectStore) -> list[str]:
 
 
 def faulty(faults: dict[int, Fault]) -> tuple[SharedMemory, DeltaLog]:
-    """A log on a store whose calls, counted from now on, meet these faults."""
+    """A log on a store with these faults; calls are counted from now on."""
     shared = SharedMemory()
     created(shared.open())
     store = shared.open()

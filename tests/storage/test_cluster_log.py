@@ -1,4 +1,4 @@
-"""The cluster's own log: made once, refused when it is newer, producer ids given out once."""
+"""The cluster's log: created once, refused if it is newer, producer ids assigned once."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ def test_open_of_nothing_is_refused_and_writes_nothing(store: ObjectStore) -> No
 
 
 def test_number_of_shards_is_written_once(store: ObjectStore) -> None:
-    """An id's shard must be the same for every process, whatever it was told."""
+    """An id's shard must be the same for every process, whatever its argument."""
     first = opened(store, shards=3)
     second = opened(store, shards=50)
     assert (second.shards, second.cluster_id) == (3, first.cluster_id)
 
 
-def test_number_of_shards_is_a_setting_of_whoever_creates_the_cluster(tmp_path: Path) -> None:
-    """Kafka's transaction.state.log.num.partitions; afterwards it is what was written."""
+def test_number_of_shards_is_a_setting_of_the_process_that_creates_the_cluster(
+    tmp_path: Path,
+) -> None:
+    """Kafka's transaction.state.log.num.partitions; it does not change afterwards."""
     for folder, client in [("a", AdminClient), ("b", Producer)]:
         root = str(tmp_path / folder)
         for shards in (3, 5):
@@ -67,8 +69,8 @@ def test_number_of_shards_is_a_setting_of_whoever_creates_the_cluster(tmp_path: 
         assert Cluster.open(root).shards == 3
 
 
-def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -> None:
-    """A root that was made anew has other ids in its shards, maybe in another number (R71)."""
+def test_shard_of_another_cluster_is_refused(store: ObjectStore) -> None:
+    """A root that was created again has other ids, and maybe another number of shards (R71)."""
     before = Cluster.open(store, create=True, shards=4)
     for meta in store.list(""):
         store.delete([meta.path])
@@ -82,7 +84,7 @@ def test_shard_of_another_cluster_is_not_this_coordinators(store: ObjectStore) -
 
 @pytest.mark.parametrize("format_version", ["2", "", "x"])
 def test_open_of_a_newer_format_is_refused(store: ObjectStore, format_version: str) -> None:
-    """What a newer version means is not ours to guess (R38)."""
+    """The meaning of a newer version is unknown (R38)."""
 
     class Nothing:
         def reset(self) -> None: ...
@@ -114,7 +116,7 @@ def test_producer_ids_of_many_processes_never_repeat(store: ObjectStore) -> None
 
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.LAND_LATE, Fault.SAY_EXISTS])
-def test_producer_id_block_in_doubt_is_given_to_nobody_else(fault: Fault) -> None:
+def test_producer_id_block_of_an_unknown_commit_is_never_shared(fault: Fault) -> None:
     """A block whose commit ended unknown may be lost, never shared (R10, R63)."""
     shared = SharedMemory()
     opened(shared.open())
@@ -152,7 +154,7 @@ def test_producer_ids_of_racing_processes_never_repeat(tmp_path: Path) -> None:
 
 
 def test_internal_topic_is_refused_even_after_it_was_opened_inside() -> None:
-    """A handle in the cache must not open the door to names users may not write (R64)."""
+    """A cached handle must not give users access to internal topics (R64)."""
     cluster = Cluster.open(SharedMemory().open(), create=True, settings=OFF)
     cluster.topic_log("__audit", internal=True)
     for call in (cluster.topic, cluster.topic_log, cluster.create_topic, cluster.delete_topic):

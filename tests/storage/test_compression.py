@@ -1,4 +1,4 @@
-"""Which codec a data file gets."""
+"""The codec of a data file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeltaLog: one winner per version, lost replies known for what they are, catching up."""
+"""DeltaLog: one winner per version, lost replies, catching up."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_commit_at_a_taken_version_is_a_conflict_that_leaves_no_trace(store: Obj
 
 
 def test_commit_before_refresh_is_a_bug_not_a_write(store: ObjectStore) -> None:
-    """Version 0 of a log nobody looked at would be a guess."""
+    """Version 0 of a log that was not read would be a guess."""
     with pytest.raises(RuntimeError, match="before refresh"):
         write(DeltaLog(store, TABLE, History(), settings=OFF), 1)
 
@@ -89,15 +89,15 @@ def test_commit_before_refresh_is_a_bug_not_a_write(store: ObjectStore) -> None:
 # --- Lost replies (R63) ---------------------------------------------------------------------------
 
 
-def test_commit_reply_lost_is_known_as_ours() -> None:
-    """A writer that takes its own commit for somebody else's writes it twice (R63)."""
+def test_commit_whose_reply_is_lost_is_recognised() -> None:
+    """A writer that takes its own commit for a foreign one writes it twice (R63)."""
     shared, log = faulty({0: Fault.LOSE_REPLY})
     assert write(log, 1) == Committed(1)
     assert opened(shared.open())[0].version == 1
 
 
 def test_commit_refused_as_existing_though_nothing_landed_is_put_again() -> None:
-    """S3 answers 409 to a conditional put that raced, whatever came of either (R63)."""
+    """S3 replies 409 to a conditional put that raced, whichever of them landed (R63)."""
     shared, log = faulty({0: Fault.SAY_EXISTS})
     assert write(log, 1) == Committed(1)
     assert opened(shared.open())[1].numbers == {"1": 1}
@@ -111,7 +111,7 @@ def test_commit_put_fails_and_then_succeeds_is_committed_once() -> None:
 
 
 def test_commit_lost_race_hidden_by_lost_replies_is_a_conflict() -> None:
-    """A put that never landed must not be believed because some put is in the slot (R63)."""
+    """A put that never landed must not count because another one is in the slot (R63)."""
     shared, log = faulty({0: Fault.FAIL_BEFORE})
     other, _ = opened(shared.open())
     assert write(other, 7) == Committed(1)
@@ -119,7 +119,7 @@ def test_commit_lost_race_hidden_by_lost_replies_is_a_conflict() -> None:
 
 
 def test_commit_put_under_way_lands_late_and_counts_once() -> None:
-    """Read back absent is not "never": the first put may land between the tries (R63)."""
+    """An empty slot proves nothing: the first put may land between the attempts (R63)."""
     shared = SharedMemory()
     created(shared.open())
     store = shared.open()
@@ -136,8 +136,8 @@ def assert_landed(shared: SharedMemory) -> None:
     assert shared.land_late() == [commit_path(TABLE, 1)]
 
 
-def test_commit_given_up_is_unknown_and_never_a_failure() -> None:
-    """After half a minute of errors nobody knows; "failed" would make the caller write twice."""
+def test_commit_that_times_out_is_unknown_and_never_a_failure() -> None:
+    """After half a minute of errors the state is unknown; a failure would be written twice."""
     shared = SharedMemory()
     created(shared.open())
     store = shared.open()
@@ -150,7 +150,7 @@ def test_commit_given_up_is_unknown_and_never_a_failure() -> None:
     assert (log.version, view.numbers) == (1, {"1": 1})
 
 
-def test_commit_of_other_bytes_after_unknown_meets_the_late_one_as_conflict() -> None:
+def test_commit_of_other_bytes_after_unknown_conflicts_with_the_late_one() -> None:
     """A late put and a new decision contend for one slot: whichever lands, the other never does."""
     shared = SharedMemory()
     created(shared.open())
@@ -167,7 +167,7 @@ def test_commit_of_other_bytes_after_unknown_meets_the_late_one_as_conflict() ->
 
 
 def test_commit_refused_for_permission_raises_and_writes_nothing() -> None:
-    """A refusal is the one error that is a "no" (R68)."""
+    """A refusal is the only error which proves that nothing landed (R68)."""
     shared, log = faulty({0: Fault.DENY})
     with pytest.raises(StorePermissionError):
         write(log, 1)
@@ -176,7 +176,7 @@ def test_commit_refused_for_permission_raises_and_writes_nothing() -> None:
 
 @pytest.mark.parametrize("first", [Fault.LAND_LATE, Fault.SAY_EXISTS])
 def test_commit_refused_for_permission_after_a_doubtful_put_is_unknown(first: Fault) -> None:
-    """Credentials may expire between two tries of one commit; the first may still land (R63)."""
+    """Credentials may expire between two attempts of one commit; the first may land (R63)."""
     _, log = faulty({0: first, 2: Fault.DENY})
     assert isinstance(write(log, 1), Unknown)
 
@@ -194,7 +194,7 @@ def test_refresh_error_leaves_memory_as_it_was() -> None:
 
 @pytest.mark.parametrize("call", range(6))
 def test_open_that_fails_leaves_memory_as_it_was(call: int) -> None:
-    """Who asks memory without a refresh, as for the number of shards, must not find it empty."""
+    """A caller that reads memory without a refresh must not find it empty."""
     shared = SharedMemory()
     writer = created(shared.open(), 3)
     create_checkpoint(shared.open(), TABLE, trust_ms=OFF.trust_ms)
@@ -245,7 +245,7 @@ def test_refresh_far_behind_a_checkpoint_starts_from_it(store: ObjectStore) -> N
 
 @pytest.mark.parametrize("call", range(1, 6))
 def test_catch_up_racing_with_clean_up_opens_again(call: int) -> None:
-    """What was listed may be gone when it is read; a newer checkpoint holds it."""
+    """Listed files may be gone when they are read; a newer checkpoint has their content."""
     shared = SharedMemory()
     writer = created(shared.open())
     store = shared.open()

@@ -1,4 +1,4 @@
-"""Delta tables of others below our root: they are no topics, and in nobody's way."""
+"""Foreign Delta tables below the root are not topics, and disturb no topic."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def with_features(root: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [written, partitioned, checkpointed, with_features])
-def test_table_of_others_is_no_topic(tmp_path: Path, make: Callable[[Path, str], None]) -> None:
-    """It is left out of lists and named by whoever asks for it, and nothing is written to it."""
+def test_foreign_table_is_no_topic(tmp_path: Path, make: Callable[[Path, str], None]) -> None:
+    """Lists leave it out, opening it names it, and nothing is written to it."""
     cluster = Cluster.open(str(tmp_path), create=True)
     cluster.create_topic("orders", partitions=1)
     make(tmp_path, "customers")
@@ -45,6 +45,6 @@ def test_table_of_others_is_no_topic(tmp_path: Path, make: Callable[[Path, str],
     for one in (cluster, Cluster.open(str(tmp_path))):
         assert one.list_topics() == ["orders"]
         for ask in (one.topic, one.create_topic):
-            with pytest.raises(ForeignTableError, match=r"customers is a Delta table of something"):
+            with pytest.raises(ForeignTableError, match=r"customers is a Delta table of another"):
                 ask("customers")
     assert sorted(path.name for path in (tmp_path / "customers").rglob("*")) == before

@@ -1,5 +1,6 @@
-"""Whatever a file says, its reader ends with a typed error that names it, in bounded time and
-memory (R66). Each case is read in a child process with an address space of 3 GB.
+"""Reading a malicious file ends with a typed error that names it, in bounded time and memory (R66).
+
+Each case is read in a child process with an address space of 3 GB.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from tests.storage.hostile_run import CASES
 
 TIMEOUT_S = 900
-"""Against a read that hangs; the slowest case takes seconds."""
+"""Limit for a read that hangs; the slowest case takes seconds."""
 KINDS = sorted({name.partition(":")[0] for name in CASES})
 TYPED = ("CorruptLogError", "LogGapError", "CheckpointError")
 NAMED = re.compile(
@@ -24,7 +25,7 @@ NAMED = re.compile(
 
 
 def run(folder: Path, *cases: str) -> list[tuple[str, str]]:
-    """(case, how it ended) of each line that the child printed."""
+    """(case, result) of each line that the child printed."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.storage.hostile_run", str(folder), *cases],
         capture_output=True,
@@ -39,7 +40,7 @@ def run(folder: Path, *cases: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_files_end_in_a_typed_error_that_names_them(tmp_path: Path, kind: str) -> None:
-    """One such file must cost its own table, never the process, the machine or the night."""
+    """One such file may affect its own table only, never the process or the machine."""
     cases = [name for name in CASES if name.partition(":")[0] == kind]
     ends = run(tmp_path, *cases)
     assert [name for name, _ in ends] == cases
@@ -48,7 +49,7 @@ def test_hostile_files_end_in_a_typed_error_that_names_them(tmp_path: Path, kind
 
 
 def test_files_damaged_at_random_end_in_a_typed_error(tmp_path: Path, seed: int) -> None:
-    """What nobody thought of: bits, lengths, numbers, repeats and brackets, by a seed."""
+    """Random damage: bits, lengths, numbers, repeats and brackets, by a seed."""
     ends = run(tmp_path, f"seed {seed}")
     assert ends
     assert not [end for _, end in ends if "UNTYPED" in end]

@@ -1,4 +1,4 @@
-"""LocalDisk: what a commit rests on, when two write, when a write fails, when power fails."""
+"""LocalDisk: its guarantees for commits, in races, write errors and power cuts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files(disk: LocalDisk) -> list[str]:
 
 @pytest.mark.parametrize("verb", PUTS)
 def test_put_makes_folders_and_leaves_one_file(disk: LocalDisk, verb: str) -> None:
-    """A temporary name that stays is litter no listing shows."""
+    """A temporary file that stays is in no listing."""
     getattr(disk, verb)("a/b/c", memoryview(b"data"))
     assert disk.get("a/b/c") == b"data"
     assert files(disk) == ["a/b/c"]
@@ -50,7 +50,7 @@ def test_put_makes_folders_and_leaves_one_file(disk: LocalDisk, verb: str) -> No
 def test_put_that_fails_leaves_nothing_under_the_name(
     disk: LocalDisk, verb: str, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk must not leave half a commit where readers look (R66)."""
+    """A full disk must not leave half a commit under a name that readers use (R66)."""
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -61,10 +61,10 @@ def test_put_that_fails_leaves_nothing_under_the_name(
     assert files(disk) == []
 
 
-def test_put_writes_all_of_what_the_system_takes_in_parts(
+def test_put_continues_after_a_partial_write(
     disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write may take less than it was given; so may a read."""
+    """A write may take fewer bytes than requested; so may a read."""
     real_write, real_read = os.write, os.read
     monkeypatch.setattr(local_disk.os, "write", lambda file, data: real_write(file, data[:7]))
     monkeypatch.setattr(local_disk.os, "read", lambda file, size: real_read(file, min(size, 5)))
@@ -74,7 +74,7 @@ def test_put_writes_all_of_what_the_system_takes_in_parts(
 
 
 def test_put_if_absent_of_many_threads_has_one_winner(disk: LocalDisk) -> None:
-    """The exclusion of the whole system is this call (R62)."""
+    """All mutual exclusion depends on this call (R62)."""
     with ThreadPoolExecutor(8) as pool:
         for slot in range(50):
             writers = [b"%d-%d" % (slot, n) * 500 for n in range(8)]
@@ -85,18 +85,18 @@ def test_put_if_absent_of_many_threads_has_one_winner(disk: LocalDisk) -> None:
             assert disk.get(f"{slot}") == writers[won.index(True)]
 
 
-@pytest.mark.parametrize("stood_still_ms", [0, 3_600_000])
-def test_put_if_absent_after_standing_still_has_the_time_at_which_it_appeared(
-    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, stood_still_ms: int
+@pytest.mark.parametrize("paused_ms", [0, 3_600_000])
+def test_put_if_absent_after_a_pause_has_the_time_when_it_appeared(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, paused_ms: int
 ) -> None:
-    """Clean-up goes by the times of files: a commit must not be old when it appears (R70)."""
+    """Clean-up uses the times of files: a commit must not be old when it appears (R70)."""
     clock = VirtualClock()
     monkeypatch.setattr(local_disk, "_clock", clock)
     real = os.link
 
     def stopped(temporary: str, target: str) -> None:
-        clock.advance_ms(stood_still_ms)
-        then_s = os.stat(temporary).st_mtime - stood_still_ms / 1000
+        clock.advance_ms(paused_ms)
+        then_s = os.stat(temporary).st_mtime - paused_ms / 1000
         os.utime(temporary, (then_s, then_s))
         real(temporary, target)
 
@@ -107,19 +107,19 @@ def test_put_if_absent_after_standing_still_has_the_time_at_which_it_appeared(
     assert files(disk) == ["a"]
 
 
-def test_put_if_absent_that_is_quick_sets_no_times(
+def test_quick_put_if_absent_sets_no_times(
     disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every commit pays for a system call."""
+    """It would cost every commit a system call."""
     monkeypatch.setattr(local_disk, "_clock", VirtualClock())
     monkeypatch.setattr(local_disk.os, "utime", None)
     assert disk.put_if_absent("a", b"data")
 
 
-def test_put_if_absent_whose_time_cannot_be_set_has_landed_all_the_same(
+def test_put_if_absent_whose_time_cannot_be_set_has_landed(
     disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some network disks refuse it; the file is there for everybody."""
+    """Some network disks refuse it; the file exists."""
     clock = VirtualClock()
     monkeypatch.setattr(local_disk, "_clock", clock)
     real = os.link
@@ -138,16 +138,14 @@ def test_put_if_absent_whose_time_cannot_be_set_has_landed_all_the_same(
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", ".."])
 def test_path_that_leaves_the_root_is_refused(disk: LocalDisk, path: str) -> None:
-    """A path may come from a log that somebody else wrote (R64)."""
+    """A path may come from a foreign log (R64)."""
     for call in (lambda: disk.get(path), lambda: disk.put(path, b""), lambda: disk.path(path)):
         with pytest.raises(ValueError, match="leaves its root"):
             call()
 
 
 def test_get_of_a_folder_is_an_error_and_not_an_absence(disk: LocalDisk) -> None:
-    """A folder in the place of a commit holds its slot: a reader that took it for absent would
-    believe that the log ends there.
-    """
+    """A folder in the place of a commit occupies its slot: a reader must not end the log there."""
     disk.put("a/b", b"")
     with pytest.raises(IrregularFileError, match="a folder"):
         disk.get("a")
@@ -157,7 +155,7 @@ def test_get_of_a_folder_is_an_error_and_not_an_absence(disk: LocalDisk) -> None
 
 
 class PowerCut:
-    """Knows which files and names have been synced: the rest would be gone after a power cut."""
+    """Records which files and names were synced: others would be gone after a power cut."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: dict[str, bytes] = {}
@@ -211,7 +209,7 @@ def test_fsync_every_kind_of_put_survives_a_power_cut(
 def test_fsync_every_file_of_a_transaction_survives_a_power_cut(
     tmp_path: Path, power: PowerCut
 ) -> None:
-    """What commit() acknowledged is there afterwards: rows, markers, and every record."""
+    """Everything that commit() acknowledged survives: rows, markers, and every record."""
     from benchmarks.transactions import small_records, stage
 
     root = str(tmp_path / "root")
@@ -226,13 +224,13 @@ def test_fsync_every_file_of_a_transaction_survives_a_power_cut(
 
 
 def test_fsync_off_calls_no_fsync(tmp_path: Path, power: PowerCut) -> None:
-    """The default pays nothing."""
+    """The default has no cost."""
     cluster = Cluster.open(str(tmp_path / "root"), create=True)
     cluster.create_topic("t", partitions=1)
     assert (power.synced, power.named) == ({}, {})
 
 
-def test_fsync_reader_does_not_believe_a_commit_that_a_power_cut_may_take(
+def test_fsync_reader_does_not_rely_on_a_commit_that_a_power_cut_may_remove(
     tmp_path: Path, power: PowerCut
 ) -> None:
     """The writer has linked its commit and not yet synced the folder when a reader acts on it."""
@@ -255,7 +253,7 @@ def test_fsync_reader_does_not_believe_a_commit_that_a_power_cut_may_take(
 def test_fsync_that_fails_is_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit is there to be read back, but it may not stay: no success is claimed for it."""
+    """The commit can be read back but may not survive: it is not acknowledged."""
     store = ObjectStore.from_url(str(tmp_path), {"fsync": "true"})
     log = DeltaLog(store, "t", TopicView("t"))
     log.refresh()
@@ -275,13 +273,13 @@ def test_fsync_that_fails_is_not_acknowledged(
 
 @pytest.mark.parametrize("value", ["yes", "1", ""])
 def test_fsync_option_takes_true_or_false(tmp_path: Path, value: str) -> None:
-    """A durability that was asked for and is silently off is the worst of all."""
+    """Requested durability must never be off silently."""
     with pytest.raises(ConfigError, match=r"storage\.fsync"):
         ObjectStore.from_url(str(tmp_path), {"fsync": value})
 
 
 def test_fsync_option_reaches_every_store(tmp_path: Path) -> None:
-    """Object stores keep what they acknowledge: there the option changes nothing."""
+    """Object stores are durable already: there the option has no effect."""
     check: Callable[[str], ObjectStore] = lambda url: ObjectStore.from_url(  # noqa: E731
         url, {"fsync": "true", **({"aws_region": "x"} if url.startswith("s3") else {})}
     )

@@ -77,7 +77,7 @@ def test_refresh_any_byte_of_a_commit_flipped_is_noticed(store: ObjectStore) -> 
 
 
 def test_refresh_commits_of_another_tool_without_checksum_are_read(store: ObjectStore) -> None:
-    """Spark's OPTIMIZE would not count lines; what has no count cannot be checked by it."""
+    """Spark's OPTIMIZE does not count lines; without a count there is no such check."""
     created(store)
     store.put(commit_path(TABLE, 1), b'{"txn":{"appId":"x","version":5}}\n{"cdc":{"path":"y"}}\n')
     log, view = opened(store)
@@ -131,7 +131,7 @@ def test_catch_up_gap_is_an_error_that_names_the_version(store: ObjectStore) -> 
 def test_refresh_unknown_protocol_is_refused(
     store: ObjectStore, protocol: Protocol, cold: bool
 ) -> None:
-    """With deletion vectors on, rows we would show are deleted (R38)."""
+    """With deletion vectors, rows that txnlog would return are deleted (R38)."""
     created(store, 2)
     reader, _ = opened(store)
     other, _ = opened(store)

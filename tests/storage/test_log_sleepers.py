@@ -1,4 +1,4 @@
-"""Who sleeps longer than a log is kept must not take the past for the present (R70)."""
+"""A process paused for longer than the log retention must not use its old state (R70)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def aged(shared: SharedMemory, log: DeltaLog, *, commits: int = 4) -> None:
 
 
 def test_refresh_after_sleeping_past_clean_up_is_not_at_the_head() -> None:
-    """The next version is absent, because it is long past (R70)."""
+    """The next version is absent because clean-up deleted it (R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     sleeper, seen = opened(shared.open())
@@ -35,7 +35,7 @@ def test_refresh_after_sleeping_past_clean_up_is_not_at_the_head() -> None:
     assert seen.numbers["200"] == 200
 
 
-def test_log_is_opened_again_once_its_head_was_known_for_longer_than_it_is_trusted() -> None:
+def test_log_is_opened_again_when_its_confirmed_head_is_older_than_trust_ms() -> None:
     """Half the retention and not all of it: a put that is under way needs the rest (R70, D3)."""
     shared = SharedMemory()
     created(shared.open(), 2)
@@ -48,8 +48,8 @@ def test_log_is_opened_again_once_its_head_was_known_for_longer_than_it_is_trust
         assert ("list" in {verb for verb, _ in store.calls}) == is_opened
 
 
-def test_commit_after_sleeping_past_clean_up_is_never_believed() -> None:
-    """The slot is free again; a commit there is read by nobody (R70)."""
+def test_commit_after_sleeping_past_clean_up_never_counts() -> None:
+    """The slot is free again; no process reads a commit there (R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     sleeper, seen = opened(shared.open())
@@ -61,8 +61,8 @@ def test_commit_after_sleeping_past_clean_up_is_never_believed() -> None:
     assert write(sleeper, 5) == Committed(writer.version + 1)
 
 
-def test_stray_version_is_read_and_checkpointed_by_nobody() -> None:
-    """A stray file in an old slot trips up neither open, checkpoint nor clean-up (R70)."""
+def test_stray_version_is_neither_read_nor_checkpointed() -> None:
+    """A stray file in an old slot disturbs neither open, checkpoint nor clean-up (R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     sleeper, _ = opened(shared.open())
@@ -99,8 +99,8 @@ def paused(shared: SharedMemory) -> tuple[PausedClock, FaultyStore]:
     return clock, shared.open(clock=clock)
 
 
-def test_commit_of_a_paused_guest_into_a_freed_slot_is_never_believed() -> None:
-    """It was acknowledged, and read by nobody (R34, R70)."""
+def test_commit_of_a_paused_guest_into_a_freed_slot_never_counts() -> None:
+    """It was acknowledged, and no process read it (R34, R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     clock, store = paused(shared)
@@ -113,7 +113,7 @@ def test_commit_of_a_paused_guest_into_a_freed_slot_is_never_believed() -> None:
     assert write(sleeper, 5) == Committed(writer.version + 1)
 
 
-def test_table_created_by_a_paused_guest_in_a_freed_slot_is_never_believed() -> None:
+def test_table_created_by_a_paused_guest_in_a_freed_slot_never_counts() -> None:
     """Version 0 has no slot before it (R34, R70)."""
     shared = SharedMemory()
     clock, store = paused(shared)
@@ -127,7 +127,7 @@ def test_table_created_by_a_paused_guest_in_a_freed_slot_is_never_believed() -> 
 
 
 def test_reader_in_a_paused_guest_finds_the_head_again() -> None:
-    """It waited for ever for a version that clean-up had taken (R34, R70)."""
+    """It waited for ever for a version that clean-up had deleted (R34, R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     clock, store = paused(shared)
@@ -156,7 +156,7 @@ def test_reader_in_a_paused_guest_does_not_keep_the_stray_of_another() -> None:
 @pytest.mark.parametrize("call", range(5))
 @pytest.mark.parametrize("operation", ["refresh", "commit"])
 def test_guest_paused_within_a_call_finds_the_log_as_it_is(operation: str, call: int) -> None:
-    """At any call of the store all clocks may stand still for a day (R34, R70)."""
+    """All clocks may stop for a day at any call of the store (R34, R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     clock, store = paused(shared)
@@ -181,7 +181,7 @@ def test_guest_paused_within_a_call_finds_the_log_as_it_is(operation: str, call:
     assert not isinstance(outcome, Committed) or landed
 
 
-def test_commit_into_a_slot_freed_by_a_stepped_wall_clock_is_never_believed() -> None:
+def test_commit_into_a_slot_freed_by_a_stepped_wall_clock_never_counts() -> None:
     """The machine's clock steps forward by more than the retention; the boot clock does not (R34).
 
     Clean-up takes commits of a moment ago; a writer that has not read them commits in their place.
@@ -201,10 +201,10 @@ def test_commit_into_a_slot_freed_by_a_stepped_wall_clock_is_never_believed() ->
 
 
 @pytest.mark.parametrize("is_paused", [True, False])
-def test_reply_lost_before_a_long_sleep_is_in_doubt_beside_the_stray_of_another(
+def test_reply_lost_before_a_long_sleep_is_unknown_beside_a_stray_file(
     is_paused: bool,
 ) -> None:
-    """Our commit was in the slot, and was read; what is found there now says nothing (R63, R70)."""
+    """Our commit was in the slot and was read; what is there now proves nothing (R63, R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     clock = PausedClock(shared.clock)
@@ -247,12 +247,12 @@ def test_reader_far_behind_in_a_paused_guest_does_not_read_a_stray(call: int) ->
     assert (reader.version, "5000" in seen.numbers) == (writer.version, False)
 
 
-# --- Clocks that go on ----------------------------------------------------------------------------
+# --- Running clocks -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", range(4))
 @pytest.mark.parametrize("operation", ["refresh", "commit"])
-def test_process_stopped_within_a_call_believes_nothing_it_read_before(
+def test_process_stopped_within_a_call_relies_on_nothing_it_read_before(
     operation: str, call: int
 ) -> None:
     """A machine is suspended between a request and its reply, at any call (R70)."""
@@ -275,8 +275,8 @@ def test_process_stopped_within_a_call_believes_nothing_it_read_before(
 
 
 @pytest.mark.parametrize("delay_ms", [0, 20 * 60_000, 29 * 60_000])
-def test_commit_within_half_the_retention_is_believed(delay_ms: int) -> None:
-    """Only a process that stood still for long has to open the log again."""
+def test_commit_within_half_the_retention_counts(delay_ms: int) -> None:
+    """Only a process after a long pause has to open the log again."""
     shared = SharedMemory()
     created(shared.open())
     store = shared.open()

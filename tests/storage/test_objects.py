@@ -1,4 +1,4 @@
-"""ObjectStore: the same manners on disk and in memory, the store's clock, probe, and no secrets."""
+"""ObjectStore: same behaviour on disk and in memory; clock, probe, secrets."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_put_get_head_list_delete_round_trip(store: ObjectStore) -> None:
 
 
 def test_put_if_absent_keeps_the_first(store: ObjectStore) -> None:
-    """All of the log rests on this (D1)."""
+    """The log depends on it (D1)."""
     assert store.put_if_absent("slot", b"first")
     assert not store.put_if_absent("slot", b"second")
     assert store.get("slot") == b"first"
@@ -85,12 +85,12 @@ def test_list_does_not_show_files_being_written(tmp_path: Path) -> None:
     assert [m.path for m in store.list("t")] == ["t/_delta_log/00000000000000000000.json"]
 
 
-# --- Where ----------------------------------------------------------------------------------------
+# --- Urls -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("url", ["{}", "file://{}", "file://localhost{}"])
 def test_from_url_local_paths_are_one_store(tmp_path: Path, url: str) -> None:
-    """Spark hands over file:// urls, people write paths."""
+    """Spark passes file:// urls, users write paths."""
     store = ObjectStore.from_url(url.format(tmp_path))
     store.put("a", b"1")
     assert store.url == f"file://{tmp_path}"
@@ -98,7 +98,7 @@ def test_from_url_local_paths_are_one_store(tmp_path: Path, url: str) -> None:
     assert store.local_path("a") == str(tmp_path / "a")
 
 
-def test_from_url_path_with_blanks_and_signs_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_from_url_path_with_blanks_and_signs_is_not_unescaped(tmp_path: Path) -> None:
     """A folder named "a b%20c#d" is a folder, not an escaped one."""
     folder = tmp_path / "a b%20c#d?é"
     store = ObjectStore.from_url(str(folder))
@@ -108,7 +108,7 @@ def test_from_url_path_with_blanks_and_signs_is_taken_as_it_is(tmp_path: Path) -
 
 @pytest.mark.parametrize("url", ["hdfs://nn/x", "http://x/y", "file://host/path", "ftp://x"])
 def test_from_url_unknown_scheme_is_refused_with_what_can_be_opened(url: str) -> None:
-    """The error says what to write instead."""
+    """The error names the valid schemes."""
     with pytest.raises(ConfigError, match="s3://|absolute"):
         ObjectStore.from_url(url)
 
@@ -118,12 +118,12 @@ def test_from_url_unknown_scheme_is_refused_with_what_can_be_opened(url: str) ->
 KEYS = {"aws_access_key_id": "AKIA", "aws_secret_access_key": SECRET, "aws_region": "x"}
 
 
-def told_by(action: Callable[[], object]) -> str:
+def output_of(action: Callable[[], object]) -> str:
     try:
-        told = action()
+        output = action()
     except TxnLogError as error:
-        told = (error, error.context, error.__cause__, repr(error))
-    return f"{told} {told!r} {vars(told) if isinstance(told, ObjectStore) else ''}"
+        output = (error, error.context, error.__cause__, repr(error))
+    return f"{output} {output!r} {vars(output) if isinstance(output, ObjectStore) else ''}"
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def told_by(action: Callable[[], object]) -> str:
         (f"s3://bucket/x#{SECRET}", {}),
     ],
 )
-def test_store_never_tells_secrets(url: str, options: dict[str, str]) -> None:
+def test_store_never_shows_secrets(url: str, options: dict[str, str]) -> None:
     """Options and urls go into logs, plans and bug reports (R67)."""
-    assert SECRET not in told_by(lambda: ObjectStore.from_url(url, options))
+    assert SECRET not in output_of(lambda: ObjectStore.from_url(url, options))
 
 
 @pytest.mark.parametrize("url", [f"s3://AKIA:{SECRET}@bucket/x", f"az://c/x?sig={SECRET}"])
 def test_from_url_credentials_in_the_url_are_refused(url: str) -> None:
-    """They would be ignored at best; the error says where they belong."""
+    """They would be ignored; the error says where they belong."""
     with pytest.raises(ConfigError, match=r"storage\.\*"):
         ObjectStore.from_url(url)
 
@@ -184,7 +184,7 @@ def test_errors_of_the_store_become_typed_and_name_the_path(
         monkeypatch.setattr(f"txnlog.storage.store.objects.obstore.{verb}", fail)
 
     def refuse(*_: Any, **__: Any) -> None:
-        # A local disk says so where a put failed before its file had a name.
+        # A local disk raises this if a put failed before its file had a name.
         if expected is StorePermissionError:
             raise NothingWrittenOSError(errno.EACCES, str(raised)) from raised
         raise raised
@@ -233,7 +233,7 @@ def test_now_ms_asks_once_an_hour_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("call", range(4))
-def test_now_ms_asked_while_the_machine_sleeps_is_not_wrong_by_the_sleep(call: int) -> None:
+def test_now_ms_measured_while_the_machine_sleeps_is_not_wrong_by_the_sleep(call: int) -> None:
     """A clock ahead by the length of a suspension would delete logs others still read."""
     shared = SharedMemory()
     store = shared.open(
@@ -258,7 +258,7 @@ def test_probe_of_a_working_store_passes_and_leaves_nothing(store: ObjectStore) 
 def test_probe_finds_a_store_without_conditional_puts(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """On such a store acknowledged commits are lost without a word (R69)."""
+    """On such a store acknowledged commits are lost silently (R69)."""
 
     def put_if_absent(path: str, data: bytes) -> bool:
         if how == "always says exists":
@@ -271,8 +271,8 @@ def test_probe_finds_a_store_without_conditional_puts(
         store.probe("__cluster")
 
 
-def test_probe_whose_first_reply_is_exists_believes_what_it_reads() -> None:
-    """A store client that repeats a put by itself meets its own first one (R63)."""
+def test_probe_whose_first_reply_is_exists_relies_on_what_it_reads() -> None:
+    """A store client that retries a put by itself finds its own first one (R63)."""
     shared = SharedMemory()
     store = shared.open()
     real = store.put_if_absent
@@ -286,7 +286,7 @@ def test_probe_whose_first_reply_is_exists_believes_what_it_reads() -> None:
 
 
 def test_probe_that_fails_is_a_storage_error() -> None:
-    """No network is not a bad store."""
+    """Without a network the store is not at fault."""
     shared = SharedMemory()
     with pytest.raises(StorageError):
         shared.open(plan=FaultsAt({1: Fault.FAIL_BEFORE})).probe("__cluster")

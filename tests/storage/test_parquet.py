@@ -1,4 +1,4 @@
-"""Record batch files: what is written comes back, and damage is an error that names the file."""
+"""Record batch files: records read back as written; damage is an error that names the file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def expected(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("count", [1, 25, 3_000])
 def test_batch_file_written_in_one_put_reads_back(store: ObjectStore, count: int) -> None:
-    """A record changed between producer and consumer, or a header that lies about the file."""
+    """A record must not change, and the header must match the file."""
     table = records(count)
     written = write_batch_file(store, PATH, table)
     assert read(store).equals(expected(table))
@@ -123,7 +123,7 @@ def test_batch_file_without_records_is_refused(store: ObjectStore) -> None:
 def test_batch_file_writer_row_groups_make_one_batch(
     store: ObjectStore, stream_after: int | None
 ) -> None:
-    """Offsets must run on from row group to row group, streamed or not."""
+    """Offsets must continue from row group to row group, streamed or not."""
     parts = [records(500, seed=seed) for seed in range(4)]
     writer = BatchFileWriter(store, PATH)
     for number, part in enumerate(parts):
@@ -138,7 +138,7 @@ def test_batch_file_writer_row_groups_make_one_batch(
 
 
 def test_batch_file_writer_dropped_leaves_nothing_that_can_be_read(store: ObjectStore) -> None:
-    """A task that fails half-way must not leave a file that reads like a whole one."""
+    """A task that fails half-way must not leave a file that looks complete."""
     writer = BatchFileWriter(store, PATH)
     writer.write(records(2_000))
     writer.stream()
@@ -181,8 +181,8 @@ def test_batch_file_range_reads_only_that_range(
     assert found.column(0).to_pylist() == list(range(first, 3000 if end is None else end))
 
 
-def test_batch_file_columns_are_read_as_asked(store: ObjectStore) -> None:
-    """Headers cost to read; whoever leaves them out still gets the others in schema order."""
+def test_batch_file_reads_only_the_requested_columns(store: ObjectStore) -> None:
+    """Headers take time to read; without them the others still come in schema order."""
     write_batch_file(store, PATH, records(10))
     found = read(store, columns=["value", "key"])
     assert found.schema.names == ["key", "value"]
@@ -200,7 +200,7 @@ def test_large_remote_file_is_read_by_ranges(
     assert read(store, size_bytes=written.size_bytes).equals(expected(records(3_000)))
 
 
-# -- files rewritten by others -------------------------------------------------------------------
+# -- foreign files -------------------------------------------------------------------------------
 
 
 def test_erased_file_keeps_the_other_offsets(store: ObjectStore) -> None:
@@ -244,7 +244,7 @@ def test_rewritten_file_int96_timestamps_are_utc(store: ObjectStore) -> None:
 
 
 def test_rewritten_file_headers_of_other_shapes_read_the_same(store: ObjectStore) -> None:
-    """Large lists, other element names, fields the other way round."""
+    """Large lists, other element names, fields in reverse order."""
     kind = pa.large_list(pa.struct([("value", pa.large_binary()), ("key", pa.large_string())]))
     rows = [None, [], [{"key": "a", "value": b"1"}, {"key": "b", "value": None}], None, [None]]
     plain = pa.array(rows, HEADERS_TYPE)
@@ -273,7 +273,7 @@ def test_rewritten_file_with_impossible_offsets_is_corrupt(
 
 
 def test_file_without_offset_delta_is_corrupt(store: ObjectStore) -> None:
-    """Row numbers are no offsets once a file may have been rewritten (R66)."""
+    """Row numbers are not offsets in a rewritten file (R66)."""
     put_table(store, records(5))
     with pytest.raises(CorruptLogError, match="no column offset_delta"):
         read(store)
@@ -290,7 +290,7 @@ def test_file_with_a_column_of_another_type_is_corrupt(store: ObjectStore) -> No
 
 
 def test_missing_file_is_object_not_found_and_names_it(store: ObjectStore) -> None:
-    """Retention may take a file a slow reader still wants; that is not damage."""
+    """Retention may delete a file that a slow reader still needs; that is no damage."""
     with pytest.raises(ObjectNotFoundError, match="part-0-file.*start the query again"):
         read(store)
 
@@ -305,7 +305,7 @@ def test_truncated_file_is_corrupt(store: ObjectStore, kept: int) -> None:
 
 
 def test_zero_filled_file_is_corrupt(store: ObjectStore) -> None:
-    """What a crashed disk leaves: the right size, all zero, or zero in the middle (R66)."""
+    """As after a disk crash: the right size, all zero, or zero in the middle (R66)."""
     size = write_batch_file(store, PATH, records(2_000)).size_bytes
     whole = store.get(PATH)
     store.put(PATH, bytes(size))
@@ -317,7 +317,7 @@ def test_zero_filled_file_is_corrupt(store: ObjectStore) -> None:
 
 
 def test_file_that_contradicts_its_header_is_corrupt(store: ObjectStore) -> None:
-    """Another whole file under this name: the log knows how large it must be (R66)."""
+    """Another intact file under this name: the log has its size (R66)."""
     size = write_batch_file(store, PATH, records(20)).size_bytes
     with pytest.raises(CorruptLogError, match=r"20 records.*says 21"):
         read(store, num_records=21)
@@ -350,7 +350,7 @@ def test_garbled_byte_gives_an_error_or_the_same_records(store: ObjectStore, cou
 
 
 def test_garbled_footer_is_found_before_it_is_parsed(store: ObjectStore) -> None:
-    """pyarrow ends the process on some damaged footers, or skips row groups (R66)."""
+    """pyarrow crashes on some damaged footers, or skips row groups (R66)."""
     table = records(200)
     size = write_batch_file(store, PATH, table).size_bytes
     whole = store.get(PATH)
@@ -364,7 +364,7 @@ def test_garbled_footer_is_found_before_it_is_parsed(store: ObjectStore) -> None
             read(store)
 
 
-def test_garbled_row_group_is_found_only_by_who_reads_it(store: ObjectStore) -> None:
+def test_garbled_row_group_is_found_only_when_it_is_read(store: ObjectStore) -> None:
     """A range read checks its row groups and not the whole file; a full read finds it (R66)."""
     writer = BatchFileWriter(store, PATH)
     for seed in range(3):
@@ -379,7 +379,7 @@ def test_garbled_row_group_is_found_only_by_who_reads_it(store: ObjectStore) -> 
 
 
 def test_footer_longer_than_the_tail_is_read_whole(store: ObjectStore) -> None:
-    """Many row groups make a footer of megabytes; its seal lies in front of all of it."""
+    """Many row groups make a footer of megabytes; the seal is before it."""
     writer = BatchFileWriter(store, PATH)
     for seed in range(200):
         writer.write(records(2, seed=seed))
@@ -395,7 +395,7 @@ def test_footer_longer_than_the_tail_is_read_whole(store: ObjectStore) -> None:
 
 
 def test_store_errors_pass_as_they_are(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network error is retriable; calling it damage would stop a query for good."""
+    """A network error is retriable; as damage it would stop a query for ever."""
 
     def refuse(path: str) -> Iterator[bytes]:
         raise StorageError("throttled")
@@ -410,7 +410,7 @@ def test_store_errors_pass_as_they_are(store: ObjectStore, monkeypatch: pytest.M
 
 
 def test_record_sizes_count_key_value_headers_and_overhead() -> None:
-    """What max.message.bytes is compared with (R65)."""
+    """They are compared with max.message.bytes (R65)."""
     rows = [
         {"key": b"abc", "value": b"12345", "headers": None},
         {"key": None, "value": None, "headers": []},

@@ -1,4 +1,4 @@
-"""Roots that are unmounted, replaced or full: nothing is written where nobody will look for it."""
+"""Roots that are unmounted, replaced or full: nothing is written to another place."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster_at(root: Path, topics: tuple[str, ...] = ("orders",)) -> Cluster:
 
 
 def lengthen(cluster: Cluster, topic: str = "orders") -> int:
-    """One commit more in a topic's log; its version."""
+    """Add a commit to a topic's log; returns its version."""
     log = cluster.topic_log(topic)
     value = str(log.log.version)
     log.alter(lambda config: {**config, "retention.ms": f"{value}000"})
@@ -61,12 +61,12 @@ def below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-# --- A root that goes away, and comes back --------------------------------------------------------
+# --- A root that is unmounted and mounted ---------------------------------------------------------
 
 
 @contextmanager
 def away(root: Path) -> Iterator[None]:
-    """An empty folder in the place of the root, as after umount."""
+    """An empty folder instead of the root, as after umount."""
     elsewhere = root.with_name("elsewhere")
     root.rename(elsewhere)
     root.mkdir()
@@ -77,7 +77,7 @@ def away(root: Path) -> Iterator[None]:
 
 
 def attempts(cluster: Cluster) -> None:
-    """What processes do all day; each must be refused with a typed error."""
+    """Ordinary operations; each must be refused with a typed error."""
     store = cluster.store
     for attempt in (
         lambda: lengthen(cluster),
@@ -113,7 +113,7 @@ def test_unmounted_root_takes_nothing_and_work_continues_after_the_remount(root:
 
 
 def test_root_unmounted_for_real_takes_nothing(tmp_path: Path) -> None:
-    """The same with a file system that is really unmounted: open handles keep it, paths do not."""
+    """As above, with a real umount: open handles keep the file system, paths do not."""
     root, keep = tmp_path / "root", tmp_path / "keep"
     keep.mkdir()
     with mounted(root), mounted(keep):
@@ -129,7 +129,7 @@ def test_root_unmounted_for_real_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_another_cluster_mounted_in_place_of_the_first_takes_nothing(root: Path) -> None:
-    """A process that goes on after a remount must look which cluster it is that is there now."""
+    """A process that continues after a remount must check which cluster is mounted."""
     cluster = cluster_at(root)
     lengthen(cluster)
     root.rename(root.with_name("first"))
@@ -147,7 +147,7 @@ def test_another_cluster_mounted_in_place_of_the_first_takes_nothing(root: Path)
 
 
 def test_warm_reader_of_an_emptied_log_reports_it(root: Path) -> None:
-    """A log never becomes absent (D12): what the handle knows is no topic that was never there."""
+    """A log never becomes absent (D12): the topic must not look as if it never existed."""
     clock = VirtualClock()
     store = ObjectStore.from_url(str(root), clock=clock)
     cluster = Cluster.open(store, create=True, shards=1, settings=SETTINGS)
@@ -179,7 +179,7 @@ def _crash(*_: object, **__: object) -> None:
     raise SimulatedCrash
 
 
-def test_missing_topic_folder_delays_its_marker_and_says_so(root: Path) -> None:
+def test_missing_topic_folder_delays_its_marker_and_is_reported(root: Path) -> None:
     """Of a transaction over two topics one half was dropped without a word: no log counted as
     deleted.
     """
@@ -202,7 +202,7 @@ def test_missing_topic_folder_delays_its_marker_and_says_so(root: Path) -> None:
 
 
 def test_deleted_topic_does_not_delay_its_marker(root: Path) -> None:
-    """Deleted by a commit, the log is there and says so (D12)."""
+    """A deleted topic has a log, with the commit that deleted it (D12)."""
     cluster = cluster_at(root, ("orders", "stock"))
     row = decided(cluster)
     cluster.delete_topic("stock")
@@ -211,7 +211,7 @@ def test_deleted_topic_does_not_delay_its_marker(root: Path) -> None:
     assert done.state is TransactionState.COMPLETE_COMMIT
 
 
-# --- A sure "no" ----------------------------------------------------------------------------------
+# --- Certain failures -----------------------------------------------------------------------------
 
 
 def refused(cluster: Cluster) -> NothingWrittenError:
@@ -223,7 +223,7 @@ def refused(cluster: Cluster) -> NothingWrittenError:
     with pytest.raises(NothingWrittenError) as caught:
         lengthen(cluster)
     assert clock.boot_ms() - started_ms < SETTINGS.commit_timeout_ms // 2
-    assert "gave up" not in str(caught.value)
+    assert "unknown" not in str(caught.value)
     with pytest.raises(NothingWrittenError) as data:
         cluster.store.put_new("orders/part-0-x.parquet", b"x" * (1 << 20))
     assert "orders/part-0-x.parquet" in str(data.value)
@@ -233,8 +233,8 @@ def refused(cluster: Cluster) -> NothingWrittenError:
     return caught.value
 
 
-def test_full_disk_is_a_sure_no_and_names_the_cause(tmp_path: Path) -> None:
-    """'Gave up before learning whether the commit landed' sends the operator the wrong way."""
+def test_full_disk_is_a_certain_failure_and_names_the_cause(tmp_path: Path) -> None:
+    """'Whether the commit landed is still unknown' would mislead the operator."""
     with mounted(tmp_path / "root", "size=2m"):
         cluster = cluster_at(tmp_path / "root")
         filler = tmp_path / "root/filler"
@@ -248,8 +248,8 @@ def test_full_disk_is_a_sure_no_and_names_the_cause(tmp_path: Path) -> None:
         lengthen(cluster)
 
 
-def test_read_only_file_system_is_a_sure_no_and_names_the_cause(tmp_path: Path) -> None:
-    """As ext4 remounts itself after an error of the disk."""
+def test_read_only_file_system_is_a_certain_failure_and_names_the_cause(tmp_path: Path) -> None:
+    """ext4 remounts itself read-only after a disk error."""
     with mounted(tmp_path / "root"):
         cluster = cluster_at(tmp_path / "root")
         remount(tmp_path / "root", "ro")
@@ -258,8 +258,8 @@ def test_read_only_file_system_is_a_sure_no_and_names_the_cause(tmp_path: Path) 
         lengthen(cluster)
 
 
-def test_too_many_open_files_is_a_sure_no_and_names_the_cause(root: Path) -> None:
-    """A leak elsewhere in the process must not make a commit doubtful."""
+def test_too_many_open_files_is_a_certain_failure_and_names_the_cause(root: Path) -> None:
+    """A leak elsewhere in the process must not make a commit's state unknown."""
     cluster = cluster_at(root)
     lengthen(cluster)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -269,7 +269,7 @@ def test_too_many_open_files_is_a_sure_no_and_names_the_cause(root: Path) -> Non
         with suppress(OSError):
             while True:
                 held.append(os.open("/dev/null", os.O_RDONLY))
-        # What a commit reads first cannot be opened either.
+        # The files that a commit reads first cannot be opened either.
         with pytest.raises(StorageError, match="ulimit -n") as caught:
             lengthen(cluster)
         assert not isinstance(caught.value, CommitStateUnknownError)
@@ -282,8 +282,8 @@ def test_too_many_open_files_is_a_sure_no_and_names_the_cause(root: Path) -> Non
     lengthen(cluster)
 
 
-def test_file_size_limit_is_a_sure_no_and_names_the_cause(root: Path) -> None:
-    """The limit cuts the temporary file, which has no name that anybody looks for."""
+def test_file_size_limit_is_a_certain_failure_and_names_the_cause(root: Path) -> None:
+    """The limit cuts the temporary file, which no reader opens."""
     cluster = cluster_at(root)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -297,7 +297,9 @@ def test_file_size_limit_is_a_sure_no_and_names_the_cause(root: Path) -> None:
 @pytest.mark.parametrize(
     "code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMLINK, errno.EACCES, errno.EPERM]
 )
-def test_refused_name_is_a_sure_no(root: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_refused_name_is_a_certain_failure(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     """The last step of a put may be refused, too."""
     cluster = cluster_at(root)
 
@@ -309,7 +311,7 @@ def test_refused_name_is_a_sure_no(root: Path, monkeypatch: pytest.MonkeyPatch, 
         lengthen(cluster)
 
 
-def test_error_after_the_name_is_there_is_doubtful(
+def test_error_after_the_name_exists_leaves_the_state_unknown(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that may be written but not opened lets the commit land, and then fails the sync: to
@@ -329,7 +331,7 @@ def test_error_after_the_name_is_there_is_doubtful(
     assert store.get("a/two") == b"2"
 
 
-def test_name_that_is_too_long_is_a_sure_no(root: Path) -> None:
+def test_name_that_is_too_long_is_a_certain_failure(root: Path) -> None:
     """Long roots and topic names of 249 characters come near the limits of file systems."""
     store = ObjectStore.from_url(str(root))
     with pytest.raises(NothingWrittenError, match="shorter"):
@@ -337,7 +339,7 @@ def test_name_that_is_too_long_is_a_sure_no(root: Path) -> None:
 
 
 def test_mount_helper_leaves_nothing(tmp_path: Path) -> None:
-    """A mount that outlives its test would hide what the next one writes."""
+    """A mount that remains would hide files of the next test."""
     with mounted(tmp_path / "root"):
         assert os.path.ismount(tmp_path / "root")
         (tmp_path / "root/x").touch()

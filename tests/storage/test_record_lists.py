@@ -1,4 +1,4 @@
-"""Records as lists are the same records as Arrow's, whoever asks for which."""
+"""Records as lists equal records as Arrow, in both directions."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_taking_rows_of_lists_is_taking_them_of_arrow(rows: list[Row], data: st.
 
 @given(rows=ROWS, codec=st.sampled_from([None, "none", "snappy", "lz4", "zstd"]))
 def test_files_made_of_lists_and_of_arrow_hold_the_same(rows: list[Row], codec: str | None) -> None:
-    """A producer hands over lists, Spark Arrow; compaction and readers must not tell them apart."""
+    """A producer hands over lists, Spark Arrow; compaction and readers must see no difference."""
     store = ObjectStore.from_url("memory://")
     lists = lists_of(rows)
     first = write_batch_file(store, "t/1/same", lists, compression=codec)

@@ -81,7 +81,7 @@ def test_rows_survive_transitions_checkpoints_and_clean_up(store: ObjectStore) -
 
 
 def test_row_keeps_one_file_through_all_its_transitions(store: ObjectStore) -> None:
-    """A file for each transition would make the cost of a transaction grow for ever."""
+    """With a file per transition the cost of a transaction would grow for ever."""
     log = opened(store)
     for number in range(5):
         init(log, "tx", f"run{number}")
@@ -89,14 +89,14 @@ def test_row_keeps_one_file_through_all_its_transitions(store: ObjectStore) -> N
     assert files == [f"{TABLE}/{log.view.rows['tx'].path}"]
 
 
-def test_racing_processes_each_get_an_epoch_of_their_own(store: ObjectStore) -> None:
+def test_racing_processes_each_get_their_own_epoch(store: ObjectStore) -> None:
     """Both read the same row; the second must decide on what the first wrote (R10, R26)."""
     logs = [opened(store) for _ in range(3)]
     epochs = [init(logs[n % 3], "tx", f"run{n}").producer_epoch for n in range(9)]
     assert epochs == list(range(9))
 
 
-def test_transition_whose_decision_is_done_writes_nothing(store: ObjectStore) -> None:
+def test_transition_that_is_already_applied_writes_nothing(store: ObjectStore) -> None:
     """A repeated call is answered from the row (R28)."""
     log = opened(store)
     init(log, "tx", "run")
@@ -105,7 +105,7 @@ def test_transition_whose_decision_is_done_writes_nothing(store: ObjectStore) ->
     assert log.log.version == version
 
 
-def test_expired_row_is_gone_and_its_id_starts_afresh(store: ObjectStore) -> None:
+def test_expired_row_is_gone_and_its_id_starts_again(store: ObjectStore) -> None:
     """The next init of an expired id gets a new producer id (R35)."""
     log = opened(store)
     init(log, "tx", "run", producer_id=1)
@@ -158,8 +158,8 @@ def test_row_that_cannot_be_read_is_refused_and_names_the_commit(
                 ask("tx")
 
 
-def test_no_permission_for_the_state_is_told_as_such(store: ObjectStore) -> None:
-    """The error names what is lacking, and nothing becomes visible (R68)."""
+def test_no_permission_for_the_state_is_an_authorization_error(store: ObjectStore) -> None:
+    """The error names the missing permission, and nothing becomes visible (R68)."""
     shared = SharedMemory()
     opened(shared.open())
     OffsetsLog(shared.open(), settings=OFF).create("id", {})
@@ -174,7 +174,7 @@ def test_no_permission_for_the_state_is_told_as_such(store: ObjectStore) -> None
 
 
 def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
-    """PREPARE may have landed; "fenced" alone would read as "not committed" (D2)."""
+    """PREPARE may have landed; "fenced" alone would mean "not committed" (D2)."""
     shared = SharedMemory()
     init(opened(shared.open()), "tx", "run")
     store = shared.open()
@@ -223,7 +223,7 @@ def test_generations_of_racing_starters_are_all_different(store: ObjectStore) ->
 
 
 def test_marker_of_the_offsets_has_the_time_by_which_it_is_forgotten() -> None:
-    """One without a time would stay for good, in memory and in every checkpoint (R11, D41)."""
+    """A marker without a time would stay for ever, in memory and in every checkpoint (R11, D41)."""
     store = SharedMemory().open()
     log = OffsetsLog(store, settings=OFF)
     log.create("id", {})

@@ -1,4 +1,4 @@
-"""Scratch folders lie in memory: what a killed process left there would never go by itself."""
+"""Scratch folders are in memory: those of killed processes must be removed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def holder(memory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A living process with a scratch folder."""
+    """A live process with a scratch folder."""
     command = [sys.executable, "-c", HOLDER, str(memory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -53,14 +53,14 @@ def holder(memory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def make_old(folder: Path) -> None:
-    """As a wall clock that was set wrong, or a suspended machine, makes folders look."""
+    """Make a folder look old, as after a wrong wall clock or a suspended machine."""
     long_ago_s = time.time() - 10 * 86_400
     for path in (*folder.iterdir(), folder):
         os.utime(path, (long_ago_s, long_ago_s))
 
 
-def test_folder_of_a_living_process_stays_however_old_it_looks(memory: Path) -> None:
-    """Its checkpoint would fail, or worse, be made of half of its files. Nobody's clock counts."""
+def test_folder_of_a_live_process_stays_however_old_it_looks(memory: Path) -> None:
+    """Its checkpoint would fail, or worse, have half of its files. Clocks do not matter."""
     with holder(memory) as (process, folder):
         (folder / "_delta_log").mkdir()
         make_old(folder)
@@ -75,8 +75,8 @@ def test_folder_of_a_living_process_stays_however_old_it_looks(memory: Path) -> 
         assert not folder.exists()
 
 
-def test_housekeeping_sweeps_folders_of_killed_processes(memory: Path, tmp_path: Path) -> None:
-    """A machine on which no process makes a checkpoint any more keeps them in memory."""
+def test_housekeeping_removes_folders_of_killed_processes(memory: Path, tmp_path: Path) -> None:
+    """Without any checkpoint on the machine they would stay in memory."""
     store = ObjectStore.from_url(str(tmp_path / "root"), clock=VirtualClock())
     keeper = Housekeeper(Cluster.open(store, create=True, shards=1))
     with holder(memory) as (process, killed), holder(memory) as (_, living):
@@ -88,7 +88,7 @@ def test_housekeeping_sweeps_folders_of_killed_processes(memory: Path, tmp_path:
 
 
 def test_folder_without_a_lock_is_in_use_until_it_is_old(memory: Path) -> None:
-    """An older txnlog at work on this machine locks nothing."""
+    """An older txnlog on this machine does not lock its folders."""
     folder = memory / "txnlog-checkpoint-unlocked"
     folder.mkdir()
     assert remove_left(str(memory)) == 0
@@ -96,8 +96,8 @@ def test_folder_without_a_lock_is_in_use_until_it_is_old(memory: Path) -> None:
     assert remove_left(str(memory)) == 1
 
 
-def test_folders_of_others_and_what_is_no_folder_stay(memory: Path) -> None:
-    """/dev/shm belongs to everybody."""
+def test_foreign_folders_and_files_stay(memory: Path) -> None:
+    """/dev/shm is shared."""
     (memory / "elses").mkdir()
     (memory / "txnlog-checkpoint-file").touch()
     (memory / "txnlog-checkpoint-link").symlink_to(memory / "elses")
@@ -106,10 +106,10 @@ def test_folders_of_others_and_what_is_no_folder_stay(memory: Path) -> None:
     assert remove_left(str(memory / "not there")) == 0
 
 
-def test_sweep_between_making_and_locking_a_folder_costs_another_one(
+def test_folder_removed_before_it_was_locked_is_created_again(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wall clock that was set ahead makes a folder look left that is about to be locked."""
+    """A wall clock that was set ahead makes a new folder look abandoned."""
     real, swept = scratch.tempfile.mkdtemp, []
 
     def mkdtemp(**options: str) -> str:
@@ -127,7 +127,7 @@ def test_sweep_between_making_and_locking_a_folder_costs_another_one(
     assert list(memory.iterdir()) == []
 
 
-def test_scratch_folder_is_there_for_its_time_only(memory: Path) -> None:
+def test_scratch_folder_is_removed_at_the_end(memory: Path) -> None:
     with scratch_folder(100) as folder:
         assert Path(folder).is_dir()
     assert not Path(folder).exists()

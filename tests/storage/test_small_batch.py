@@ -1,4 +1,4 @@
-"""Small record batch files are encoded by our own code: every Parquet reader must agree with it."""
+"""Small record batch files have an encoder of their own: every Parquet reader must read them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def numbered(table: pa.Table) -> pa.Table:
 
 
 @given(rows=ROWS, codec=st.sampled_from(["none", "snappy"]), data=st.data())
-def test_small_batch_reads_back_whatever_is_in_it(
+def test_small_batch_reads_back_as_written(
     rows: list[tuple[int | None, bytes | None, bytes | None]], codec: str, data: st.DataObject
 ) -> None:
     """Slices, chunks, nulls and empty values are all kinds of Arrow memory (R66)."""
@@ -87,11 +87,11 @@ def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
         batches = read_batch_file(store, span, columns=columns and sorted(columns))
         return pa.Table.from_batches(batches, pa.schema(wanted)).combine_chunks()
 
-    # Only a file whose size is known to be small is looked at by our own reader.
+    # Only a file of a known small size is decoded by our own reader.
     assert read(written.size_bytes).equals(read(None))
 
 
-def test_files_of_others_are_left_to_pyarrow() -> None:
+def test_foreign_files_are_left_to_pyarrow() -> None:
     """Without our footer, cut short, or a page of another kind."""
     table = numbered(to_table([(5, b"a", None), (3, None, b"xyz")]))
     sink = pa.BufferOutputStream()
@@ -111,7 +111,7 @@ def test_files_of_others_are_left_to_pyarrow() -> None:
 
 
 def test_small_batch_metadata_says_what_pyarrow_would(tmp_path: Path) -> None:
-    """Statistics, sizes and sorting are what readers plan with."""
+    """Readers plan with statistics, sizes and sorting."""
     table = to_table([(5, b"a", None), (3, None, b"xyz"), (None, b"b", b"")])
     encoded = encode(from_arrow(table), "none")
     ours = pq.ParquetFile(pa.BufferReader(encoded.pages + encoded.footer)).metadata

@@ -1,4 +1,4 @@
-"""What the store said stays with the error: its exception, its code, its reason."""
+"""The error keeps the store's exception, code and reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATUS = {
 
 
 class Refusals(BaseHTTPRequestHandler):
-    """S3 as it answers with the code that the key names."""
+    """An S3 server that replies with the error code in the key."""
 
     def do_GET(self) -> None:
         code = self.path.partition("?")[0].strip("/").split("/")[1]
@@ -69,7 +69,7 @@ def s3() -> Iterator[ObjectStore]:
 
 @pytest.mark.parametrize("code", ["SlowDown", "InternalError", "NoSuchBucket"])
 def test_stores_own_code_is_in_the_error_and_its_message(s3: ObjectStore, code: str) -> None:
-    """SlowDown asks for patience, NoSuchBucket for another root."""
+    """SlowDown needs a retry, NoSuchBucket another root."""
     for call in (lambda: s3.get(f"{code}/a"), lambda: s3.put_if_absent(f"{code}/a", b"x")):
         with pytest.raises(StorageError) as failed:
             call()
@@ -80,7 +80,7 @@ def test_stores_own_code_is_in_the_error_and_its_message(s3: ObjectStore, code: 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId"])
 def test_refusal_keeps_the_stores_code_up_to_the_topics_error(s3: ObjectStore, code: str) -> None:
-    """A wrong key is mended elsewhere than a missing right."""
+    """A wrong key and a missing permission have different remedies."""
     with pytest.raises(StorePermissionError) as refused:
         s3.get(f"{code}/a")
     assert refused.value.store_code == code
@@ -91,7 +91,7 @@ def test_refusal_keeps_the_stores_code_up_to_the_topics_error(s3: ObjectStore, c
 
 
 def test_missing_bucket_is_no_missing_object(s3: ObjectStore) -> None:
-    """A log of which nothing is there is a topic that does not exist; the bucket may come back."""
+    """A log without any file means no topic; a missing bucket may come back."""
     with pytest.raises(ObjectNotFoundError):
         s3.get("NoSuchKey/a")
     with pytest.raises(StorageError, match="NoSuchBucket"):
@@ -99,7 +99,7 @@ def test_missing_bucket_is_no_missing_object(s3: ObjectStore) -> None:
 
 
 def test_local_disk_names_the_errno(tmp_path: Path) -> None:
-    """ENAMETOOLONG, ENOSPC, EROFS: words that can be looked up."""
+    """ENAMETOOLONG, ENOSPC, EROFS are documented names."""
     store = ObjectStore.from_url(str(tmp_path), create=True)
     with pytest.raises(StorageError) as failed:
         store.put("x" * 300, b"")
@@ -119,5 +119,5 @@ def test_local_disk_names_the_errno(tmp_path: Path) -> None:
     ],
 )
 def test_code_is_found_where_the_store_puts_it(error: BaseException, code: str | None) -> None:
-    """Every store has its own place for it."""
+    """Stores put it in different places."""
     assert store_code(error) == code

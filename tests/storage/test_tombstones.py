@@ -1,4 +1,4 @@
-"""Removed files: checkpoints name them while vacuum may ask, and readers do not pay for them."""
+"""Removed files: checkpoints keep them for vacuum, at no cost for readers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def live(parquet: bytes) -> set[str]:
     return {row["path"] for row in rows.column("add").to_pylist() if row is not None}
 
 
-# --- What a checkpoint says of them ---------------------------------------------------------------
+# --- In checkpoints -------------------------------------------------------------------------------
 
 Change = tuple[str, int, int | None]
 changes = st.lists(
@@ -121,8 +121,8 @@ def test_checkpoints_one_after_the_other_keep_what_delta_says(steps: list[Change
             assert live(before) == files
 
 
-def test_tombstones_go_by_the_stores_clock() -> None:
-    """A machine whose clock runs ahead would forget what vacuum is to keep (R34)."""
+def test_tombstones_expire_by_the_stores_clock() -> None:
+    """A machine whose clock is ahead would drop files that vacuum must keep (R34)."""
     for years in (-20, 20):
         now_ms = NOW_MS + years * 365 * 86_400_000
         young, old = now_ms - 1_000, now_ms - FILE_RETENTION_MS_DEFAULT
@@ -134,8 +134,8 @@ def test_tombstones_go_by_the_stores_clock() -> None:
         }
 
 
-def test_many_tombstones_lie_apart_from_what_is_live() -> None:
-    """Opening a table decodes none of them; removing files is not what makes it slow."""
+def test_many_tombstones_have_row_groups_of_their_own() -> None:
+    """Opening a table decodes none of them; removed files do not slow it down."""
     gone = [removed(f"part-{number}.parquet", NOW_MS) for number in range(70_000)]
     first = chained(None, 0, [*table(), added("live"), Txn("app", 7), *gone])
     second = chained(first, 1, [added("more")])
@@ -148,7 +148,7 @@ def test_many_tombstones_lie_apart_from_what_is_live() -> None:
 
 
 def test_checkpoint_of_another_tool_without_statistics_is_read_as_it_is() -> None:
-    """The footer does not say which rows are tombstones; all of them are looked at (R66, R72)."""
+    """The footer does not say which rows are tombstones; all rows are checked (R66, R72)."""
     ours = chained(None, 0, [*table(), added("live"), removed("gone", NOW_MS)])
     sink = pa.BufferOutputStream()
     pq.write_table(pq.read_table(pa.BufferReader(ours)), sink, write_statistics=False)
@@ -160,7 +160,7 @@ def test_checkpoint_of_another_tool_without_statistics_is_read_as_it_is() -> Non
     assert (live(after), tombstones(after)) == ({"live", "more"}, {"gone": NOW_MS})
 
 
-def test_time_is_asked_for_only_where_files_were_removed() -> None:
+def test_store_time_is_requested_only_if_files_were_removed() -> None:
     """It is a write to the store."""
 
     def now_ms() -> int:
@@ -182,7 +182,7 @@ def root(tmp_path: Path) -> str:
 
 
 def test_delta_rs_reads_our_tombstones_and_we_read_its(root: str) -> None:
-    """Its vacuum, too, must leave alone what was removed a moment ago."""
+    """delta-rs's vacuum must also keep files that were removed recently."""
     from deltalake import DeltaTable
 
     store = ObjectStore.from_url(root)
@@ -209,7 +209,7 @@ def test_delta_rs_reads_our_tombstones_and_we_read_its(root: str) -> None:
 
 
 def test_tombstones_behind_a_checkpoint_have_the_time_of_the_last_removal(root: str) -> None:
-    """Vacuum would take a file that a reader planned a moment ago (R20, R72)."""
+    """Vacuum would delete a file that a reader planned recently (R20, R72)."""
     store = ObjectStore.from_url(root)
     log = created(store)
     now_ms = store.now_ms()

@@ -1,4 +1,4 @@
-"""TopicLog: topics made, deleted and made again in one log; commits that end in doubt."""
+"""TopicLog: topics created, deleted and created again in one log; unknown commits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def batch(topic: TopicLog, name: str, *, partition: int = 0, records: int = 3) -
 
 
 def publish(topic: TopicLog, batches: list[StagedBatch], *, epoch: int = 0) -> object:
-    """A deferred transaction's marker commit, from what the caller staged."""
+    """A deferred transaction's marker commit, of the caller's staged batches."""
     return topic.transact(
         lambda state: prepare_marker(
             state,
@@ -99,7 +99,7 @@ def append(
 
 
 def test_create_twice_is_refused_unless_it_may_exist(store: ObjectStore) -> None:
-    """Two jobs may start by making their topic."""
+    """Two jobs may start by creating their topic."""
     first = created(store)
     other = TopicLog(store, "orders", settings=OFF)
     with pytest.raises(TopicAlreadyExistsError, match="orders"):
@@ -115,7 +115,7 @@ def test_create_with_impossible_partitions_is_refused(store: ObjectStore, partit
         created(store, partitions=partitions)
 
 
-def test_topic_created_again_goes_on_from_the_old_end_under_a_new_id(store: ObjectStore) -> None:
+def test_topic_created_again_continues_at_the_old_end_with_a_new_id(store: ObjectStore) -> None:
     """An old position must be below the log start, never in the middle of new data (R71)."""
     topic = created(store)
     publish(topic, [batch(topic, "a"), batch(topic, "b", partition=1, records=7)])
@@ -140,7 +140,7 @@ def test_topic_created_again_goes_on_from_the_old_end_under_a_new_id(store: Obje
 
 
 def test_topic_created_again_with_fewer_partitions_keeps_the_old_count(store: ObjectStore) -> None:
-    """Partitions never shrink: their ends are not forgotten."""
+    """The number of partitions never shrinks: their ends are kept."""
     topic = created(store, partitions=4)
     topic.delete()
     topic.create(partitions=1, config={})
@@ -148,7 +148,7 @@ def test_topic_created_again_with_fewer_partitions_keeps_the_old_count(store: Ob
 
 
 def test_delete_of_no_topic_is_refused(store: ObjectStore) -> None:
-    """Deleting twice is a mistake worth telling."""
+    """Deleting twice is a mistake that must be reported."""
     topic = created(store)
     other = opened(store)
     topic.delete()
@@ -158,7 +158,7 @@ def test_delete_of_no_topic_is_refused(store: ObjectStore) -> None:
 
 
 def test_delete_while_a_transaction_is_undecided_leaves_nothing_behind(store: ObjectStore) -> None:
-    """The marker of a deleted topic counts as written, and the LSO waits for nobody (R71)."""
+    """The marker of a deleted topic counts as written, and the LSO does not wait (R71)."""
     topic = created(store)
     append(topic, [batch(topic, "open")])
     assert topic.view.last_stable_offset(0) == 0
@@ -168,8 +168,8 @@ def test_delete_while_a_transaction_is_undecided_leaves_nothing_behind(store: Ob
     check_topic_rebuilds(topic)
 
 
-def test_create_known_as_ours_though_somebody_deleted_it_meanwhile() -> None:
-    """The lost reply is settled after the topic is gone: it was made, and must not come back."""
+def test_create_whose_reply_was_lost_is_recognised_after_another_process_deleted_it() -> None:
+    """The topic was created, then deleted; it must not be created again."""
     shared = SharedMemory()
     store = shared.open()
     topic = TopicLog(store, "orders", settings=OFF)
@@ -190,11 +190,11 @@ def test_create_known_as_ours_though_somebody_deleted_it_meanwhile() -> None:
     assert not opened(shared.open()).exists
 
 
-# --- Doubt (D2) ----------------------------------------------------------------------------------
+# --- Unknown (D2) --------------------------------------------------------------------------------
 
 
 def test_append_with_lost_replies_is_acknowledged_once() -> None:
-    """Each retry first asks whether the effect is there (R2, R63)."""
+    """Each retry first checks whether the effect is there (R2, R63)."""
     shared = SharedMemory()
     topic = created(shared.open())
     store = shared.open()
@@ -208,7 +208,7 @@ def test_append_with_lost_replies_is_acknowledged_once() -> None:
 
 
 def unknown_then(shared: SharedMemory, store_plan_after: Fault) -> TopicLog:
-    """A writer whose first commit is given up as unknown; its puts then meet another fault."""
+    """A writer whose first commit ended Unknown; its next puts have another fault."""
     store = shared.open()
     writer = opened(store)
     store.now_ms()
@@ -228,7 +228,7 @@ def unknown_then(shared: SharedMemory, store_plan_after: Fault) -> TopicLog:
 
 
 def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
-    """A refusal would say that nothing was written; the first put may land yet (R63, R68)."""
+    """A refusal would mean that nothing was written; the first put may still land (R63, R68)."""
     shared = SharedMemory()
     topic = created(shared.open())
     writer = unknown_then(shared, Fault.DENY)
@@ -239,7 +239,7 @@ def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
 
 
 def test_refusal_by_the_protocol_after_an_unknown_commit_is_reported_as_unknown() -> None:
-    """The first put landed, then others moved on: "fenced" alone would read as a no (D2)."""
+    """The first put landed, then others continued: "fenced" alone would mean it failed (D2)."""
     shared = SharedMemory()
     topic = created(shared.open())
     writer = unknown_then(shared, NO_FAULT)
@@ -264,7 +264,7 @@ def test_refusal_by_the_protocol_after_an_unknown_commit_is_reported_as_unknown(
     other.refresh()
 
 
-def test_no_permission_for_a_topic_is_told_as_such_and_nothing_lands() -> None:
+def test_no_permission_for_a_topic_is_an_authorization_error_and_nothing_lands() -> None:
     """TopicAuthorization names the topic (R68)."""
     shared = SharedMemory()
     topic = created(shared.open())

@@ -1,4 +1,4 @@
-"""The loop that every write goes through: what is believed of a log that was not refreshed."""
+"""The loop of every write: what counts if a log was not refreshed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shared() -> SharedMemory:
 
 
 def last_writer(shared: SharedMemory) -> tuple[DeltaLog, History]:
-    """A log whose newest commit was ours, and then another process wrote number 2."""
+    """A log that wrote its newest commit, before another process wrote number 2."""
     log, seen = opened(shared.open())
     write(log, 1)
     write(opened(shared.open())[0], 2)
@@ -29,14 +29,14 @@ def last_writer(shared: SharedMemory) -> tuple[DeltaLog, History]:
     return log, seen
 
 
-def test_answer_that_needs_no_commit_is_given_on_the_newest_state(shared: SharedMemory) -> None:
-    """A guess that nobody has written since is proved by a put, and by nothing else (D23)."""
+def test_decision_without_a_commit_uses_the_newest_state(shared: SharedMemory) -> None:
+    """Only a put proves that no process has written since (D23)."""
     log, seen = last_writer(shared)
     assert transact(log, lambda: sorted(seen.numbers), lambda _: None) == ["1", "2"]
 
 
 def test_refusal_is_decided_on_the_newest_state(shared: SharedMemory) -> None:
-    """An error about a state that is past would stop a producer that is right (D23)."""
+    """An error from an old state would stop a valid producer (D23)."""
     log, seen = last_writer(shared)
 
     def decide() -> int:
@@ -49,10 +49,10 @@ def test_refusal_is_decided_on_the_newest_state(shared: SharedMemory) -> None:
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_refused_retry_is_no_answer_to_a_try_that_may_have_landed(
+def test_refused_retry_leaves_an_attempt_that_may_have_landed_unknown(
     shared: SharedMemory, landed: bool
 ) -> None:
-    """The caller would write again what is there already, or will be (D20, R63)."""
+    """The caller would write again what has landed or will land (D20, R63)."""
     store = shared.open()
     log, _ = opened(store)
     tries = []
@@ -78,8 +78,8 @@ def test_refused_retry_is_no_answer_to_a_try_that_may_have_landed(
         transact(log, decide, commit)
 
 
-def test_try_in_doubt_is_not_made_again_once_the_log_has_forgotten(shared: SharedMemory) -> None:
-    """What would say that the first try landed may be what was forgotten (D20, D41)."""
+def test_unknown_commit_is_not_retried_after_the_log_has_forgotten(shared: SharedMemory) -> None:
+    """The log may have forgotten the effect of the first attempt (D20, D41)."""
     store = shared.open()
     log, _ = opened(store)
     tries = []

@@ -100,8 +100,8 @@ class Root:
     def store_now_ms(self, topics: Iterable[str]) -> int:
         """The store's time, or that of the newest vacuum of these topics if that is later.
 
-        The clocks of a process that was paused may be behind. It still reads the time of the barrier
-        below its commit, and so rejects a file that this vacuum found old enough to delete.
+        The clocks of a process that was paused may be behind. It still reads the time of the
+        barrier below its commit, and so rejects a file that this vacuum found old enough to delete.
         """
         vacuumed_ms = max(known.vacuumed_ms for known in self._memories(topics))
         now_ms = self.store.now_ms()

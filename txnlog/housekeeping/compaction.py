@@ -7,7 +7,6 @@ for vacuum; the files that were replaced stay until vacuum, too, so who planned 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.cluster import Cluster
+from txnlog.process.caches import ProcessCache
 from txnlog.process.failpoint import reach
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.compaction import (
@@ -40,7 +40,7 @@ READ_BYTES = 4 << 20
 
 Offsets = npt.NDArray[np.int64]
 
-_stores: dict[tuple[int, str, tuple[tuple[str, str], ...]], ObjectStore] = {}
+STORES: ProcessCache[ObjectStore] = ProcessCache(size_max=64)
 
 
 def settings_of(config: Mapping[str, str]) -> CompactionSettings:
@@ -60,11 +60,9 @@ def cleaning_settings_of(config: Mapping[str, str]) -> CleaningSettings:
 
 def store_at(root: str, storage_options: Mapping[str, str] | None) -> ObjectStore:
     """The store at `root`, which this process opens once: workers live from task to task."""
-    key = (os.getpid(), root, tuple(sorted((storage_options or {}).items())))
-    store = _stores.get(key)
-    if store is None:
-        store = _stores[key] = ObjectStore.from_url(root, storage_options, create=False)
-    return store
+    return STORES.get(
+        root, storage_options, lambda: ObjectStore.from_url(root, storage_options, create=False)
+    )
 
 
 def rewrite_at(

@@ -8,21 +8,21 @@ import uuid
 from typing import Protocol
 
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-_OWN_ID = uuid.uuid4().hex
+_PROCESS_ID = uuid.uuid4().hex
 
 
 class Clock(Protocol):
-    """What the I/O shell may know of time; protocol code takes plain numbers instead."""
+    """The source of time for code with I/O; protocol code takes plain numbers instead."""
 
     @property
     def boot_id(self) -> str:
-        """Names what `boot_ms` counts from: one for all processes of a machine until it boots."""
+        """Identifies the origin of `boot_ms`: one for all processes of a machine until it boots."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch. For people and rows, never for decisions."""
+        """Wall clock, milliseconds since the epoch. For display and rows, never for decisions."""
 
     def boot_ms(self) -> int:
-        """Milliseconds that pass also while the machine is suspended; never steps back."""
+        """Milliseconds since boot, including those while suspended; never goes back."""
 
     def sleep_ms(self, duration_ms: float) -> None:
         """Wait."""
@@ -39,8 +39,8 @@ class SystemClock:
             with open(_BOOT_ID_FILE, encoding="ascii") as file:
                 return file.read().strip()
         except OSError:
-            # Not Linux: of this process only.
-            return _OWN_ID
+            # Not Linux: valid in this process only.
+            return _PROCESS_ID
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -53,7 +53,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that moves only when told to; `sleep_ms` moves it."""
+    """A clock that only `advance_ms`, `sleep_ms` and `step_wall_ms` move."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = start_ms
@@ -78,16 +78,16 @@ class VirtualClock:
         self._boot_ms += duration_ms
 
     def step_wall_ms(self, delta_ms: int) -> None:
-        """Set the wall clock wrong by delta_ms; the boot clock does not notice (R34)."""
+        """Step the wall clock by delta_ms; the boot clock does not change (R34)."""
         self._now_ms += delta_ms
 
 
 ATTEMPTS_MAX = 50
-"""Tries of a decision that other processes keep overtaking, with `backoff_ms` between them."""
+"""Maximum number of attempts at a commit that others keep winning, `backoff_ms` apart."""
 
 
 def backoff_ms(attempt: int) -> float:
-    """Wait before retry number `attempt` (0, 1, ...): exponential with jitter, 200 ms at most."""
+    """Wait before retry number `attempt` (0, 1, ...): exponential with jitter, maximum 200 ms."""
     if attempt < 3:
         return 0.0
     return random.uniform(0.5, 1.0) * min(200.0, 0.5 * 2.0 ** min(attempt - 3, 9))

@@ -1,14 +1,14 @@
-"""Named places where a test can kill the process, or hold it; off unless the environment asks.
+"""Named places where a test can kill or pause the process; off unless TXNLOG_FAILPOINT is set.
 
 TXNLOG_FAILPOINT = "<name>[@<n>][:driver|:pause]": die by SIGKILL at the n-th time (1 by default)
-that this place is reached. With ":driver" the parents go first: JVM, then the Python daemon, then
-this process: a whole Spark driver dies between two instructions. With ":pause" it stays here until
-the fail point is changed.
+that this place is reached. With ":driver" the parents die first, the JVM, then the Python daemon,
+then this process: a whole Spark driver dies between two instructions. With ":pause" the process
+waits here until the fail point is changed.
 
-TXNLOG_FAILPOINT = "file:<path>" reads the above from a file at each place, if it is there: so a
-test changes the fail point of processes that run already, or that inherit an older environment.
+TXNLOG_FAILPOINT = "file:<path>" reads the setting from a file at each place; a missing file means
+off. So a test changes the fail point of running processes, and of those with an older environment.
 Hits are counted in the file TXNLOG_FAILPOINT_STATE names, else in <path>.hits (so the count spans
-the worker processes of a Spark driver, and strikes once), else in memory.
+the worker processes of a Spark driver, and the fail point fires once), else in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _hits = 0
 
 
 def reach(name: str) -> None:
-    """Die or stay here if TXNLOG_FAILPOINT names this place and its count is full."""
+    """Kill or pause the process if TXNLOG_FAILPOINT names this place and its count is reached."""
     setting = os.environ.get("TXNLOG_FAILPOINT")
     if not setting:
         return

@@ -1,7 +1,7 @@
 """Errors of work that continues past them: one table that fails stops no other (R37).
 
 Each error is logged when it happens. At the end one error reports all of them, so that an operator
-who mends the first table need not run everything again to learn of the second.
+who repairs the first table need not run everything again to learn of the second.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ logger = logging.getLogger("txnlog")
 
 
 class Failures:
-    """Collects what parts of one piece of work raised. `work` names it in the combined error.
+    """Collects the errors that the parts of one work raise. `work` names it in the combined error.
 
-    `level` is that of the log lines: lower where a caller tries the work again and again.
+    `level` is that of the log lines: lower where a caller retries the work again and again.
     """
 
     def __init__(self, work: str, level: int = logging.WARNING) -> None:
@@ -29,11 +29,11 @@ class Failures:
         return bool(self._found)
 
     def of(self, part: str) -> _Part:
-        """A `with` block that ends at a TxnLogError, which is kept under the name of the part."""
+        """A `with` block that catches a TxnLogError and keeps it under the name of the part."""
         return _Part(self, part)
 
     def add(self, part: str, error: TxnLogError) -> None:
-        """Keep and log an error; those that a combined error holds were logged before."""
+        """Keep and log an error; the parts of a combined error were logged before."""
         inner = error.context.get("failures")
         if isinstance(inner, tuple):
             self._found += [(f"{part}, {name}", one) for name, one in inner]
@@ -43,7 +43,7 @@ class Failures:
         logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
 
     def check(self) -> None:
-        """Raise what was collected: a single error as it was, several as one (see `combined`)."""
+        """Raise the collected errors: a single one as it is, several as one (see `combined`)."""
         if self._found:
             raise combined(self._work, self._found)
 
@@ -73,7 +73,7 @@ class _Part:
 def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
     """One error for all; a single one is returned as it is.
 
-    Its class is the nearest one that all have in common, its code the first one's. It is retriable
+    Its class is the nearest common base class, its code that of the first. It is retriable
     only if all are, fatal if any is. `errors` are the errors, `failures` pairs of part and error.
     """
     first = found[0][1]

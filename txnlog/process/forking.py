@@ -1,5 +1,5 @@
-"""Clients in a child of os.fork(): their threads and stores are not there, and their locks may be
-held for ever. They are told, and refuse every call."""
+"""Objects in a child of os.fork(): their threads and connections do not exist there, and a lock may
+be held for ever. Each is notified: a client then refuses every call, a cache starts empty."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Protocol
 from txnlog.errors import ForkedProcessError
 
 
-class Client(Protocol):
-    """What has threads, locks or an open store."""
+class Forkable(Protocol):
+    """An object with threads, locks or an open store."""
 
     def forked(self) -> None:
-        """This is a child process now: no thread, no lock and no store of yours is of any use."""
+        """Called in the child process: the object's threads, locks and stores must not be used."""
 
 
-_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
+_WATCHED: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def watch(client: Client) -> None:
-    """Tell the client, in the child, of every fork from now on."""
-    _CLIENTS.add(client)
+def watch(watched: Forkable) -> None:
+    """Call `watched.forked()` in each child that is forked from now on."""
+    _WATCHED.add(watched)
 
 
 def refusal(kind: str) -> ForkedProcessError:
-    """What a forked client answers."""
+    """The error of every call to a forked client."""
     return ForkedProcessError(
         f"This {kind} was made before os.fork(): its threads and its store are not in this "
         'process. Start processes with multiprocessing.get_context("spawn"), and make a '
@@ -35,8 +35,8 @@ def refusal(kind: str) -> ForkedProcessError:
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_CLIENTS):
-        client.forked()
+    for watched in list(_WATCHED):
+        watched.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -13,9 +13,9 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def configure_logging(environ: Mapping[str, str] = os.environ) -> None:
-    """Take the level from TXNLOG_LOG_LEVEL, and write to stderr where nothing else takes the lines.
+    """Set the level from TXNLOG_LOG_LEVEL; log to stderr if the logger has no handler.
 
-    Without the variable logging stays as it is. Raises ConfigError.
+    Without the variable nothing changes. Raises ConfigError.
     """
     level = environ.get(LEVEL)
     if level is None:

@@ -1,3 +1,3 @@
-"""The version of this package: what `txnlog --version` says and commits are signed with."""
+"""The version of this package: printed by `txnlog --version` and recorded in each commit."""
 
 VERSION = "0.1.0"

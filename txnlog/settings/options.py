@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnlog.errors import ConfigError
+from txnlog.process.caches import normal_url
 from txnlog.settings.arguments import shown
 from txnlog.settings.names import nearest
 from txnlog.settings.spark_options import (
@@ -161,7 +162,7 @@ def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> Non
 def root_of(given: Iterable[object]) -> str | None:
     """The one root of settings that may name it twice; None without any. Raises ConfigError."""
     roots = [checked_root(value) for value in given]
-    if len({_normal(root) for root in roots}) > 1:
+    if len({normal_url(root) for root in roots}) > 1:
         raise ConfigError(
             f"Two roots: path {redacted_url(roots[0])} and txnlog.root {redacted_url(roots[1])}. "
             "Keep one of them.",
@@ -293,11 +294,6 @@ def _is_utf8(root: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _normal(root: str) -> str:
-    without_scheme = re.sub(r"\Afile:/+", "/", root)
-    return without_scheme.rstrip("/") or "/"
 
 
 def _listed(names: Iterable[str]) -> str:

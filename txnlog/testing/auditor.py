@@ -1,8 +1,8 @@
-"""What clients were told, against what readers got: no record lost, doubled, torn, out of order.
+"""Compares what clients learned with what readers got: no loss, duplicate, torn transaction.
 
-A test names every record it produces through an Auditor, tells it what became of each transaction
-as far as the client knows, and shows it everything that readers get, in the order they get it.
-What readers may see follows from that alone; nothing here knows how txnlog works.
+A test names every record that it produces through an Auditor, reports the outcome of each
+transaction as far as the client knows it, and passes every record that readers get, in their
+order. That alone determines what readers may see; nothing here depends on how txnlog works.
 
     auditor = Auditor()
     txn = auditor.begin()
@@ -11,9 +11,9 @@ What readers may see follows from that alone; nothing here knows how txnlog work
     auditor.take(value)
     producer.commit_transaction()
     txn.settle(committed=True)
-    auditor.see("orders", 0, offset, value, committed=False)        # whatever readers get
-    auditor.look()                                  # readers have read to the end of what there is
-    auditor.finish({}, {})                          # and everything is settled
+    auditor.see("orders", 0, offset, value, committed=False)        # every record that readers get
+    auditor.look()                                  # after readers have read to the end
+    auditor.finish({}, {})                          # after everything is settled
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Place = tuple[str, int]
 
 
 class BrokenPromiseError(AssertionError):
-    """A reader got what it must not, or lacks what it must get; the message says what and where."""
+    """A reader got a record it must not get, or lacks one; the message says which and where."""
 
 
 @dataclass(eq=False, slots=True)
 class AuditedTransaction:
-    """A transaction as its client knows it; `committed` is None while it may be either.
+    """A transaction as its client knows it; `committed` is None while the outcome is unknown.
 
-    `values` are its records by topic. `is_whole`: all its records of a topic appear at once, as
-    deferred publication promises.
+    `values` are its records by topic. `is_whole`: all its records of a topic become visible at
+    once, as deferred publication guarantees.
     """
 
     name: str
@@ -44,7 +44,7 @@ class AuditedTransaction:
     committed: bool | None = None
 
     def settle(self, *, committed: bool) -> None:
-        """Its client was told. Raises BrokenPromiseError when it was told otherwise before."""
+        """Its client learned the outcome. Raises BrokenPromiseError if it differs from before."""
         if self.committed not in (None, committed):
             raise BrokenPromiseError(f"{self.name} was {self.committed}, now it is {committed}")
         self.committed = committed
@@ -52,7 +52,7 @@ class AuditedTransaction:
 
 @dataclass(slots=True)
 class _Partition:
-    """What readers of one isolation level got of a partition."""
+    """The records that readers of one isolation level got from a partition."""
 
     values: dict[int, str] = field(default_factory=dict)
     newest: int = -1
@@ -60,7 +60,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Origin:
-    """Where a record was to go, and the transaction it belongs to (None: of none)."""
+    """A record's topic and writer, and its transaction (None: none)."""
 
     writer: str
     number: int
@@ -70,9 +70,9 @@ class _Origin:
 
 
 class Auditor:
-    """Names of records, fates of transactions, and what readers got; every check raises.
+    """Names of records, outcomes of transactions, and what readers got.
 
-    The errors are BrokenPromiseError.
+    A check that fails raises BrokenPromiseError.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Auditor:
         self._touched: set[AuditedTransaction] = set()
         self._unchecked: list[AuditedTransaction] = []
 
-    # -- what clients do and are told --------------------------------------------------------------
+    # -- what clients do and learn -----------------------------------------------------------------
 
     def begin(self, *, is_whole: bool = False) -> AuditedTransaction:
         """A transaction without records."""
@@ -119,23 +119,23 @@ class Auditor:
         return value
 
     def take(self, value: str) -> None:
-        """The producer has taken the record, for the topic as it is now."""
+        """The producer has accepted the record, for the topic as it is now."""
         origin = self._origins[value] = self._named.pop(value)
         if origin.txn is not None:
             origin.txn.values[origin.topic].append(value)
 
     def acknowledge(self, value: str, partition: int, offset: int | None) -> None:
-        """A delivery callback without error; of a transaction, it may come before the end."""
+        """A delivery callback without error; in a transaction, it may come before the end."""
         if value in self._delivered:
             raise BrokenPromiseError(f"{value!r} was delivered twice")
         self._delivered[value] = (self._origins[value].topic, partition), offset
         self._deliveries.append(value)
 
     def forgive(self, topic: str, ends: Mapping[int, int]) -> None:
-        """The topic is deleted: nobody need ever see what was produced to it so far.
+        """The topic is deleted: no reader needs to see the records produced to it so far.
 
-        Nor may anybody see it at or above `ends` (partition -> offset), where they are known: that
-        is another topic, of the same name.
+        And none may see them at or above `ends` (partition -> offset), if given: those offsets
+        belong to another topic of the same name.
         """
         for value, origin in self._origins.items():
             if origin.topic == topic and value not in self.forgiven:
@@ -145,7 +145,7 @@ class Auditor:
     # -- what readers get --------------------------------------------------------------------------
 
     def see(self, topic: str, partition: int, offset: int, value: str, *, committed: bool) -> None:
-        """A reader that began at the start got this next. Order, duplicates and fates are checked.
+        """A reader from the start got this next. Checks order, duplicates and outcomes.
 
         Call it for read_uncommitted first, for read_committed afterwards.
         """
@@ -153,7 +153,7 @@ class Auditor:
         where = f"{topic}-{partition}@{offset} ({'un' * (not committed)}committed)"
         origin = self._origins.get(value)
         if origin is None or origin.topic != topic:
-            raise BrokenPromiseError(f"{where}: nobody has written {value!r} there")
+            raise BrokenPromiseError(f"{where}: no producer has written {value!r} there")
         read = self._read[committed][place]
         if offset <= read.newest:
             raise BrokenPromiseError(f"{where}: after offset {read.newest}")
@@ -189,9 +189,9 @@ class Auditor:
         start: int,
         key_of: Callable[[str], str] | None = None,
     ) -> None:
-        """A new read_committed reader got these: all that is known from `start` on, and no more.
+        """A new read_committed reader got these: all that others got from `start` on, and no more.
 
-        With `key_of` the topic is compacted: what a later record of its key replaces may be gone.
+        With `key_of` the topic is compacted: a record may be gone if a later one has its key.
         """
         known = self._read[True][topic, partition].values
         expected = {offset: value for offset, value in known.items() if offset >= start}
@@ -208,13 +208,13 @@ class Auditor:
             )
 
     def offsets(self, topic: str, partition: int) -> list[int]:
-        """Offsets that read_committed readers have got of a partition."""
+        """Offsets that read_committed readers have got from a partition."""
         return list(self._read[True][topic, partition].values)
 
     # -- verdicts ----------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """After readers have read to the end: what was acknowledged is there, and whole."""
+        """After readers have read to the end: acknowledged records and whole transactions."""
         there = self._places[False]
         for txn in self._touched:
             for topic, values in txn.values.items():
@@ -233,10 +233,10 @@ class Auditor:
     def finish(
         self, positions: Mapping[str, Mapping[Place, int]], starts: Mapping[Place, int]
     ) -> None:
-        """When everything is settled: all or nothing of each transaction, and of each copy.
+        """After everything is settled: each transaction, and each copy, is complete or absent.
 
-        `positions`: group -> partition -> where the group stands, of groups that copy. What is
-        below `starts`, the log starts, may have been gone before it could be copied.
+        `positions`: group -> partition -> committed offset, of groups that copy. Records below
+        `starts`, the log starts, may have been deleted before they could be copied.
         """
         there = self._places[True]
         for txn in self.transactions:
@@ -251,11 +251,11 @@ class Auditor:
                 wanted = [offset for offset in read.values if offset < upto]
                 copied = self._copies.get((group, place), [])
                 missing = [at for at in wanted if at not in copied and at >= start]
-                strange = [at for at in copied if at not in wanted]
-                if missing or strange:
+                unexpected = [at for at in copied if at not in wanted]
+                if missing or unexpected:
                     raise BrokenPromiseError(
-                        f"group {group} stands at {upto} of {place}: it has not copied {missing}, "
-                        f"and it has copied {strange}"
+                        f"group {group} is at {upto} of {place}: it has not copied {missing}, "
+                        f"and it has copied {unexpected}"
                     )
 
     # -- inside ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What the tests of this process have done: faults, kills, histories, states, damage, mutants.
+"""Counters of what the tests of this process did: faults, kills, histories, states, damage.
 
 `count("faults", "lose reply")` adds one. A store that fails on purpose and the state search count
-by themselves. The project's own tests write the sums into docs/reliability.md, see tests/counts.py.
+by themselves. The project's tests write the sums into docs/reliability.md, see tests/counts.py.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _counts: dict[str, Counter[str]] = {group: Counter() for group in GROUPS}
 def count(group: str, kind: str, n: int = 1) -> None:
     """Add `n` to a kind of a group in GROUPS, for example ("damage planted", "bit flip in a seal").
 
-    Call it after what it counts has happened. Raises KeyError for another group.
+    Call it after the event. Raises KeyError for another group.
     """
     _counts[group][kind] += n
 
 
 def counted() -> dict[str, dict[str, int]]:
-    """Group -> kind -> sum; groups in the order of GROUPS, kinds by name, nothing that is zero."""
+    """Group -> kind -> sum; groups in the order of GROUPS, kinds by name, without zeros."""
     return {
         group: dict(sorted((kind, n) for kind, n in kinds.items() if n))
         for group, kinds in _counts.items()

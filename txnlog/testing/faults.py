@@ -1,7 +1,7 @@
-"""A store that fails on purpose: before a call, after it, or by the death of the caller.
+"""A store with injected faults: before a call, after it, or by a crash of the caller.
 
-Every storage call goes through one method, so every one of them can fail. Several FaultyStores
-over one SharedMemory are to a test what processes over one object store are to production.
+Every storage call goes through one method, so each can fail. Several FaultyStores over one
+SharedMemory stand for processes over one object store.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Fault(Enum):
     FAIL_BEFORE = "fail before"
     """The call never reaches the store."""
     LOSE_REPLY = "lose reply"
-    """The call takes effect, its reply is lost."""
+    """The call takes effect, and its reply is lost."""
     CRASH_BEFORE = "crash before"
     """The process dies just before the call."""
     CRASH_AFTER = "crash after"
-    """The process dies just after it."""
+    """The process dies just after the call."""
     SAY_EXISTS = "say exists"
     """A put-if-absent is refused as 'already exists', though nothing landed (S3's 409)."""
     LAND_LATE = "land late"
     """A put fails now, and lands when `SharedMemory.land_late` is called."""
     DENY = "deny"
-    """The store refuses for lack of permission."""
+    """The store refuses the call: permission denied."""
 
 
 class SimulatedCrash(BaseException):
-    """The process is dead: nothing may catch this but the test's scheduler."""
+    """The process is dead: only the test's scheduler may catch this."""
 
 
 class _SaidExistsError(StorageError):
@@ -62,8 +62,8 @@ def no_faults(verb: str, path: str) -> Fault:
 class FaultsAt:
     """A plan by number: the n-th storage call from now on (0, 1, ...) meets `faults[n]`.
 
-    `interlude`, if given, runs at call number `interlude_at` before the call is made: whatever it
-    does, another process does it while this one stands still.
+    `interlude`, if given, runs before call number `interlude_at`: it stands for what another
+    process does while this one is paused.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class SkewedClock:
 
 
 class PausedClock:
-    """The clocks of a guest that its hypervisor pauses: none of them moves meanwhile.
+    """The clocks of a virtual machine that its hypervisor pauses: meanwhile none of them moves.
 
-    Time passes as on `base`, but for what `miss_ms` leaves out.
+    Time passes as on `base`, without what `miss_ms` leaves out.
     """
 
     def __init__(self, base: Clock) -> None:
@@ -118,7 +118,7 @@ class PausedClock:
         self._missed_ms = 0
 
     def miss_ms(self, duration_ms: int) -> None:
-        """So much of the time that passed on `base` was a pause."""
+        """Count `duration_ms` of the time that passed on `base` as a pause."""
         self._missed_ms += duration_ms
 
     @property
@@ -127,7 +127,7 @@ class PausedClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What passes inside is missed."""
+        """Time that passes inside the block is missed."""
         begun_ms = self._base.boot_ms()
         yield
         self.miss_ms(self._base.boot_ms() - begun_ms)
@@ -143,7 +143,7 @@ class PausedClock:
 
 
 class SharedMemory:
-    """What the processes of a test share: objects, the store's own clock, and puts on their way."""
+    """Shared by the processes of a test: objects, the store's own clock, and delayed puts."""
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock or VirtualClock()
@@ -152,22 +152,22 @@ class SharedMemory:
         self._late: list[tuple[str, Callable[[], object]]] = []
 
     def open(self, *, plan: Plan = no_faults, clock: Clock | None = None) -> FaultyStore:
-        """One process's door to the store."""
+        """The store of one process."""
         return FaultyStore(self.backing, plan=plan, clock=clock or self.clock, shared=self)
 
     def delay(self, path: str, put: Callable[[], object]) -> None:
-        """Keep a put for later."""
+        """Keep a put for `land_late`."""
         self._late.append((path, put))
 
     def land_late(self) -> builtins.list[str]:
-        """Let every delayed put arrive; the paths that took effect."""
+        """Apply every delayed put; returns the paths that took effect."""
         landed = []
         late, self._late = self._late, []
         for path, put in late:
             try:
                 put()
             except Exception:
-                # Nobody waits for this reply any more.
+                # No process waits for this reply any more.
                 continue
             self.modified_ms[path] = self.clock.now_ms()
             landed.append(path)
@@ -197,11 +197,11 @@ class FaultyStore(ObjectStore):
         self._conditional = False
 
     def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """One after the other, so that calls have the same numbers at every replay."""
+        """One after the other, so that calls have the same numbers in every replay."""
         return [self.get(path) for path in paths]
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """As ObjectStore's, with refusals that are not true."""
+        """As ObjectStore's, with injected false refusals."""
         self._conditional = True
         try:
             return super().put_if_absent(path, data)
@@ -242,7 +242,7 @@ class FaultyStore(ObjectStore):
             if verb == "put" and self._shared is not None:
                 self._shared.modified_ms[path] = self._shared.clock.now_ms()
         except Exception as refused:
-            # "Not found" and "exists already" are replies, too, and can be lost like any other.
+            # "Not found" and "already exists" are replies, too, and can be lost like any other.
             error = refused
         if fault is Fault.CRASH_AFTER:
             self.dead = True

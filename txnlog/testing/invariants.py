@@ -1,4 +1,4 @@
-"""What must hold of a cluster at any moment, whoever died where; each check names what is broken.
+"""Invariants of a cluster at any moment, after any crash; each check names what is broken.
 
 Checks read through a Cluster of their own where they compare memory with the log, so they may be
 called between any two steps of a test. Users call them on the clusters of their own pipelines.
@@ -20,13 +20,13 @@ Visible = Mapping[int, Sequence[BatchHeader]]
 
 
 class BrokenInvariantError(AssertionError):
-    """Something that must never happen did; the message says what and where."""
+    """An invariant does not hold; the message says what and where."""
 
 
 def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
     """Check every topic, row and group of a cluster, and that its memory equals the log.
 
-    `settled`: nothing may be open, decided but unfinished, or pending any more.
+    `settled`: no transaction may be open or unfinished, and no offset pending.
     Raises BrokenInvariantError.
     """
     for name in cluster.list_topics():
@@ -59,7 +59,7 @@ def check_topic(name: str, view: TopicState, *, settled: bool = False) -> None:
         where = f"{name}-{partition}"
         upto: int | None = None
         for batch in state.batches:
-            # Below the log start files may be missing: those that are left are kept for producers.
+            # Below the log start files may be missing: the remaining ones are kept for producers.
             is_hole = batch.base_offset > max(upto or 0, state.log_start_offset)
             if upto is not None and (is_hole or batch.base_offset < upto):
                 _broken(f"{where}: offset {batch.base_offset} follows {upto - 1}")
@@ -76,7 +76,7 @@ def check_topic(name: str, view: TopicState, *, settled: bool = False) -> None:
         if settled and state.ongoing:
             _broken(f"{where}: undecided batches {sorted(state.ongoing)}")
     if set(view.by_path) != paths:
-        _broken(f"{name}: {set(view.by_path) ^ paths} stand in one index only")
+        _broken(f"{name}: {set(view.by_path) ^ paths} are in one index only")
 
 
 def _check_marker(where: str, batch: BatchHeader, view: TopicState) -> None:
@@ -85,7 +85,7 @@ def _check_marker(where: str, batch: BatchHeader, view: TopicState) -> None:
         _broken(f"{where}: {batch.path} is undecided after the marker of its transaction")
     decided = batch.status not in (ONGOING, "none")
     if batch.producer_id not in view.markers and view.txns.transactions_expired_ms >= 0:
-        # Forgotten, for all anyone can tell.
+        # The marker may have been forgotten.
         decided = False
     if decided and batch.producer_id >= 0 and marked < batch.producer_epoch:
         _broken(f"{where}: {batch.path} is {batch.status} without a marker")
@@ -103,14 +103,16 @@ def _check_positions(where: str, view: TopicState, partition: int) -> None:
 
 
 def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
-    """Epochs only name one transaction each; decided rows hold what finishing needs."""
+    """An epoch identifies one transaction; decided rows hold what finishing needs."""
     producer_ids: dict[int, str] = {}
     for row in shard.view.rows.values():
         where = f"{shard.path}, {row.transactional_id!r}"
         if row.producer_id < 0 or row.producer_epoch < 0:
             _broken(f"{where}: producer {row.producer_id} epoch {row.producer_epoch}")
         if row.producer_id in producer_ids:
-            _broken(f"{where}: producer id {row.producer_id} is also another id's")
+            _broken(
+                f"{where}: producer id {row.producer_id} also belongs to another transactional.id"
+            )
         producer_ids[row.producer_id] = row.transactional_id
         if row.state.is_idle and row.txn_epoch >= row.producer_epoch:
             _broken(f"{where}: idle at epoch {row.producer_epoch}, which has been used")
@@ -123,7 +125,7 @@ def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
 
 
 def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
-    """Entries are one per partition, none outlives its marker; a partition has one owner."""
+    """One entry per partition, none after its marker; a partition has one owner."""
     for group in offsets.view.rows.values():
         held = [
             (topic, number)
@@ -153,7 +155,7 @@ def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
 
 
 def check_topic_rebuilds(topic: TopicLog) -> None:
-    """Memory kept warm equals memory rebuilt from the log (R11, R19)."""
+    """The state in memory equals the state rebuilt from the log (R11, R19)."""
     cold = TopicLog(topic.store, topic.name, settings=LogSettings(checkpoint_mode="off"))
     cold.refresh()
     topic.refresh()
@@ -162,7 +164,7 @@ def check_topic_rebuilds(topic: TopicLog) -> None:
 
 
 def describe_view(view: TopicView) -> dict[str, object]:
-    """A topic's whole memory as plain values, for comparison."""
+    """A topic's whole state in memory as plain values, for comparison."""
     return {
         "topic": (view.topic_id, view.deleted, dict(view.config)),
         "partitions": [
@@ -177,16 +179,16 @@ def describe_view(view: TopicView) -> dict[str, object]:
         "by_path": view.by_path,
         "markers": view.markers,
         "sequences": {
-            key: seen for key, seen in view.sequences.items() if _is_believed(view, *key)
+            key: seen for key, seen in view.sequences.items() if _is_relevant(view, *key)
         },
         "txns": view.txns,
     }
 
 
-def _is_believed(view: TopicState, producer_id: int, partition: int) -> bool:
-    """Whether a decision may ask for it: what compaction leaves of others' batches says nothing."""
-    known = (producer_id, partition) in view.last_sequences
-    return known or any(
+def _is_relevant(view: TopicState, producer_id: int, partition: int) -> bool:
+    """Whether a decision may use it: compaction may drop the sequences of other batches."""
+    has_last = (producer_id, partition) in view.last_sequences
+    return has_last or any(
         batch.producer_id == producer_id for batch in view.partitions[partition].ongoing.values()
     )
 
@@ -211,15 +213,15 @@ def _broken(what: str) -> None:
 
 
 class Witness:
-    """A read_committed reader that runs all the while: what it saw once, it must see for ever."""
+    """A read_committed reader that runs all the time: what it saw once, it must always see."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[tuple[int, str]]] = {}
 
     def look(self, cluster: Cluster) -> dict[str, set[str]]:
-        """Read every topic, check that nothing seen before moved; topic -> visible paths.
+        """Read every topic and check that nothing seen before moved; topic -> visible paths.
 
-        Topics are read one after another, as any reader does. Raises BrokenInvariantError.
+        Topics are read one after another, as by any reader. Raises BrokenInvariantError.
         """
         found: dict[str, set[str]] = {}
         for name in cluster.list_topics():

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: what may meet a process while it is at work."""
+"""Hypothesis strategies: faults and other processes' actions during a process's work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, Fault.DENY)
 CALLS_MAX = 24
 COMMITS_MAX = 8
 BURSTS = (1, 1, 3, 300, 1_000_000)
-"""For how many calls a fault stays: a retry gets through, or only another try, or nothing."""
+"""How many calls a fault lasts: a retry succeeds, or a later attempt, or none."""
 
 
 class Trouble(NamedTuple):
-    """A fault, or the name of another's deed, that meets a storage call.
+    """A fault, or the name of another process's action, at a storage call.
 
-    `number` counts all calls, or only those that commit to a log: most of what can go wrong goes
-    wrong there. `salt` is for whatever choices have to be made.
+    `number` counts all calls, or only commits to a log: most failures matter there. `salt` is for
+    choices of the action.
     """
 
     what: Fault | str
@@ -30,11 +30,11 @@ class Trouble(NamedTuple):
     salt: int
 
 
-def troubles(deeds: Sequence[str]) -> st.SearchStrategy[Sequence[Trouble]]:
-    """None in half of all cases, else one or two."""
+def troubles(actions: Sequence[str]) -> st.SearchStrategy[Sequence[Trouble]]:
+    """None in half of all cases, else one or two. `actions` are names for `TroublePlan`."""
     one = st.builds(
         Trouble,
-        st.sampled_from([*FAULTS, *deeds]),
+        st.sampled_from([*FAULTS, *actions]),
         st.just(value=True),
         st.integers(0, COMMITS_MAX - 1),
         st.sampled_from(BURSTS),
@@ -42,7 +42,7 @@ def troubles(deeds: Sequence[str]) -> st.SearchStrategy[Sequence[Trouble]]:
     )
     anywhere = st.builds(
         Trouble,
-        st.sampled_from([*FAULTS, *deeds]),
+        st.sampled_from([*FAULTS, *actions]),
         st.just(value=False),
         st.integers(0, CALLS_MAX - 1),
         st.sampled_from(BURSTS),
@@ -52,7 +52,7 @@ def troubles(deeds: Sequence[str]) -> st.SearchStrategy[Sequence[Trouble]]:
 
 
 class TroublePlan:
-    """A plan for a FaultyStore. `do(deed, salt, path)` is called before the call to `path`."""
+    """A plan for a FaultyStore. `do(action, salt, path)` is called before the call to `path`."""
 
     def __init__(self, troubles: Sequence[Trouble], do: Callable[[str, int, str], None]) -> None:
         self._at: Mapping[tuple[bool, int], Trouble] = {
@@ -63,15 +63,15 @@ class TroublePlan:
         self._fault, self._left = Fault.NONE, 0
 
     def __call__(self, verb: str, path: str) -> Fault:
-        self._meet(path, is_commit=False)
+        self._start(path, is_commit=False)
         if verb == "put" and path.endswith(".json"):
-            self._meet(path, is_commit=True)
+            self._start(path, is_commit=True)
         if self._left == 0:
             return Fault.NONE
         self._left -= 1
         return self._fault
 
-    def _meet(self, path: str, *, is_commit: bool) -> None:
+    def _start(self, path: str, *, is_commit: bool) -> None:
         number = self._calls[is_commit]
         self._calls[is_commit] += 1
         trouble = self._at.get((is_commit, number))

@@ -1,7 +1,7 @@
 """Record batch files: one Parquet file is one record batch, its header lives in the topic's log.
 
-Read here, written by txnlog.storage.batches.writer. A file of ours is checked against its seal, row
-group by row group as they are read; a file that a job rewrote is understood as far as it can be.
+Written by txnlog.storage.batches.writer. A file with a seal is checked against it, one row group at
+a time as they are read; a file that another writer rewrote is read as far as possible.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from txnlog.storage.store.seals import Seal, SealBrokenError, check_span, read_s
 
 READ_WHOLE_BELOW_BYTES = 4 << 20
 SMALL_BYTES_MAX = 256 << 10
-"""Files of ours with few records are below it."""
+"""Files with few records are smaller."""
 SORTED_ROWS_MAX = 10_000_000
-"""Records of a file of another writer that are brought into order in memory."""
+"""Maximum number of records of a foreign file that are sorted in memory."""
 _LOOK_ROWS = 65_536
 
 
@@ -135,15 +135,15 @@ _KNOWN_DAMAGE = (_DamageError, SealBrokenError, ClaimError)
 
 @contextmanager
 def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
-    """Turn what pyarrow raises on a bad file into CorruptLogError; the store's errors pass."""
+    """Turn pyarrow's errors on a bad file into CorruptLogError; the store's errors pass."""
     try:
         yield
     except (FileNotFoundError, ObjectNotFoundError) as error:
         raise ObjectNotFoundError(
             f"Data file {path} is not in {store.url}. Retention or vacuum may have removed it "
-            "since this read was planned: start the query again, or make the DataFrame anew (a "
-            "consumer goes on by itself). If it is asked for again, restore it from a backup or "
-            "another copy.",
+            "since this read was planned: start the query again, or create the DataFrame again (a "
+            "consumer continues by itself). If the file is still missing then, restore it from a "
+            "backup or another copy.",
             file=path,
         ) from error
     except TxnLogError:
@@ -166,9 +166,9 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
 
 
 def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | RecordLists:
-    """A local file by its path; a small one, and a remote one, with one get; else by ranges.
+    """A small file by one get, a local one by its path, a large remote one by ranges, else one get.
 
-    All records of a file that txnlog.storage.batches.small_batch has encoded.
+    RecordLists are all records of a file that txnlog.storage.batches.small_batch has encoded.
     """
     name = path.rpartition("/")[2]
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
@@ -221,7 +221,7 @@ def _reading(source: Any) -> Callable[[int, int], bytes]:
 
 
 class _File:
-    """An open Parquet file, with its seal if it is one of ours."""
+    """An open Parquet file, with its seal if it has one."""
 
     def __init__(self, source: Any, seal: Seal | None, size_bytes: int) -> None:
         self._source = source
@@ -239,7 +239,7 @@ class _File:
         self._metadata = self._file.metadata
 
     def check_counts(self, num_records: int | None) -> None:
-        """Raise _DamageError when the footer contradicts itself, the seal or the log."""
+        """Raise _DamageError if the footer contradicts itself, the seal or the log."""
         names = self._file.schema_arrow.names
         if "offset_delta" not in names:
             raise _DamageError(f"it has no column offset_delta among {names}")
@@ -269,9 +269,9 @@ class _File:
                 )
 
     def _foreign_batches(self, wanted: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """All batches of a rewritten file: sorted first, if its one narrow column is out of order.
+        """All batches of a foreign file, sorted if its offset_delta is out of order.
 
-        Its statistics are not looked at: nothing vouches for them, and damaged ones can end the
+        Its statistics are not used: they are not checksummed, and damaged ones can crash the
         process.
         """
         groups = range(self._metadata.num_row_groups)
@@ -288,7 +288,7 @@ class _File:
         yield from table.combine_chunks().to_batches(max_chunksize=batch_rows)
 
     def _is_in_order(self) -> bool:
-        """A batch at a time: how many rows there are only the file itself says so far."""
+        """Reads a batch at a time: only the file itself says how many rows it has."""
         last = -1
         for batch in self._file.iter_batches(_LOOK_ROWS, columns=["offset_delta"]):
             deltas = _to_type(batch.column(0), pa.int64())
@@ -333,7 +333,7 @@ def _keep(deltas: pa.Array, span: FileSpan) -> tuple[int, int]:
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column as DATA_SCHEMA has it; nulls where the file has none."""
+    """The column with its type in DATA_SCHEMA; nulls if the file does not have it."""
     wanted = DATA_SCHEMA.field(name).type
     index = batch.schema.get_field_index(name)
     if index < 0:
@@ -347,6 +347,6 @@ def _to_type(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> Any:
     if pa.types.is_list(wanted):
         return to_headers(column)
     if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(column.type):
-        # Spark's INT96 timestamps come back without a zone, and are UTC.
+        # Spark's INT96 timestamps are read without a zone, and are UTC.
         return column.cast(wanted, safe=False)
     return column.cast(wanted)

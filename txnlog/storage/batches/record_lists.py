@@ -1,7 +1,7 @@
-"""A few records as Python lists: setting up Arrow's arrays would cost more than all the rest.
+"""A few records as Python lists: building Arrow arrays would cost more than everything else.
 
-What a Python producer takes record by record stays so, what goes into a small file is made so, and
-what is read from one is taken out so.
+A Python producer buffers its records as lists, and small files are encoded from lists and decoded
+to them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 class RecordLists(NamedTuple):
-    """Records in order, a list per column, all of one length; `headers` is None without any."""
+    """Records in order, a list per column, all of one length; `headers` is None if none."""
 
     timestamps_us: list[int | None]
     keys: list[bytes | None]
@@ -34,11 +34,11 @@ class RecordLists(NamedTuple):
 
     @property
     def data_bytes(self) -> int:
-        """Of timestamps, keys and values alone."""
+        """Size of timestamps, keys and values."""
         return 8 * len(self.values) + sum(map(len, filter(None, chain(self.keys, self.values))))
 
     def slice(self, start: int, end: int | None) -> RecordLists:
-        """The records from `start` on, up to `end`, exclusively."""
+        """The records from `start` to `end`, exclusive."""
         times_us, keys, values, headers = self
         end = len(values) if end is None else max(0, end)
         if start == 0 and end >= len(values):
@@ -51,7 +51,7 @@ class RecordLists(NamedTuple):
         )
 
     def take(self, rows: list[int]) -> RecordLists:
-        """The records at these places, in that order."""
+        """The records at these positions, in that order."""
         times_us, keys, values, headers = self
         return RecordLists(
             [times_us[row] for row in rows],
@@ -61,7 +61,7 @@ class RecordLists(NamedTuple):
         )
 
     def to_arrow(self) -> pa.RecordBatch:
-        """With RECORD_SCHEMA."""
+        """One batch with RECORD_SCHEMA."""
         rows = len(self.values)
         if None in self.timestamps_us:
             times = pa.array(self.timestamps_us, pa.int64())
@@ -86,7 +86,7 @@ class RecordLists(NamedTuple):
 
 
 class RecordRuns:
-    """Lists of several files, each a run of offsets, that become one Arrow batch."""
+    """Lists of several files, each a run of consecutive offsets, for one Arrow batch."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -95,7 +95,7 @@ class RecordRuns:
         self.data_bytes = 0
 
     def add(self, start: int, run: RecordLists) -> None:
-        """Records whose offsets follow each other from `start` on."""
+        """Add records with consecutive offsets from `start` on."""
         self._starts.append(start)
         self._runs.append(run)
         self.num_rows += run.num_rows
@@ -112,11 +112,11 @@ class RecordRuns:
 def gather(
     read: Iterable[tuple[int, int, pa.RecordBatch | RecordLists]], *, rows_max: int, bytes_max: int
 ) -> Iterator[tuple[Offsets, pa.RecordBatch]]:
-    """The offsets, and the records with what was read of RECORD_SCHEMA; small files together.
+    """The offsets, and the records with the columns that were read; small files are joined.
 
-    `read` are parts of files as `read_records` gives them, in order, each with the base offset of
-    its file and the delta of its first record. Lists are put together until they have `rows_max`
-    rows or `bytes_max` bytes: setting up Arrow's arrays for each would take longer than reading it.
+    `read` are parts of files as `read_records` yields them, in order, each with the base offset of
+    its file and the delta of its first record. Lists are joined until they have `rows_max` rows or
+    `bytes_max` bytes: building Arrow arrays for each file would take longer than reading it.
     """
     small = RecordRuns()
     for base_offset, first_delta, records in read:
@@ -156,7 +156,7 @@ def from_arrow(records: pa.Table | pa.RecordBatch) -> RecordLists:
 
 
 def concatenate(parts: Sequence[RecordLists]) -> RecordLists:
-    """One after the other."""
+    """The records of all parts, one part after the other."""
     if len(parts) == 1:
         return parts[0]
     headers: list[Headers | None] | None = None

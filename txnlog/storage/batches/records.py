@@ -1,4 +1,4 @@
-"""What a record is in Arrow: in a data file, to a reader, and how Kafka would weigh it."""
+"""Records in Arrow: in a data file, to a reader, and their size as Kafka estimates it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 DATA_SCHEMA = pa.schema([pa.field("offset_delta", pa.int64(), nullable=False), *RECORD_SCHEMA])
-# Of a file whose records have no headers.
+# A file whose records have no headers.
 BARE_SCHEMA = pa.schema([field for field in DATA_SCHEMA if field.name != "headers"])
 
-# What readers get: the columns of Spark's Kafka source, types and nullability as Spark has them.
+# The schema of readers: the columns of Spark's Kafka source, with its types and nullability.
 MESSAGE_HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
@@ -41,14 +41,14 @@ MESSAGE_SCHEMA = BARE_MESSAGE_SCHEMA.append(pa.field("headers", MESSAGE_HEADERS_
 CREATE_TIME = 0
 """The timestampType of every record: its producer set the time."""
 
-# Upper bound of what Kafka adds to a single record: batch header 61, record header 21, and the
-# lengths of key, value and header count at most 5 each (AbstractRecords.estimateSizeInBytes...).
+# Upper bound of Kafka's overhead of a single record: batch header 61, record header 21, and the
+# lengths of key, value and header count, maximum 5 each (AbstractRecords.estimateSizeInBytes...).
 RECORD_OVERHEAD_BYTES = 97
 HEADER_OVERHEAD_BYTES = 10
 
 
 def record_sizes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Bytes of each record as Kafka's producer would estimate them at most.
+    """Upper bound of the size in bytes of each record, as Kafka's producer estimates it.
 
     `records` has the columns key, value and headers of RECORD_SCHEMA, in any order.
     """
@@ -83,9 +83,9 @@ def _header_sizes(headers: pa.ListArray) -> npt.NDArray[np.int64]:
 def to_messages(
     records: pa.RecordBatch, topic: str, partition: int, offsets: pa.Array
 ) -> pa.RecordBatch:
-    """Records of one partition as MESSAGE_SCHEMA; as BARE_MESSAGE_SCHEMA if there are no headers.
+    """Records of one partition as MESSAGE_SCHEMA; as BARE_MESSAGE_SCHEMA without headers.
 
-    `records` has columns of RECORD_SCHEMA, in any order, `headers` only if they are wanted.
+    `records` has columns of RECORD_SCHEMA, in any order; `headers` is optional.
     """
     rows = records.num_rows
     columns = [
@@ -104,7 +104,7 @@ def to_messages(
 
 
 def to_headers(column: pa.Array) -> pa.Array:
-    """Headers as RECORD_SCHEMA has them, of large lists, other element names, re-ordered fields."""
+    """Headers as in RECORD_SCHEMA, from large lists, other element names, re-ordered fields."""
     lists = column.cast(pa.list_(column.type.value_type))
     flat = lists.flatten()
     parts = [flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())]

@@ -9,7 +9,7 @@ from txnlog.storage.store.errors import store_errors
 
 
 class RemoteFile(io.RawIOBase):
-    """A file of the store, as pyarrow wants it. Keeps the span read last: checked, then decoded."""
+    """A file of the store for pyarrow. Keeps the last span: it is checked, then decoded."""
 
     def __init__(self, path: str, reader: BinaryIO) -> None:
         self._path = path

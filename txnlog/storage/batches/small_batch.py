@@ -1,9 +1,9 @@
-"""Parquet files of a few records, encoded here: pyarrow's writer takes 0.2 ms before the first one.
+"""An encoder of small Parquet files: pyarrow's writer takes 0.2 ms before the first record.
 
 A transaction writes a small file per partition, and that set-up was half of its cost. These files
-are as plain as Parquet gets: one row group, one page (v1) per column, PLAIN values, RLE levels,
-each page as it is or by snappy. The metadata is Thrift's compact protocol, in the order and by the
-ids of parquet.thrift. What is not plain (headers, many records, other codecs) is pyarrow's.
+use the simplest form of Parquet: one row group, one page (v1) per column, PLAIN values, RLE levels,
+each page uncompressed or snappy. The metadata is Thrift's compact protocol, in the order and with
+the ids of parquet.thrift. Other files (headers, many records, other codecs) are left to pyarrow.
 
 Records come as Python lists: up to some hundred of them, joining lists takes less time than the
 calls into numpy would (25 records of 100 bytes: 3 against 40 microseconds per column).
@@ -24,7 +24,7 @@ T = TypeVar("T")
 ROWS_MAX = 512
 CODECS = {"none": 0, "snappy": 1}
 ROWS_EVER_MAX = 4096
-"""Earlier versions wrote files of so many records in this form."""
+"""Maximum number of records that earlier versions wrote in this form."""
 
 DELTA_BYTES = np.arange(ROWS_EVER_MAX, dtype="<i8").tobytes()
 _INT64 = struct.Struct("<q")
@@ -33,7 +33,7 @@ _LENGTHS = tuple(_UINT32.pack(length) for length in range(4096))
 
 
 class EncodedBatch(NamedTuple):
-    """A Parquet file in two parts, and the range of its timestamps (0 without any)."""
+    """A Parquet file in two parts, and the range of its timestamps (0 if none)."""
 
     pages: bytes | memoryview
     footer: bytes | memoryview
@@ -73,7 +73,7 @@ def encode(records: RecordLists, codec: str) -> EncodedBatch:
 
 
 class _Column(NamedTuple):
-    """A page's bytes before compression, and what its statistics say."""
+    """A page's bytes before compression, and its statistics."""
 
     page: bytes
     null_count: int
@@ -88,7 +88,7 @@ def _timestamps(times: list[int | None]) -> _Column:
 
 
 def _binaries(values: list[bytes | None]) -> _Column:
-    """Each value after its length, 4 bytes."""
+    """Each value is preceded by its length, 4 bytes."""
     levels, present = _levels(values)
     parts = [levels]
     for value in present:
@@ -99,7 +99,7 @@ def _binaries(values: list[bytes | None]) -> _Column:
 
 
 def _levels(values: list[T | None]) -> tuple[bytes, list[T]]:
-    """Which values there are: a run when they are all the same, else a bit for each; and these."""
+    """Definition levels: one run if all are equal, else a bit for each; and the present values."""
     rows = len(values)
     present = [value for value in values if value is not None]
     if len(present) == rows or not present:
@@ -130,7 +130,7 @@ _SMALL_NUMBERS = tuple(_varint(number << 1) for number in range(4096))
 
 
 def _number(number: int) -> bytes:
-    """Zigzag of a number that is not negative."""
+    """Zigzag varint of a number that is not negative."""
     return _SMALL_NUMBERS[number] if number < 4096 else _varint(number << 1)
 
 
@@ -152,10 +152,10 @@ def _page_header(rows: int, raw_bytes: int, page_bytes: int) -> bytes:
 
 
 def _chunk_begin(name: str, kind: int, codec: int) -> bytes:
-    """What a ColumnChunk says about every file's column."""
+    """The beginning of a ColumnChunk, which is the same in every file."""
     return b"".join(
         (
-            b"\x26\x00\x1c",  # file_offset, of old; meta_data
+            b"\x26\x00\x1c",  # file_offset, deprecated; meta_data
             b"\x15" + _number(kind),  # type
             b"\x19\x25\x00\x06",  # encodings: PLAIN, RLE
             b"\x19\x18" + _text(name),  # path_in_schema
@@ -187,7 +187,7 @@ def _extremes(extremes: tuple[int, int] | None) -> bytes:
 
 
 def footer_begin(codec: str) -> tuple[bytes, bytes]:
-    """What stands before and after the number of rows in each footer of ours with this codec."""
+    """The bytes before and after the number of rows in each footer with this codec."""
     return _SCHEMA + b"\x16", _ROW_GROUP + _CHUNKS[codec][0]
 
 
@@ -210,7 +210,7 @@ def _footer(rows: int, chunks: bytes, total_bytes: int, pages_bytes: int) -> byt
 
 
 def _element(name: str, kind: int, *, required: bool = False, rest: bytes = b"") -> bytes:
-    """A SchemaElement: type, repetition_type, name, and what else there is to say."""
+    """A SchemaElement: type, repetition_type, name, and further fields."""
     repetition = b"\x25" + _number(0 if required else 1)
     return b"\x15" + _number(kind) + repetition + b"\x18" + _text(name) + rest + b"\x00"
 

@@ -1,7 +1,7 @@
-"""Reads the small files of storage.batches.small_batch: pyarrow takes 0.5 ms before a value.
+"""A decoder of the small files of storage.batches.small_batch: pyarrow takes 0.5 ms per file.
 
-Only that form is understood, recognised by how its footer begins; whatever is not exactly so is
-left to pyarrow. Callers have checked the file's seal, so its bytes are those that were written.
+Only that form is decoded, recognised by the beginning of its footer; any other file is left to
+pyarrow. Callers have checked the file's seal, so its bytes are those that were written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txnlog.storage.batches.small_batch import DELTA_BYTES, ROWS_EVER_MAX, foote
 T = TypeVar("T")
 
 _VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
-# As small_batch has it: uncompressed_page_size, compressed_page_size, num_values.
+# As small_batch writes it: uncompressed_page_size, compressed_page_size, num_values.
 _PAGE_HEADER = re.compile(
     rb"\x15\x00\x15"
     + _VARINT
@@ -37,15 +37,15 @@ _VARINT_BITS_MAX = 64
 
 
 class _UnknownFormError(ValueError):
-    """Not as `small_batch` writes it."""
+    """The file is not as `small_batch` writes it."""
 
 
 def decode(data: bytes, pages_end: int, footer_at: int) -> RecordLists | None:
-    """The records of a whole file, in order; None: of another form."""
+    """The records of a whole file, in order; None for another form."""
     try:
         rows, codec = _describe(data, footer_at)
         pages = _Pages(data, 4, rows, codec)
-        # Offsets follow each other in this form.
+        # Offsets are consecutive in this form.
         if pages.next() != DELTA_BYTES[: 8 * rows]:
             raise _UnknownFormError
         times_us = _instants(pages.next(), rows)
@@ -58,7 +58,7 @@ def decode(data: bytes, pages_end: int, footer_at: int) -> RecordLists | None:
 
 
 def _describe(data: bytes, footer_at: int) -> tuple[int, str]:
-    """Number of rows, and codec, by the beginning of the footer."""
+    """Number of rows, and codec, from the beginning of the footer."""
     for codec in ("snappy", "none"):
         before, after = footer_begin(codec)
         if data.startswith(before, footer_at):
@@ -85,7 +85,7 @@ class _Pages:
         at = header.end()
         self.end = at + page_bytes
         page = self._data[at : self.end]
-        # No page of so few records has as many bytes as this reader would make room for.
+        # Pages of so few records are smaller than the memory that this reader would allocate.
         if rows != self._rows or len(page) != page_bytes or raw_bytes > _PAGE_BYTES_MAX:
             raise _UnknownFormError
         if self._codec is None:
@@ -95,7 +95,7 @@ class _Pages:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint that is not negative, and where it ends."""
+    """A zigzag varint that is not negative, and its end."""
     found, at = _varint(data, at)
     return found >> 1, at
 
@@ -114,7 +114,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _levels(page: bytes, rows: int) -> tuple[int, list[bool] | None]:
-    """Where the values begin, and which rows have one; None: all of them."""
+    """Position of the values, and which rows have one (None: all rows)."""
     levels_end = 4 + int.from_bytes(page[:4], "little")
     runs, at = _varint(page, 4)
     if runs & 1:
@@ -129,7 +129,7 @@ def _levels(page: bytes, rows: int) -> tuple[int, list[bool] | None]:
 
 
 def _spread(values: list[T], rows: int, is_there: list[bool] | None) -> list[T | None]:
-    """The values on their rows."""
+    """The values at their rows, None at the others."""
     if len(values) != (rows if is_there is None else sum(is_there)):
         raise _UnknownFormError
     if is_there is None:

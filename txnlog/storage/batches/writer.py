@@ -1,16 +1,16 @@
 """Writing record batch files: one Parquet file is one record batch.
 
-Settings were chosen by measuring 100-byte records on one core: zstd level 1 writes within 10 % of
-negative levels at two thirds of their size. Values in which an LZ coder finds no repeats (hashes,
-random bytes; asked of a sample) are left as they are: zstd would halve hexadecimal digits in four
-times the time of everything else. Compaction, which nobody waits for, uses zstd. A dictionary for
-keys only, given up early, saves 12 % of time on repeating keys and costs nothing on unique ones;
-DELTA_BINARY_PACKED makes `offset_delta` and constant timestamps nearly free. A column of nothing
-but nulls, which every reader gives for one that is not there, costs a third of a small file:
-`headers` are written where there are some. Small files are snappy, as zstd contexts alone would
-take 0.15 ms, and those without headers are encoded by storage.batches.small_batch; compaction
+Settings were chosen by measuring 100-byte records on one core: zstd level 1 takes up to 10 % more
+time than negative levels, at two thirds of their size. Values in which an LZ coder finds no repeats
+(hashes, random bytes; tested with a sample) are not compressed: zstd would halve hexadecimal digits
+in four times the time of everything else. Compaction, which no client waits for, uses zstd. A
+dictionary for keys only, with a small limit, saves 12 % of time on repeating keys and costs nothing
+on unique ones; DELTA_BINARY_PACKED makes `offset_delta` and constant timestamps nearly free. A
+column of nulls only, which readers also return for a missing column, costs a third of a small file:
+`headers` are written only if a record has some. Small files use snappy, as zstd contexts alone
+would take 0.15 ms, and those without headers are encoded by storage.batches.small_batch; compaction
 rewrites them. Pages of 128 KiB stay in the processor's cache while they are encoded (3 %); page
-checksums would cost 5 %, and the seal is one.
+checksums would cost 5 %, and the seal is a checksum.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFile:
-    """What a log has to know of a record batch file. Timestamps in microseconds, 0 if none."""
+    """Facts of a record batch file for its log. Timestamps in microseconds, 0 if none."""
 
     path: str
     size_bytes: int
@@ -67,9 +67,9 @@ class BatchFile:
 
 
 def new_batch_name(partition: int) -> str:
-    """A file name that nobody else gives.
+    """A unique file name.
 
-    Not from `random`: who seeds it would give a name again, and write over a committed file.
+    Not from `random`: a process that seeds it could repeat a name and overwrite a committed file.
     """
     return f"part-{partition}-{os.urandom(16).hex()}.parquet"
 
@@ -83,11 +83,10 @@ def write_batch_file(
 ) -> BatchFile:
     """Write records (RECORD_SCHEMA, headers may be missing; in offset order) as one file, one put.
 
-    The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter. A file
-    of records without headers has no such column.
-    `compression` is none, snappy, lz4 or zstd, by default what suits the size. `path`
-    must be a new name.
-    Raises InvalidRecordError for no records at all, StorageError.
+    The whole encoded file is in memory: for a batch of unknown size use BatchFileWriter. The file
+    has no column `headers` if no record has any. `compression` is none, snappy, lz4 or zstd; the
+    default depends on the size. `path` must be a new name.
+    Raises InvalidRecordError for no records, StorageError.
     """
     small = _small(records, compression)
     if small is not None:
@@ -115,13 +114,13 @@ def write_batch_file(
 def _small(
     records: pa.Table | pa.RecordBatch | RecordLists, compression: str | None
 ) -> RecordLists | None:
-    """What `small_batch` encodes: few records and bytes, no headers, offsets dense."""
+    """The records if `small_batch` encodes them: few, small, no headers, dense offsets."""
     if not 0 < records.num_rows <= small_batch.ROWS_MAX or compression not in _SMALL_CODECS:
         return None
     if not isinstance(records, RecordLists):
         if "offset_delta" in records.schema.names or not _has_no_headers(records):
             return None
-        # The second is exact for slices, and takes thirty times as long.
+        # nbytes is exact for slices, and takes thirty times as long.
         if records.get_total_buffer_size() > _NOT_SMALL_BYTES < records.nbytes:
             return None
         records = from_arrow(records)
@@ -138,7 +137,7 @@ def _has_no_headers(records: pa.Table | pa.RecordBatch) -> bool:
 
 
 def _to_table(records: pa.Table | pa.RecordBatch | RecordLists) -> pa.Table:
-    """As Arrow, without headers where there are none."""
+    """As an Arrow table; without the column headers if no record has any."""
     if isinstance(records, RecordLists):
         records = records.to_arrow()
     table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
@@ -169,11 +168,11 @@ def _encode(table: pa.Table, codec: str) -> EncodedBatch:
 
 
 class BatchFileWriter:
-    """Writes one record batch file row group by row group, for batches larger than memory.
+    """Writes one record batch file, one row group at a time, for batches larger than memory.
 
     Encoded bytes are kept (`held_bytes`) until `stream` sends them, and all that follow, through
-    `store.open_writer`; a file never streamed becomes one put. Nothing can be read before
-    `close`; a writer that is dropped instead leaves at most a part that no reader takes for a file.
+    `store.open_writer`; without `stream` the file is one put. Nothing can be read before `close`;
+    a writer that is dropped instead may leave a part that no reader accepts as a file.
     Without `headers` the records have no such column.
     """
 
@@ -223,14 +222,14 @@ class BatchFileWriter:
         self.num_records += table.num_rows
 
     def stream(self) -> None:
-        """Send what is held, and from now on everything, straight to the store."""
+        """Send the held bytes, and from now on all bytes, directly to the store."""
         if not self.streaming:
             self._sink.send_to(self._store.open_writer(self.path))
 
     def close(self, *, may_be_empty: bool = False) -> BatchFile:
         """Finish the file and make it visible. Raises InvalidRecordError if it has no records.
 
-        `may_be_empty`: a segment whose records are all gone still stands for their offsets.
+        `may_be_empty`: a segment without records still covers the offsets of those removed.
         """
         if self._encoder is None:
             if not may_be_empty:
@@ -263,11 +262,11 @@ class BatchFileWriter:
 
 
 class _Sink(io.RawIOBase):
-    """Where the Parquet encoder writes: into memory first, later on into the store's writer.
+    """The Parquet encoder's output: into memory first, later into the store's writer.
 
-    Keeps the checksum of each row group. What comes after a row group is kept apart until it is
-    sealed, and `close` closes only this side: the encoder writes a footer and closes its sink also
-    when it is dropped after an error, and then half a file would read like a whole one.
+    Keeps the checksum of each row group. Bytes after a row group are kept separately until it is
+    sealed, and `close` does not close the store's writer: the encoder writes a footer and closes
+    its sink even if it is dropped after an error, and half a file would look complete.
     """
 
     def __init__(self, path: str) -> None:
@@ -302,7 +301,7 @@ class _Sink(io.RawIOBase):
         self._footer = []
 
     def seal(self) -> None:
-        """Pass on the seal and the footer."""
+        """Write the seal and the footer."""
         footer = b"".join(self._footer or ())
         if split_footer(footer) != 0:
             raise StorageError(
@@ -321,7 +320,7 @@ class _Sink(io.RawIOBase):
             target.write(self.take())
 
     def finish(self) -> None:
-        """Make what was streamed visible."""
+        """Make the streamed file visible."""
         with store_errors(self._path, "upload"):
             cast("BinaryIO", self.target).close()
 
@@ -340,7 +339,7 @@ class _Sink(io.RawIOBase):
 
 
 def _codec_for(records: pa.Table | pa.RecordBatch) -> str:
-    """zstd where the first values have repeats to find, else none."""
+    """zstd if the first values have repeats, else none."""
     values = records.column("value")
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0)
@@ -354,7 +353,7 @@ def _codec_for(records: pa.Table | pa.RecordBatch) -> str:
 
 
 def _encoder(sink: Any, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
-    """Arrow's own schema is kept only where Parquet's does not say it all: the names in headers."""
+    """Arrow's schema is stored only if Parquet's is incomplete: for the names in headers."""
     return pq.ParquetWriter(
         sink,
         schema,

@@ -1,8 +1,8 @@
 """Delta log actions as typed structs, and their JSON lines (Delta protocol reader 1, writer 2).
 
-Only what our tables use. A line with an action we do not know is kept out, but counted: the
-commitInfo of our commits says how many lines follow and what their checksum is, so a file that was
-cut off or changed is found out (R66).
+Only the actions that txnlog's tables use. A line with an unknown action is skipped, but counted:
+the commitInfo of txnlog's commits holds the number of lines that follow and their checksum, so a
+truncated or changed file is detected (R66).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from txnlog.protocol.decoding import Int64, Natural, NestingError, nesting_error
 ENGINE = f"txnlog/{VERSION}"
 
 COMMIT_BYTES_MAX = 256 << 20
-"""Largest commit: the removal of about two million files. Decoded it takes several times that."""
+"""Largest commit: removes about two million files. Decoded, it takes several times the memory."""
 
 
 class Protocol(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a reader and a writer must know to touch the table."""
+    """The protocol versions and features that a reader and a writer must support."""
 
     min_reader_version: Int64
     min_writer_version: Int64
@@ -81,7 +81,7 @@ class Adds(msgspec.Struct, frozen=True):
 
 
 class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A file that is no longer live; it stays on disk until vacuum."""
+    """A file that is no longer live; it remains in the store until vacuum."""
 
     path: str
     deletion_timestamp: Int64 | None = None
@@ -92,7 +92,7 @@ class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The newest version an application has written; only ever replaced."""
+    """The newest version that an application has written; replaces the one before."""
 
     app_id: str
     version: Int64
@@ -100,10 +100,10 @@ class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who wrote a commit and why.
+    """The writer and operation of a commit.
 
-    `write_id` makes it recognisable after a lost reply. `previous` is the digest of the commit
-    before it: commits form a chain. Commits of other tools, and of earlier versions, have none.
+    `write_id` identifies it after a lost reply. `previous` is the digest of the previous commit:
+    commits form a chain. Commits of other tools, and of earlier versions, have neither.
     """
 
     timestamp: Int64 = 0
@@ -140,8 +140,8 @@ _DECODER = msgspec.json.Decoder(Line)
 class Commit(msgspec.Struct, frozen=True):
     """One commit as read: its info and its actions in order (`Adds` only for a checkpoint).
 
-    `digest` is that of the commit file's bytes; of a checkpoint, that of the commit it stands for,
-    "" where the checkpoint does not say.
+    `digest` is that of the commit file's bytes; for a checkpoint, that of the commit at its
+    version, "" if the checkpoint does not hold it.
     """
 
     version: int
@@ -151,19 +151,19 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def digest_of(data: bytes) -> str:
-    """What the next commit says of a commit file with these bytes: BLAKE2b, 16 bytes, in hex."""
+    """The digest of a commit file, which the next commit holds: BLAKE2b, 16 bytes, in hex."""
     return blake2b(data, digest_size=16).hexdigest()
 
 
 def encode_commit(info: CommitInfo, actions: Sequence[Action]) -> bytes:
-    """The JSON of a commit: commitInfo, which holds the checksum of the rest, one action a line.
+    """The JSON of a commit, one action per line; commitInfo holds the checksum of the others.
 
-    Raises RecordTooLargeError for what no reader would take.
+    Raises RecordTooLargeError for a commit that readers would refuse.
     """
     body = _ENCODER.encode_lines([{_FIELD[type(action)]: action} for action in actions])
     if len(body) > COMMIT_BYTES_MAX - _INFO_BYTES_MAX:
         raise RecordTooLargeError(
-            f"A commit of {len(actions)} actions would have {len(body)} bytes, and readers take "
+            f"A commit of {len(actions)} actions would have {len(body)} bytes, and readers accept "
             f"{COMMIT_BYTES_MAX}. Nothing was written. Change less at once: fewer files in one "
             "transaction, or let compaction merge files before the topic is deleted."
         )
@@ -172,11 +172,11 @@ def encode_commit(info: CommitInfo, actions: Sequence[Action]) -> bytes:
 
 
 def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
-    """Parse a commit. Raises CorruptLogError naming `source` for what is cut off or garbled."""
+    """Parse a commit. Raises CorruptLogError naming `source` if it is truncated or garbled."""
     info = CommitInfo()
     actions: list[Action] = []
     if len(data) > COMMIT_BYTES_MAX:
-        raise _corrupt(source, f"it has {len(data)} bytes, and no commit of ours that many")
+        raise _corrupt(source, f"it has {len(data)} bytes, maximum {COMMIT_BYTES_MAX}")
     try:
         lines = _decode_lines(data, source)
     except (msgspec.MsgspecError, UnicodeDecodeError, NestingError) as error:
@@ -198,7 +198,7 @@ def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
 
 
 def _decode_lines(data: bytes, source: str) -> list[Line]:
-    # Lines shorter than any action: each would become objects of a hundred times their size.
+    # Each line shorter than any action would become objects of a hundred times its size.
     if data.count(b"\n") > _LINES_FREE + len(data) // _LINE_BYTES_MIN:
         raise _corrupt(source, "its lines are too short for actions")
     try:

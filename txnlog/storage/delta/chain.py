@@ -1,6 +1,6 @@
-"""Commits as a chain: each names the digest of the one before it.
+"""Commits form a chain: each holds the digest of the one before.
 
-A checksum says that a file is whole, the chain that it is the one that belongs there: it finds a
+A checksum proves that a file is intact, the chain that it belongs at its version: it detects a
 commit that was lost and written again, an older file that was restored, and one of another log.
 """
 
@@ -15,10 +15,10 @@ from txnlog.storage.store.objects import ObjectStore
 
 
 def check_chain(store: ObjectStore, table: str, digest: str, commits: Sequence[Commit]) -> None:
-    """Raise CorruptLogError unless each commit follows the one before; `digest` is the first's.
+    """Raise CorruptLogError unless each commit follows the one before.
 
-    An empty digest, and a commit that names none (of another tool, of an earlier version), is
-    taken as it is.
+    `digest` is that of the commit before the first. An empty digest, and a commit that holds none
+    (of another tool, of an earlier version), is accepted.
     """
     for commit in commits:
         if digest and commit.info.previous and commit.info.previous != digest:
@@ -27,7 +27,7 @@ def check_chain(store: ObjectStore, table: str, digest: str, commits: Sequence[C
 
 
 def _broken(store: ObjectStore, table: str, version: int, digest: str) -> CorruptLogError:
-    """Names the file that is not what it was: the predecessor if it changed, else this one."""
+    """Names the changed file: the predecessor if it has another digest, else this one."""
     before, after = commit_path(table, version - 1), commit_path(table, version)
     try:
         changed = digest_of(store.get(before)) != digest
@@ -51,11 +51,10 @@ def _broken(store: ObjectStore, table: str, version: int, digest: str) -> Corrup
 def check_checkpoint(
     store: ObjectStore, table: str, checkpoint: Commit, commits: Sequence[Commit], *, is_head: bool
 ) -> None:
-    """Raise if the commit that a checkpoint stands for is another one than it says, or is lost.
+    """Raise if the commit at a checkpoint's version is not the one it was made from, or is lost.
 
-    `commits` are the first of the log's files from the checkpoint's version on. The commit may be
-    missing where another tool's clean-up took it, but not at the head of a log of ours: a writer
-    looks for it.
+    `commits` are the log's commits from the checkpoint's version on. The commit may be missing if
+    another tool's clean-up removed it, but not at the head of a log: writers check that it exists.
     """
     if not checkpoint.digest:
         return

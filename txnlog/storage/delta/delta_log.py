@@ -1,12 +1,12 @@
-"""Our Delta committer and tailing reader: one table's `_delta_log`, one version after the other.
+"""The Delta committer and tailing reader of one table's `_delta_log`.
 
 Delta's log protocol is "create version N+1 if it is absent"; `DeltaLog.commit` does exactly that,
-and nothing else writes these logs. Three facts shape the code. An error, and even "already exists",
-says nothing about whether our write landed, so both are settled by reading the slot back. Clean-up
-frees old slots, so what is found at a slot counts only for a limited time after the head was last
-known for sure (the confirmed head); later than that, the log is opened again. And no clock of this
-machine need move while it is paused, so what was found is checked against the version before it:
-clean-up deletes the oldest first, so as long as that is there, no later slot was freed.
+and nothing else writes these logs. Three facts determine the code. An error, and even "already
+exists", does not show whether our write landed, so both are settled by reading the slot back.
+Clean-up frees old slots, so what is read at a slot counts only for a limited time after the head
+was confirmed; after that, the log is opened again. And the clocks of a paused machine may stop, so
+what was read is checked against the version before it: clean-up deletes the oldest first, so while
+that version exists, no later slot was freed.
 """
 
 from __future__ import annotations
@@ -59,36 +59,36 @@ PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
 _TAIL_BEFORE_LISTING = 32
 _OPENS_MAX = 5
 _PUTS_MAX = 64
-_LOOK_AGAIN_MS = 10_000
-"""How long what was seen of the slots around the head counts, where a look is a request."""
-_LOCAL_LOOK_AGAIN_MS = 1_000
-"""The same on a local disk, for the look behind the next slot: a hole was made by a hand."""
+_CHECK_SLOTS_MS = 10_000
+"""How long a check of the slots around the head is valid in an object store."""
+_LOCAL_CHECK_SLOTS_MS = 1_000
+"""The same on a local disk, for the slot after the next one: only manual changes leave a hole."""
 
 _stamps = itertools.count(1)
 
 
 def new_stamp() -> int:
-    """A number above all that this process was given before: an order that no clock can disturb."""
+    """A number above all earlier ones in this process: an order that does not depend on clocks."""
     return next(_stamps)
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit is this version."""
+    """The commit has this version."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Somebody else's commit is in the slot; ours never was and never will be."""
+    """Another process's commit is in the slot; ours has not landed and will not."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The commit may have landed, or may yet; read the log and ask whether its effect is there."""
+    """The commit may have landed, or may still land; read the log and check for its effect."""
 
     write_id: str
 
@@ -97,26 +97,26 @@ Outcome = Committed | Conflict | Unknown
 
 
 class View(Interface):
-    """What a table means: fed every commit once, in order."""
+    """A table's state in memory: gets every commit once, in order."""
 
     def reset(self) -> None:
-        """Forget everything: a checkpoint follows."""
+        """Drop all state: a checkpoint follows."""
 
     def parse(self, commit: Commit) -> Any:
-        """What one commit, or a checkpoint in the shape of one, says. Changes nothing.
+        """Parse one commit, or a checkpoint as one. Changes nothing.
 
-        Raises for what cannot be understood; a commit of ours is parsed before it is written.
+        Raises for an invalid commit; commits of this process are parsed before they are written.
         """
 
     def apply(self, parsed: Any) -> None:
-        """Take in what `parse` gave."""
+        """Apply the result of `parse`."""
 
 
 class DeltaLog:
     """One table's log: `refresh` tails it into a View, `commit` appends to it.
 
-    `mark` is a table property that a table of somebody else under this name would not have. Not
-    thread-safe: one thread at a time. The constructor does no I/O.
+    `mark` is a table property that a foreign table of this name does not have. Not thread-safe: one
+    thread at a time. The constructor does no I/O.
     """
 
     def __init__(
@@ -134,12 +134,11 @@ class DeltaLog:
         self.version = -1
         self.metadata: Metadata | None = None
         self.digest = ""
-        """Of the newest commit's bytes; "" where they are not known."""
+        """Digest of the newest commit's bytes; "" if unknown."""
         self.forgotten_at = 0
-        """The stamp of when this process last saw markers or producers of the table forgotten.
+        """The stamp of when this process last read that the table forgot markers or producers.
 
-        An effect that is not found then may have been there: what was read before must be read
-        again.
+        An effect that is missing from then on may have been there: earlier reads must be repeated.
         """
         self._horizons: dict[str, int] = {}
         self._view = view
@@ -147,7 +146,7 @@ class DeltaLog:
         self._clock = store.clock
         self._checkpointer = Checkpointer(store, path, self.settings)
         self._confirmed_ms: int | None = None
-        self._looked_ms: int | None = None
+        self._checked_ms: int | None = None
         self._last_writer = False
 
     def __repr__(self) -> str:
@@ -160,20 +159,20 @@ class DeltaLog:
 
     @property
     def likely_current(self) -> bool:
-        """The newest commit we know of is ours: a guess that no refresh is needed first.
+        """Whether the newest commit in memory is ours, so that a refresh may be unnecessary.
 
-        A put-if-absent after our version proves the guess right or wrong, so a decision that ends
-        in a commit may be made on it; one that ends in anything else may not.
+        A put-if-absent at the next version proves or disproves it, so a decision that ends in a
+        commit may rely on it; a decision with another result may not.
         """
         return self._last_writer and self._trusted()
 
     # -- reading ---------------------------------------------------------------------------------
 
     def refresh(self, *, sure: bool = False) -> None:
-        """Bring the view up to the head of the log; a table that is not there has version -1.
+        """Bring the view up to the head of the log; a missing table has version -1.
 
-        `sure`: also in a store, where the look costs a request, at a slot of a log that is still
-        there (else that is looked at now and then).
+        `sure`: also check, in an object store, that the log still exists around the head (without
+        it, that request is made every _CHECK_SLOTS_MS only).
         Raises CorruptLogError, LogGapError, UnsupportedProtocolError, ForeignTableError,
         StorageError.
         """
@@ -197,14 +196,14 @@ class DeltaLog:
             if not self._trusted():
                 self._open()
                 return
-            # Its writer may not have come so far yet.
+            # Its writer may not have synced it yet.
             self.store.sync(source)
             self._last_writer = False
             self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up(base)
 
     def invalidate(self) -> None:
-        """Believe nothing any more: the next refresh opens the log again."""
+        """Distrust the state in memory: the next refresh opens the log again."""
         self._confirmed_ms = None
 
     def _trusted(self) -> bool:
@@ -214,32 +213,32 @@ class DeltaLog:
         return self._clock.boot_ms() - confirmed_ms <= self.settings.trust_ms
 
     def _is_at_head(self, base: int, *, sure: bool) -> bool:
-        """Whether what was found since version `base` was the newest belongs to the log.
+        """Whether the commits read after version `base` belong to the log, and no more follow.
 
-        Not if `base` is gone: then the slots after it may have been freed, and may hold strays.
-        Nor if the slot after the next one is taken and the next one is not: a commit is missing.
+        False if `base` is gone: the slots after it may have been freed, and may hold stray files.
+        False if the slot after the next one is taken and the next one is not: a commit is missing.
         """
-        is_due = sure or self._must_look()
+        is_due = sure or self._must_check_slots()
         if base < 0 or not (is_due or self.store.is_local):
             return True
         if not self.store.exists(commit_path(self.path, base)):
             return False
         if not is_due:
             return True
-        self._looked_ms = self._clock.boot_ms()
+        self._checked_ms = self._clock.boot_ms()
         if not self.store.exists(commit_path(self.path, self.version + 2)):
             return True
         return self.store.exists(commit_path(self.path, self.version + 1))
 
-    def _must_look(self) -> bool:
-        """Whether what was seen of the slots around the head is of too long ago."""
-        if self._looked_ms is None:
+    def _must_check_slots(self) -> bool:
+        """Whether the last check of the slots around the head is too old."""
+        if self._checked_ms is None:
             return True
-        again_ms = _LOCAL_LOOK_AGAIN_MS if self.store.is_local else _LOOK_AGAIN_MS
-        return self._clock.boot_ms() - self._looked_ms > again_ms
+        again_ms = _LOCAL_CHECK_SLOTS_MS if self.store.is_local else _CHECK_SLOTS_MS
+        return self._clock.boot_ms() - self._checked_ms > again_ms
 
     def _catch_up(self, base: int) -> None:
-        """Far behind: list once, and get what is missing some at a time. `base` as in refresh."""
+        """Far behind: list once, then get the missing commits. `base` as in `refresh`."""
         sent_ms = self._clock.boot_ms()
         files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
@@ -249,7 +248,7 @@ class DeltaLog:
         try:
             commits = self._fetch(files, self.version)
         except ObjectNotFoundError:
-            # Clean-up took a listed commit: whatever we held is older than what it keeps.
+            # Clean-up removed a listed commit: the state in memory is older than its retention.
             self._open()
             return
         if not self._trusted() or not (base < 0 or self.store.exists(commit_path(self.path, base))):
@@ -258,21 +257,21 @@ class DeltaLog:
         if commits:
             self.store.sync(commit_path(self.path, commits[-1].version))
         self._take(commits)
-        self._confirmed_ms = self._looked_ms = sent_ms
+        self._confirmed_ms = self._checked_ms = sent_ms
 
     def _open(self) -> None:
-        """Start from the newest intact checkpoint; the listing is the confirmed head."""
+        """Start from the newest intact checkpoint; the listing confirms the head."""
         for attempt in range(_OPENS_MAX):
             sent_ms = self._clock.boot_ms()
             files = log_files.list_log(self.store, self.path)
             try:
                 self._load(files)
             except ObjectNotFoundError:
-                # Clean-up took a file between the listing and the read: a newer checkpoint exists.
+                # Clean-up removed a listed file before it was read: a newer checkpoint exists.
                 self._clock.sleep_ms(backoff_ms(attempt + 3))
                 continue
             if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
-                self._confirmed_ms = self._looked_ms = sent_ms
+                self._confirmed_ms = self._checked_ms = sent_ms
                 return
         raise LogGapError(
             f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
@@ -282,7 +281,7 @@ class DeltaLog:
         )
 
     def _load(self, files: LogFiles) -> None:
-        """Replace the view; memory stays as it was when something cannot be read."""
+        """Replace the view; it is unchanged if a file cannot be read."""
         self._confirmed_ms = None
         if self.exists and not files.commits and files.newest_checkpoint is None:
             self.store.check_folder(f"{self.path}/_delta_log")
@@ -311,32 +310,32 @@ class DeltaLog:
             self._apply(commit, found)
 
     def _check_not_shorter(self, commits: Sequence[Commit]) -> None:
-        """A log that is opened again still has the commit that was its newest."""
+        """Raise unless a log that is opened again still has the commit that was its newest."""
         path = commit_path(self.path, self.version)
         if self.version >= 0 and (not commits or commits[-1].version < self.version):
             raise LogGapError(
                 f"{self.store.url}/{path}: this commit was read before and is gone, and the log "
-                "ends before it. Restore it from a backup. If the table was made anew on purpose, "
-                "start this process again.",
+                "ends before it. Restore it from a backup. If the table was created again on "
+                "purpose, restart this process.",
                 file=path,
             )
         for commit in commits:
             if commit.version == self.version and self.digest and commit.digest != self.digest:
                 raise CorruptLogError(
-                    f"{self.store.url}/{path}: this commit is another one than this process read "
+                    f"{self.store.url}/{path}: this commit differs from the one this process read "
                     "there before: an older copy was restored, or it was lost and written again. "
-                    "Restore the log from one backup, whole. If the table was made anew on "
-                    "purpose, start this process again.",
+                    "Restore the log from one backup, whole. If the table was created again on "
+                    "purpose, restart this process.",
                     file=path,
                 )
 
     def _fetch(self, files: LogFiles, after: int) -> list[Commit]:
-        """The listed commits after a version; a hole in the middle is a LogGapError."""
+        """The listed commits after a version. Raises LogGapError for a hole in the middle."""
         wanted = [version for version in files.commits if version > after]
         if not wanted:
             return []
-        # A listing is no snapshot: what it skipped below its newest commit must be there. The
-        # commit of a checkpoint itself need not be.
+        # A listing is no snapshot: commits that it skipped below its newest one must exist, except
+        # the one at the checkpoint's version.
         first = after + 1
         if wanted[0] == first + 1 and first in files.checkpoints:
             first = wanted[0]
@@ -362,7 +361,7 @@ class DeltaLog:
         ]
 
     def _take(self, commits: Sequence[Commit]) -> None:
-        """Take in commits that follow the head."""
+        """Apply commits that follow the head."""
         check_chain(self.store, self.path, self.digest, commits)
         for commit in commits:
             self._apply(commit, self._parse(commit))
@@ -383,8 +382,8 @@ class DeltaLog:
         except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             raise CorruptLogError(
                 f"{self.store.url}/{commit_path(self.path, commit.version)}: this version cannot "
-                f"be understood ({type(error).__name__}: {error}). It was written by something "
-                "else than txnlog, or is damaged; restore the file from a backup.",
+                f"be parsed ({type(error).__name__}: {error}). It was not written by txnlog, "
+                "or is damaged; restore the file from a backup.",
                 file=commit_path(self.path, commit.version),
             ) from error
 
@@ -406,7 +405,7 @@ class DeltaLog:
     def _check_ours(self, metadata: Metadata) -> None:
         if self._mark is not None and self._mark not in metadata.configuration:
             raise ForeignTableError(
-                f"{self.store.url}/{self.path} is a Delta table of something else: it has no "
+                f"{self.store.url}/{self.path} is a Delta table of another tool: it has no "
                 f"property {self._mark!r}. Choose another name for the topic, or another root.",
                 table=self.path,
             )
@@ -431,12 +430,12 @@ class DeltaLog:
         operation: str,
         parameters: dict[str, str] | None = None,
     ) -> Outcome:
-        """Create version `self.version + 1`, if it is absent, from what the last refresh showed.
+        """Create version `self.version + 1`, if it is absent, based on the last refresh.
 
-        Conflict: refresh, decide again. Unknown: refresh, look whether the effect is there, and
-        only then decide again. On Committed the view has the commit already. Raises
-        NothingWrittenError when nothing can have been written (no permission, no space, ...),
-        InvalidCommitError for what could not be read back.
+        Conflict: refresh, decide again. Unknown: refresh, check whether the effect is there, and
+        only then decide again. On Committed the view already has the commit. Raises
+        NothingWrittenError if nothing can have been written (no permission, no space, ...),
+        InvalidCommitError for a commit that could not be read back.
         """
         if self._confirmed_ms is None:
             raise RuntimeError(f"{self!r}: commit before refresh")
@@ -455,9 +454,9 @@ class DeltaLog:
         if commit.version == 0:
             self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
-        if self._must_look() and self.store.exists(commit_path(self.path, version + 1)):
-            # A refresh tells whether others were faster, or a commit is missing here.
-            self._looked_ms = None
+        if self._must_check_slots() and self.store.exists(commit_path(self.path, version + 1)):
+            # A refresh shows whether others were faster, or the commit of this version is missing.
+            self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
         if landed is None or not self._trusted() or not self._follows(version):
@@ -466,7 +465,7 @@ class DeltaLog:
         if not landed:
             return Conflict(version)
         self._apply(commit, parsed)
-        self._confirmed_ms = self._looked_ms = sent_ms
+        self._confirmed_ms = self._checked_ms = sent_ms
         self._last_writer = True
         self._checkpointer.after_commit(version, sent_ms)
         return Committed(version)
@@ -474,7 +473,7 @@ class DeltaLog:
     def _encode(
         self, info: CommitInfo, actions: Sequence[Action], path: str
     ) -> tuple[bytes, Commit, Any]:
-        """The bytes of a commit, and what they say to a reader: nothing else is written."""
+        """The bytes of a commit, and their parsed form: only what can be read back is written."""
         try:
             data = encode_commit(info, actions)
             commit = decode_commit(data, version=self.version + 1, source=path)
@@ -494,10 +493,10 @@ class DeltaLog:
             ) from error
 
     def _follows(self, version: int) -> bool:
-        """Whether the slot of this version, and what was found in it, still belongs to the log.
+        """Whether the slot of this version, and what was read from it, still belongs to the log.
 
-        This process may have been paused, with all its clocks, since the refresh: then a commit of
-        ours may be in a freed slot, or another's stray in the slot that ours was read from.
+        This process may have been paused, with all its clocks, since the refresh: then our commit
+        may be in a freed slot, or a stray file in the slot that ours was read from.
         """
         try:
             if version > 0:
@@ -508,7 +507,7 @@ class DeltaLog:
         return not files.checkpoints and files.commits == list(range(len(files.commits)))
 
     def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
-        """Same bytes into the same slot until it is known whose commit is there; None: gave up."""
+        """Put the same bytes until it is known whose commit is in the slot; None: still unknown."""
         give_up_ms = self._clock.boot_ms() + self.settings.commit_timeout_ms
         doubtful = False
         for attempt in range(_PUTS_MAX):
@@ -521,14 +520,14 @@ class DeltaLog:
                 raise
             except StorageError:
                 pass
-            # From here on a put of ours may be on its way, even if the store said "exists".
+            # From here on our put may still be under way, even if the store replied "exists".
             doubtful = True
             try:
                 found = decode_commit(self.store.get(path), version=0, source=path)
                 self.store.sync(path)
                 return found.info.write_id == write_id
             except (ObjectNotFoundError, StorageError):
-                # Absent now is not "never": a put under way may still land in this slot.
+                # An empty slot proves nothing: a put under way may still land in it.
                 pass
             if self._clock.boot_ms() > give_up_ms or not self._trusted():
                 return None

@@ -1,4 +1,4 @@
-"""The files of a table's `_delta_log`: their names, and what there is of them."""
+"""The files of a table's `_delta_log`: their names, and listings of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 _COMMIT = re.compile(r"([0-9]{20})\.json\Z")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet\Z")
 _MISSED_MAX = 10_000
-"""A listing is no snapshot, and may miss so many commits in a row; a larger hole is damage."""
+"""Largest hole in a listing, which is no snapshot; a larger hole is damage."""
 
 
 def commit_path(table: str, version: int) -> str:
@@ -41,8 +41,8 @@ class LogFiles(NamedTuple):
 def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> LogFiles:
     """List a log, whole or from a version on.
 
-    `_last_checkpoint` only says where to start listing, and may be stale or wrong: if no
-    checkpoint is found from there on, the whole log is listed.
+    `_last_checkpoint` is only a hint where to start, and may be stale or wrong: if there is no
+    checkpoint from there on, the whole log is listed.
     """
     hint = read_hint(store, table) if since is None else None
     start = hint.version if hint is not None else since
@@ -56,14 +56,14 @@ def list_log(store: ObjectStore, table: str, *, since: int | None = None) -> Log
 
 
 def list_whole_log(store: ObjectStore, table: str) -> LogFiles:
-    """List a log from its first file on."""
+    """List a log from its first file."""
     files = sort_files(table, store.list(f"{table}/_delta_log"))
     _check_holes(files, store, None)
     return files
 
 
 def _check_holes(files: LogFiles, store: ObjectStore, since: int | None) -> None:
-    """Raise LogGapError before anybody counts through a hole that a stray file makes in a log."""
+    """Raise LogGapError for a large hole, before a caller iterates over its versions."""
     before = files.newest_checkpoint if files.checkpoints else since
     for version in files.commits:
         if before is not None and version - before > _MISSED_MAX:
@@ -78,7 +78,7 @@ def _check_holes(files: LogFiles, store: ObjectStore, since: int | None) -> None
 
 
 def sort_files(table: str, objects: list[ObjectMeta]) -> LogFiles:
-    """Commits and checkpoints among listed objects. A number that is no version names neither."""
+    """Commits and checkpoints among listed objects, without numbers above Delta's versions."""
     commits, found = [], []
     for item in objects:
         name = item.path.rsplit("/", 1)[-1]
@@ -91,18 +91,18 @@ def sort_files(table: str, objects: list[ObjectMeta]) -> LogFiles:
 
 
 class Hint(NamedTuple):
-    """What `_last_checkpoint` says; it may be stale or wrong."""
+    """The content of `_last_checkpoint`; it may be stale or wrong."""
 
     version: int
     size_bytes: int | None
 
 
 def read_hint(store: ObjectStore, table: str) -> Hint | None:
-    """`_last_checkpoint`, if it is there and names a version."""
+    """`_last_checkpoint`, if it exists and holds a version."""
     try:
         data = store.get(f"{table}/_delta_log/_last_checkpoint")
         found = _HINT.decode(data)
-    # ValueError: what is no UTF-8, too. It is a hint: whatever is wrong with it, the log is listed.
+    # ValueError: also for bytes that are not UTF-8. Without a valid hint the log is listed.
     except (ObjectNotFoundError, CorruptLogError, msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return Hint(found.version, found.size_bytes)

@@ -1,4 +1,4 @@
-"""How a log is kept: its checkpoints, how long its files stay, how long what is known counts."""
+"""Settings of a log: checkpoints, retention of its files, how long a read state is trusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG_RETENTION_MS_MIN = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """How a log is kept. `trust_ms` is half the shortest log retention there may ever be.
+    """Settings of a log. `trust_ms` is half the minimum log retention.
 
     checkpoint_mode: "background" (a thread), "inline" (before commit returns) or "off".
     """
@@ -26,7 +26,7 @@ class LogSettings:
         if self.log_retention_ms < 2 * self.trust_ms:
             raise ConfigError(
                 f"log_retention_ms={self.log_retention_ms} is shorter than twice "
-                f"trust_ms={self.trust_ms}: others would still believe what clean-up removes. "
-                "Keep logs longer.",
+                f"trust_ms={self.trust_ms}: other processes would still rely on files that "
+                "clean-up removes. Keep logs longer.",
                 log_retention_ms=self.log_retention_ms,
             )

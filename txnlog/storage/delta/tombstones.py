@@ -1,4 +1,4 @@
-"""Files that left a table not long ago, with the time when they did. Only vacuum asks for them."""
+"""Files removed from a table recently, with the time of removal. Only vacuum reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_tombstones(store: ObjectStore, table: str, *, version: int) -> dict[str
         try:
             return _read(store, log_files.list_log(store, table), version)
         except ObjectNotFoundError:
-            # Clean-up took a file between the listing and the read: a newer checkpoint exists.
+            # Clean-up removed a listed file before it was read: a newer checkpoint exists.
             store.clock.sleep_ms(backoff_ms(attempt + 3))
     raise LogGapError(
         f"{store.url}/{table}/_delta_log: files that were listed could not be read in "
@@ -68,5 +68,5 @@ def _of_checkpoint(store: ObjectStore, files: LogFiles, version: int) -> dict[st
 
 
 def _time_ms(store: ObjectStore, at_ms: int | None) -> int:
-    """A tombstone without a time is taken for a young one."""
+    """A tombstone without a time counts as new."""
     return store.now_ms() if at_ms is None else at_ms

@@ -1,4 +1,4 @@
-"""The one loop that every write to a log goes through: refresh, decide, commit, and again."""
+"""The loop of every write to a log: refresh, decide, commit, and again after a conflict."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ D = TypeVar("D")
 
 ATTEMPTS_MAX = 1_000
 UNKNOWNS_MAX = 3
-"""How often in one call a commit may end Unknown (up to half a minute each) before it gives up."""
+"""Maximum number of commits of one call that end Unknown (up to half a minute each)."""
 
 
 def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outcome | None]) -> D:
-    """Decide on the newest state of a log and commit it; from the start after a conflict.
+    """Decide on the newest state of a log and commit the decision; again after a conflict.
 
-    `decide` is pure, on the log's view, and must say that its effect is there when it is, so that
-    a lost reply is settled by deciding again; not where the log has forgotten since what would say
-    so. `commit` writes a decision, and gives None for one
-    that has nothing to write. Where the log is likely current the first try leaves out the
-    refresh: then only a commit that lands is believed.
-    Raises what both raise; CommitStateUnknownError when a commit may have landed, or may yet, even
-    if a later try was refused: that refusal is no "no" to the earlier one.
+    `decide` is pure, on the log's view, and must recognise its own effect, so that a lost reply is
+    settled by deciding again; unless the log has since forgotten what shows the effect. `commit`
+    writes a decision, and returns None if there is nothing to write. If the log is likely current,
+    the first attempt skips the refresh: its result then counts only if a commit lands.
+    Raises what both raise; CommitStateUnknownError if a commit may have landed, or may still land,
+    even if a later attempt was refused: that refusal does not answer for the earlier one.
     """
     unknowns = 0
     forgotten_at = 0
@@ -57,16 +56,16 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     if unknowns:
         raise _unknown(log, None)
     raise ConcurrentTransactionsError(
-        f"{log.path}: lost {ATTEMPTS_MAX} races in a row for its log; try again.", table=log.path
+        f"{log.path}: {ATTEMPTS_MAX} commits in a row had a conflict; try again.", table=log.path
     )
 
 
 def _unknown(log: DeltaLog, error: TxnLogError | None) -> CommitStateUnknownError:
     last = "" if error is None else f" The last error: {error.message}"
-    known = {} if error is None else error.context
+    context = {} if error is None else error.context
     return CommitStateUnknownError(
-        f"{log.path}: gave up before learning whether the commit landed; calling again settles "
+        f"{log.path}: whether the commit landed is still unknown; the same call again settles "
         f"it.{last}",
         table=log.path,
-        **{name: known[name] for name in ("store_error", "store_code") if name in known},
+        **{name: context[name] for name in ("store_error", "store_code") if name in context},
     )

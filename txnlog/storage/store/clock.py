@@ -1,4 +1,4 @@
-"""What a store is asked by writing small objects: its time, and whether puts are conditional."""
+"""Probes of a store, by small objects: its time, and whether conditional puts work."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from txnlog.errors import (
 from txnlog.process.clock import Clock
 
 FOLDER = "__cluster/_clock"
-_TTL_MS = 3_600_000
-_ANSWER_MS_MAX = 10_000
-_ANSWERS_MAX = 3
+_VALID_MS = 3_600_000
+_REQUEST_MS_MAX = 10_000
+_REQUESTS_MAX = 3
 _PROBE_PUTS_MAX = 3
 
 
@@ -38,7 +38,7 @@ class _Store(Protocol):
 
 
 class StoreClock:
-    """Asks by writing a small object, at most once an hour; the boot clock carries on."""
+    """The store's time: read from a small new object once an hour, else from the boot clock."""
 
     def __init__(self, store: _Store, clock: Clock) -> None:
         self._store = store
@@ -47,39 +47,39 @@ class StoreClock:
 
     def now_ms(self) -> int:
         """The store's time, within its resolution."""
-        known = self._offset
-        if known is None or self._clock.boot_ms() - known[1] > _TTL_MS:
-            known = self._offset = self._ask()
-        return self._clock.boot_ms() + known[0]
+        measured = self._offset
+        if measured is None or self._clock.boot_ms() - measured[1] > _VALID_MS:
+            measured = self._offset = self._measure()
+        return self._clock.boot_ms() + measured[0]
 
     def forget(self) -> None:
-        """Ask again next time."""
+        """Measure again at the next `now_ms`."""
         self._offset = None
 
-    def _ask(self) -> tuple[int, int]:
-        """(store's time minus boot time, boot time), from an answer that did not take long.
+    def _measure(self) -> tuple[int, int]:
+        """(store's time minus boot time, boot time), from a request that did not take long.
 
-        A machine suspended while it asks would take the length of its sleep for an offset.
+        If the machine is suspended during the request, the offset is wrong by that time.
         """
-        for _ in range(_ANSWERS_MAX):
+        for _ in range(_REQUESTS_MAX):
             path = f"{FOLDER}/{uuid.uuid4()}"
-            asked_ms = self._clock.boot_ms()
+            sent_ms = self._clock.boot_ms()
             self._put(path)
             answered_ms = self._clock.boot_ms()
             modified_ms = self._store.head(path).last_modified_ms
             self._store.delete([path])
-            if answered_ms - asked_ms <= _ANSWER_MS_MAX:
+            if answered_ms - sent_ms <= _REQUEST_MS_MAX:
                 return modified_ms - answered_ms, answered_ms
         raise StorageError(
-            f"{self._store.url}: a small write took longer than {_ANSWER_MS_MAX // 1000} s "
-            f"{_ANSWERS_MAX} times, so the store's clock cannot be read; try again."
+            f"{self._store.url}: a small write took longer than {_REQUEST_MS_MAX // 1000} s "
+            f"{_REQUESTS_MAX} times, so the store's clock cannot be read; try again."
         )
 
     def _put(self, path: str) -> None:
         try:
             self._store.put(path, b"txnlog")
         except FolderNotFoundError:
-            # A cluster has none before its first question.
+            # A new cluster does not have the folder yet.
             self._store.make_folder(FOLDER)
             self._store.put(path, b"txnlog")
 
@@ -90,7 +90,7 @@ def check_conditional_puts(store: _Store, prefix: str) -> None:
     store.make_folder(f"{prefix}/_probe")
     kept = b""
     for _ in range(_PROBE_PUTS_MAX):
-        # "Exists" is no proof of anything: what is there is.
+        # The reply "already exists" proves nothing: only reading the object does.
         store.put_if_absent(path, b"first")
         with suppress(ObjectNotFoundError):
             kept = store.get(path)

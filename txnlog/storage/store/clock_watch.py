@@ -1,9 +1,9 @@
-"""Whether ages by a store's clock may be believed by those who delete files for their age.
+"""Whether file ages by a store's clock are reliable enough to delete files by age.
 
-A clock that was set ahead makes every file old at once. So this notes once per boot of a machine
-what the store's clock and the boot clock showed; as long as both have run alike since then, for an
-hour at least, a file that looks old is: it was there an hour ago, or was written by an even clock.
-The note is an object, because the processes that delete files may be short-lived.
+A clock that is set ahead makes every file old at once. So an object records, once per boot of a
+machine, what the store's clock and the boot clock showed. If both have advanced alike since then,
+for at least an hour, ages are reliable: an old file existed an hour ago, or was written while the
+clock ran evenly. It is an object because the processes that delete files may be short-lived.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DECODER = msgspec.json.Decoder(ClockReading)
 
 
 def note_clock(store: ObjectStore) -> ClockReading:
-    """Note what the clocks show now, from when on they are compared."""
+    """Record what the clocks show now; they are compared from now on."""
     reading = _reading(store)
     store.make_folder(FOLDER)
     store.put(_path(store), msgspec.json.encode(reading))
@@ -28,13 +28,13 @@ def note_clock(store: ObjectStore) -> ClockReading:
 
 
 def may_believe_ages(store: ObjectStore) -> bool:
-    """Whether the store's clock has run evenly for long enough; begins to watch it if not.
+    """Whether the store's clock has run evenly for long enough; if not, records it again.
 
     Raises StorageError.
     """
     try:
         since = _DECODER.decode(store.get(_path(store)))
-    # Damaged, or of another format: as if there were none.
+    # Damaged, or of another format: treated as missing.
     except (ObjectNotFoundError, msgspec.MsgspecError, ValueError):
         since = None
     found = None if since is None else has_run_evenly(since, _reading(store))
@@ -44,7 +44,7 @@ def may_believe_ages(store: ObjectStore) -> bool:
 
 
 def _reading(store: ObjectStore) -> ClockReading:
-    # Carried on by the boot clock it would say nothing of a step.
+    # A time extrapolated from the boot clock would not show a step.
     store.forget_clock()
     now_ms = store.now_ms()
     return ClockReading(boot_ms=store.clock.boot_ms(), store_ms=now_ms)

@@ -1,6 +1,6 @@
-"""What a store said when it failed: the name of its exception, and its own code for the reason.
+"""Error codes of a store: the name of its exception, and its own code for the reason.
 
-obstore has one class for most errors and puts the store's answer into their text; a local disk has
+obstore has one class for most errors, with the store's response in their text; a local disk has
 errno. Handlers and dashboards want the code: SlowDown is not NoSuchBucket.
 """
 
@@ -16,16 +16,16 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 PLACE_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"})
-"""Not an object is missing but all that could hold one: no answer to "is it there?"."""
+"""The bucket or container is missing: this does not answer whether the object exists."""
 
 
 def describe_store_error(error: BaseException) -> dict[str, str | None]:
-    """`store_error`, the name of the store's exception, and `store_code`, None if it gave none."""
+    """`store_error`, the name of the store's exception, and `store_code`, None without one."""
     return {"store_error": type(error).__name__, "store_code": store_code(error)}
 
 
 def store_code(error: BaseException) -> str | None:
-    """S3's or Azure's code, else the name of the errno, else the HTTP status; None without any."""
+    """S3's or Azure's code, else the name of the errno, else the HTTP status; None if none."""
     number = error.errno if isinstance(error, OSError) else None
     text = str(error)
     if number is None:

@@ -1,4 +1,4 @@
-"""What a store's failure means to a caller, and what to do about it."""
+"""Translation of a store's failures into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txnlog.storage.store.codes import PLACE_MISSING, describe_store_error, stor
 from txnlog.storage.store.local_disk import IrregularFileError, NothingWrittenOSError, TooLargeError
 
 WHOLE_BYTES_MAX = 1 << 30
-"""Largest object that is read, or written to be read, at once: a log file is far smaller."""
+"""Largest object that is read as a whole, or written for it; a log file is far smaller."""
 
 _MEMORY_SIGNS = ("std::bad_alloc", "Cannot allocate memory", "malloc of size")
 
@@ -36,7 +36,7 @@ FAILURES = (
     ValueError,
     MemoryError,
 )
-"""What a call to a store raises that `store_error` translates."""
+"""Exceptions of a store call that `store_error` translates."""
 
 _REMEDIES = {
     errno.ENOSPC: "The disk is full: make room, then try again.",
@@ -53,7 +53,7 @@ _REMEDIES = {
 
 
 def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: bool) -> TxnLogError:
-    """The error to raise from `error`, which a call of `verb` on `path` ended with."""
+    """The error to raise from `error`, which a call of `verb` on `path` raised."""
     where = f"{url}/{path}"
     if isinstance(error, NothingWrittenOSError):
         return _not_written(error, where, path)
@@ -64,7 +64,7 @@ def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: b
         return _unlike_ours(error, where, path)
     if is_out_of_memory(error):
         return out_of_memory(where, path)
-    # A put on a local disk that had no permission after its file was there is doubtful.
+    # A put on a local disk may lack a permission only after its file exists: state unknown.
     if not (is_local and verb == "put") and _is_refusal(error):
         return _refused(error, where, verb, path)
     return failed(where, verb, error, path=path)
@@ -83,21 +83,21 @@ def failed(where: str, verb: str, error: BaseException, **context: object) -> St
 
 
 def out_of_memory(where: str, path: str) -> OutOfMemoryError:
-    """Never CorruptLogError: an operator would delete a file that is whole."""
+    """Never CorruptLogError: an operator would delete an intact file."""
     return OutOfMemoryError(
-        f"{where}: this process has not enough memory for it. That says nothing about the file. "
+        f"{where}: this process has not enough memory for it. The file may be intact. "
         "Give the process more memory, or let it do less at a time.",
         file=path,
     )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of a library means that memory ran out, whatever its type."""
+    """Whether a library's error means that memory ran out, whatever its type."""
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in _MEMORY_SIGNS)
 
 
 def folder_gone(where: str, path: str) -> FolderNotFoundError:
-    """The folder `where` is not there."""
+    """The error for a missing folder `where`."""
     return FolderNotFoundError(
         f"{where}: this folder is not there; nothing was written. Its file system is not mounted, "
         "or the folder was removed. Mount it, or restore the folder from a backup; the work then "
@@ -107,11 +107,11 @@ def folder_gone(where: str, path: str) -> FolderNotFoundError:
 
 
 def check_size(url: str, path: str, data: Any) -> None:
-    """Raise RecordTooLargeError for what readers would not take."""
+    """Raise RecordTooLargeError for data that readers would refuse."""
     size_bytes = memoryview(data).nbytes
     if size_bytes > WHOLE_BYTES_MAX:
         raise RecordTooLargeError(
-            f"{url}/{path} would have {size_bytes} bytes, and readers take {WHOLE_BYTES_MAX} of "
+            f"{url}/{path} would have {size_bytes} bytes, and readers accept {WHOLE_BYTES_MAX} in "
             "such a file. Nothing was written. Write less at once.",
             path=path,
         )
@@ -170,7 +170,7 @@ def _unlike_ours(error: Exception, where: str, path: str) -> CorruptLogError:
 
 @contextmanager
 def store_errors(path: str, verb: str) -> Iterator[None]:
-    """The store's streams raise errors of their own making; callers know ours only."""
+    """Translate the errors of the store's streams; callers handle TxnLogErrors only."""
     try:
         yield
     except TxnLogError:

@@ -1,8 +1,8 @@
-"""A folder on a local disk, by system calls: the puts and gets of a commit's path.
+"""A folder on a local disk, by system calls: the puts and gets of a commit.
 
-The object store library does the same through a pool of threads, and the hand-over to them costs
-several times what the calls do; and its listing asks the disk about each file that is there, not
-only those after a name. Names of files under way end in "#<number>": no listing has them.
+The object store library does the same through a pool of threads, and the hand-over costs several
+times the calls; and its listing calls stat on every file, not only on those after a name. Names of
+temporary files end in "#<number>"; listings leave them out.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ _SURE_REFUSALS = frozenset(
         errno.EROFS,
     }
 )
-"""Errors of link and rename that say that no name was made."""
+"""Errors of link and rename that guarantee that no name was created."""
 _IS_TEMPORARY = re.compile(r"#\d+\Z")
 _PUT_MS_MAX = 1_000
 _clock = SystemClock()
 
 
 class NothingWrittenOSError(OSError):
-    """A put failed before its file had a name that a reader looks for."""
+    """A put failed before its file had a name that readers use."""
 
 
 class IrregularFileError(Exception):
-    """A FIFO, a device, a socket or a folder in the place of a file."""
+    """There is a FIFO, a device, a socket or a folder instead of a file."""
 
 
 class TooLargeError(Exception):
-    """A file of more bytes than a caller reads at once."""
+    """A file has more bytes than the caller reads at once."""
 
 
 class LocalDisk:
     """Paths are relative to `root`, with '/' between parts. Methods raise OSError, ValueError.
 
-    Only while `makes_folders` do puts make the folders that are missing: where a file system was
-    unmounted, its mount point is an empty folder that must not be written to. With `fsync`
-    whatever returned survives power loss: file, folder, and the folders above it.
+    Puts create missing folders only while `makes_folders`: after a file system was unmounted, its
+    mount point is an empty folder that must not be written to. With `fsync` each write that
+    returned survives power loss: file, folder, and the folders above it.
     """
 
     def __init__(self, root: str, *, fsync: bool = False, makes_folders: bool = True) -> None:
@@ -66,7 +66,7 @@ class LocalDisk:
         self._synced_folders: set[str] = set()
 
     def path(self, path: str) -> str:
-        """Where an object lies. Raises ValueError for a path that leaves the root."""
+        """The path of an object. Raises ValueError for a path that leaves the root."""
         if ".." in path and ".." in path.split("/"):
             raise ValueError(f"{path!r} leaves its root")
         return f"{self.root}/{path}"
@@ -112,11 +112,11 @@ class LocalDisk:
             raise IrregularFileError(_kind(mode))
 
     def has_folder(self, path: str) -> bool:
-        """Whether there is such a folder."""
+        """Whether the folder exists."""
         return os.path.isdir(self.path(path))
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it, down from the root's own."""
+        """Create a folder and those above it, including the root's."""
         try:
             os.makedirs(self.path(path), exist_ok=True)
         except OSError as error:
@@ -137,7 +137,7 @@ class LocalDisk:
         self.sync(path)
 
     def put_new(self, path: str, data: Any) -> None:
-        """Write a file that nobody looks for yet: it need not appear whole."""
+        """Write a file that no log references yet: it need not appear at once."""
         target = self.path(path)
         try:
             self._fill(self._open_new(target), target, data)
@@ -146,8 +146,8 @@ class LocalDisk:
         self.sync(path)
 
     def put_if_absent(self, path: str, data: Any) -> bool:
-        """Create the file, whole. False: there is one. An error may come after it is there, unless
-        it is a NothingWrittenOSError.
+        """Create the complete file. False: it exists. After an error the file may exist, unless it
+        is a NothingWrittenOSError.
         """
         target = self.path(path)
         begun_ms = _clock.boot_ms()
@@ -159,7 +159,7 @@ class LocalDisk:
         except FileExistsError:
             return False
         except FileNotFoundError as error:
-            # Clean-up took the file of a process that stood still for long; nothing landed.
+            # Clean-up removed the temporary file of a process that was paused; nothing landed.
             raise OSError(f"{temporary} is gone") from error
         except OSError as error:
             if error.errno in _SURE_REFUSALS:
@@ -172,7 +172,7 @@ class LocalDisk:
         return True
 
     def open_writer(self, path: str) -> BinaryIO:
-        """A new file to stream into; nobody looks for it before it is closed."""
+        """A new file to stream into; no log references it before it is closed."""
         try:
             file = self._open_new(self.path(path))
         except OSError as error:
@@ -180,8 +180,8 @@ class LocalDisk:
         return cast("BinaryIO", _Writer(self, path, file))
 
     def list_files(self, folder: str, start_after: str) -> list[tuple[str, int, int]]:
-        """(path, size in bytes, time of its last change in ms) of all files below a folder whose
-        path is after `start_after`; none where there is no folder.
+        """(path, size in bytes, modification time in ms) of all files below a folder whose path is
+        after `start_after`; none if there is no folder.
         """
         found: list[tuple[str, int, int]] = []
         folders = [folder]
@@ -193,7 +193,7 @@ class LocalDisk:
             ):
                 for entry in entries:
                     path = f"{folder}/{entry.name}" if folder else entry.name
-                    # A link to a folder above would be listed again and again.
+                    # A link to a folder above would be an endless loop.
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(path)
                     elif path > start_after and not _IS_TEMPORARY.search(entry.name):
@@ -206,8 +206,7 @@ class LocalDisk:
     def list_folder(self, folder: str) -> tuple[list[str], list[tuple[str, int, int]]]:
         """Names of the folders in a folder, and its files as `list_files` gives them.
 
-        Whatever names there are: those that are no UTF-8 have surrogates. A link that leads nowhere
-        is neither.
+        A name that is not UTF-8 has surrogates. A broken link is neither.
         """
         folders: list[str] = []
         files: list[tuple[str, int, int]] = []
@@ -226,7 +225,7 @@ class LocalDisk:
         return folders, files
 
     def list_temporaries(self, folder: str) -> list[tuple[str, int, int]]:
-        """(path, size in bytes, time of its last change in ms) of files under way in a folder."""
+        """(path, size in bytes, modification time in ms) of temporary files in a folder."""
         found = []
         try:
             with os.scandir(self.path(folder)) as entries:
@@ -241,14 +240,14 @@ class LocalDisk:
         return found
 
     def sync(self, path: str) -> None:
-        """With `fsync`: make the name of a file survive power loss, whoever wrote it."""
+        """With `fsync`: make the name of a file survive power loss, whichever process wrote it."""
         if not self.fsync:
             return
         folder = os.path.dirname(self.path(path))
         _sync_folder(folder)
         if folder in self._synced_folders:
             return
-        # A folder's own name stands in the one above it.
+        # A folder's own name is in the one above it.
         above = folder
         while above != self.root and above.startswith(self.root):
             above = os.path.dirname(above)
@@ -266,7 +265,7 @@ class LocalDisk:
         return temporary
 
     def _fill(self, file: int, name: str, data: Any) -> None:
-        """Write a new file; it is gone again when that fails."""
+        """Write a new file; remove it if that fails."""
         try:
             try:
                 _write_all(file, data)
@@ -286,7 +285,7 @@ class LocalDisk:
             file = self._open(target, _NEW)
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise OSError(errno.EEXIST, "there is something else than a file", target)
+            raise OSError(errno.EEXIST, "not a regular file", target)
         return file
 
     def _open(self, target: str, flags: int) -> int:
@@ -309,12 +308,12 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
     except FileNotFoundError:
         raise
     except OSError:
-        # A link to itself: whoever opens it gets the error, with its name.
+        # A link to itself: a process that opens it gets the error, with its name.
         return entry.stat(follow_symlinks=False)
 
 
 def _check_irregular(error: OSError) -> None:
-    """Raise IrregularFileError if open failed because of what is there; it will at every try."""
+    """Raise IrregularFileError if open failed because of the kind of file; it always will."""
     kind = {errno.ELOOP: "a link to itself", errno.ENXIO: "a socket or a device"}.get(
         error.errno or 0
     )
@@ -328,7 +327,7 @@ def _kind(mode: int) -> str:
 
 
 class _Writer(io.RawIOBase):
-    """A file under way. Dropped without `close` it stays, without a name in any log."""
+    """A file being written. If it is dropped without `close`, it stays, unreferenced."""
 
     def __init__(self, disk: LocalDisk, path: str, file: int) -> None:
         self._disk = disk
@@ -365,7 +364,7 @@ def _write_all(file: int, data: Any) -> int:
 
 
 def _set_time_to_now(target: str) -> None:
-    """For a file that appeared long after it was written: clean-up goes by the time it has."""
+    """For a file that appeared long after it was written: clean-up uses its modification time."""
     with suppress(OSError):
         os.utime(target)
 

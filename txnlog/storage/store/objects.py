@@ -1,7 +1,7 @@
-"""The object store: the only door to bytes outside this process (obstore underneath).
+"""The object store: all access to bytes outside this process (with obstore).
 
-Local folders and object stores look the same here: atomic puts, put-if-absent, listings.
-Works on paths relative to the store's url, with '/' between parts.
+Local folders and object stores have the same interface: atomic puts, put-if-absent, listings.
+Paths are relative to the store's url, with '/' between parts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class ObjectMeta(NamedTuple):
-    """What a listing says of an object; the time is the store's own, in ms since the epoch."""
+    """An object in a listing; the time is the store's own, in ms since the epoch."""
 
     path: str
     size_bytes: int
@@ -102,12 +102,11 @@ class ObjectStore:
     ) -> ObjectStore:
         """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
 
-        "memory://" gives a new, empty store at each call. `options` are the library's own for the
-        store; and `fsync`: "true" makes whatever a local folder has acknowledged survive power
-        loss (object stores do without). `create` makes local folders that are missing, until
+        "memory://" gives a new, empty store at each call. `options` are obstore's for the store,
+        and `fsync`: "true" makes each acknowledged write to a local folder survive power loss (it
+        has no effect on object stores). `create` creates missing local folders, until
         `watch_folder` is called.
-        Raises ConfigError for a url that is not one of these, and for a local folder that is not
-        there unless `create`.
+        Raises ConfigError for another url, and for a missing local folder unless `create`.
         """
         _check_fork()
         settings: Any = {key: value for key, value in (options or {}).items() if key != FSYNC}
@@ -119,7 +118,7 @@ class ObjectStore:
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
             return cls._local(os.path.abspath(path), create, clock, fsync)
         if _holds_secrets(parsed):
-            # Not shown: whatever shows this error would show the secret.
+            # The url is left out: whatever shows this error would show the secret.
             raise ConfigError(
                 f"A {parsed.scheme}:// url may not hold credentials, a query or a fragment. Leave "
                 "them out, and give credentials as storage.* options."
@@ -150,7 +149,7 @@ class ObjectStore:
             store = LocalStore(folder, mkdir=create)
         except (obstore_exceptions.BaseError, OSError) as error:
             raise ConfigError(
-                f"The folder {folder} cannot be made or opened ({first_line(error)}). Check the "
+                f"The folder {folder} cannot be created or opened ({first_line(error)}). Check the "
                 "path and its permissions.",
                 url=folder,
             ) from error
@@ -165,8 +164,8 @@ class ObjectStore:
     # -- bytes -----------------------------------------------------------------------------------
 
     def get(self, path: str) -> bytes:
-        """The whole object. Raises ObjectNotFoundError; CorruptLogError for what is no file of
-        ours: a FIFO, a folder, or more than WHOLE_BYTES_MAX.
+        """The whole object. Raises ObjectNotFoundError; CorruptLogError for what cannot be a file
+        of txnlog: a FIFO, a folder, or more than WHOLE_BYTES_MAX bytes.
         """
         disk = self._disk
         if disk is not None:
@@ -181,7 +180,7 @@ class ObjectStore:
         return self._call("get", path, fetch)
 
     def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """The objects in the order asked, fetched some at a time."""
+        """The objects in the order of `paths`, several fetched at a time."""
         if len(paths) < 8 or self._disk is not None:
             return [self.get(path) for path in paths]
         with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
@@ -205,9 +204,9 @@ class ObjectStore:
             self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
 
     def put_new(self, path: str, data: Any) -> None:
-        """Write an object under a name that nobody looks for before a commit says it is there.
+        """Write an object that no process reads before a commit references it.
 
-        The cheapest put: on a local disk the file need not appear whole.
+        The cheapest put: on a local disk the file need not appear at once.
         """
         disk = self._disk
         if disk is not None:
@@ -216,10 +215,10 @@ class ObjectStore:
             self._call("put", path, lambda: obstore.put(self._store, path, data, mode="overwrite"))
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create the object. False: one is there already.
+        """Create the object. False: it exists.
 
-        Raises NothingWrittenError when it certainly did not land, any other StorageError when it
-        may have; RecordTooLargeError for more than `get` reads.
+        Raises NothingWrittenError if it certainly did not land, any other StorageError if it may
+        have; RecordTooLargeError for more than `get` reads.
         """
         check_size(self.url, path, data)
         disk = self._disk
@@ -243,11 +242,11 @@ class ObjectStore:
 
     @property
     def is_local(self) -> bool:
-        """Whether a call takes microseconds, not a request."""
+        """Whether the store is a local disk: a call takes microseconds, and is no request."""
         return self._disk is not None
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object."""
+        """Whether the object exists."""
         disk = self._disk
         if disk is not None:
             return self._call("head", path, lambda: disk.exists(path))
@@ -258,7 +257,7 @@ class ObjectStore:
         return True
 
     def list(self, prefix: str, *, start_after: str | None = None) -> builtins.list[ObjectMeta]:
-        """All objects below a folder, recursively and unordered; those after a path if given."""
+        """All objects below a folder, recursively and unordered; only those after `start_after`."""
         disk = self._disk
 
         def fetch() -> builtins.list[ObjectMeta]:
@@ -282,7 +281,7 @@ class ObjectStore:
         return self._call("list", prefix, fetch)
 
     def list_temporaries(self, prefix: str) -> builtins.list[ObjectMeta]:
-        """What puts that were killed left in a folder of a local disk; no listing has them."""
+        """Temporary files of killed puts in a folder of a local disk; listings leave them out."""
         disk = self._disk
         if disk is None:
             return []
@@ -290,7 +289,7 @@ class ObjectStore:
         return [ObjectMeta(*item) for item in found]
 
     def delete_temporaries(self, paths: Iterable[str]) -> None:
-        """Delete what `list_temporaries` gave."""
+        """Delete files that `list_temporaries` returned."""
         disk = self._disk
         if disk is None:
             return
@@ -311,7 +310,7 @@ class ObjectStore:
         return self._call("list", prefix, fetch)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; those that are gone already do not matter."""
+        """Delete objects; missing ones are ignored."""
         for path in paths:
             try:
                 self._call("delete", path, partial(obstore.delete, self._store, path))
@@ -319,14 +318,14 @@ class ObjectStore:
                 continue
 
     def open_writer(self, path: str) -> BinaryIO:
-        """A binary file to stream into, of a name that nobody looks for before it is closed.
+        """A binary file to stream into, which no process reads before it is closed.
 
-        On a local disk the file is there, not whole, before close(); elsewhere it is not.
+        Before close() the file exists, incomplete, on a local disk only.
         """
         disk = self._disk
         if disk is not None:
             return self._call("put", path, lambda: disk.open_writer(path))
-        # Parts under way are memory, and a task has several writers open.
+        # Each part being uploaded is in memory, and a task has several writers open.
         writer: Any = self._call(
             "put", path, lambda: obstore.open_writer(self._store, path, max_concurrency=2)
         )
@@ -338,11 +337,11 @@ class ObjectStore:
         return cast(BinaryIO, reader)
 
     def local_path(self, path: str) -> str | None:
-        """Where the object lies on this machine's disk, None for other stores."""
+        """The object's path on this machine's disk, None for other stores."""
         return None if self._disk is None else self._disk.path(path)
 
     def check_regular(self, path: str) -> None:
-        """Raise CorruptLogError for a FIFO, before a library opens it and waits for its writer."""
+        """Raise CorruptLogError for a FIFO, before a library opens it and waits for a writer."""
         disk = self._disk
         if disk is not None:
             self._call("get", path, lambda: disk.check_regular(path))
@@ -350,9 +349,9 @@ class ObjectStore:
     # -- folders of a local disk -----------------------------------------------------------------
 
     def make_folder(self, path: str) -> None:
-        """Make a table's folder; only where a table is created. Object stores have none.
+        """Create a table's folder, for a new table only. Object stores have no folders.
 
-        Raises FolderNotFoundError when the watched folder is gone, and with it the root.
+        Raises FolderNotFoundError if the watched folder, and so the root, is gone.
         """
         disk = self._disk
         if disk is not None:
@@ -361,16 +360,17 @@ class ObjectStore:
             self._call("put", path, lambda: disk.make_folder(path))
 
     def check_folder(self, path: str) -> None:
-        """Raise FolderNotFoundError when a folder that was there is gone from a local disk."""
+        """Raise FolderNotFoundError if a folder that existed is gone from a local disk."""
         disk = self._disk
         if disk is not None and not disk.has_folder(path):
             self._must_check_home = True
             raise folder_gone(f"{self.url}/{path}", path)
 
     def watch_folder(self, path: str, check: Callable[[], None]) -> None:
-        """From now on only `make_folder` makes folders, and only while this one is there.
+        """From now on only `make_folder` creates folders, and only while this folder exists.
 
-        After a folder was found gone `check` is called first: it raises for another cluster's.
+        After a folder was missing, `check` runs before the next call: it raises for another
+        cluster's root.
         """
         self._home = (path, check)
         if self._disk is not None:
@@ -391,11 +391,11 @@ class ObjectStore:
         return self._store_clock.now_ms()
 
     def forget_clock(self) -> None:
-        """Ask for the time at the next `now_ms`: what is known of it was found wrong."""
+        """Measure the store's time at the next `now_ms`: the last one was wrong."""
         self._store_clock.forget()
 
     def probe(self, prefix: str) -> None:
-        """Raise UnsupportedStoreError unless conditional puts work here (R69)."""
+        """Raise UnsupportedStoreError unless the store has conditional puts (R69)."""
         check_conditional_puts(self, prefix)
 
     def _call(self, verb: str, path: str, call: Callable[[], T]) -> T:
@@ -417,7 +417,7 @@ class ObjectStore:
 
 
 class _ExistsError(Exception):
-    """put-if-absent met an object."""
+    """put-if-absent found an existing object."""
 
 
 def _check_fork() -> None:
@@ -441,7 +441,7 @@ def _flag(name: str, value: str) -> bool:
 def _holds_secrets(url: ParseResult) -> bool:
     if url.scheme in ("", "file"):
         return False
-    # In abfss://container@account/path the container stands where a user would.
+    # In abfss://container@account/path the container is in the place of a user.
     user = url.username if not url.scheme.startswith("abfs") else None
     return bool(user or url.password or url.query or url.fragment)
 

@@ -1,8 +1,8 @@
-"""What a Parquet file says of itself, looked at before a library believes it.
+"""Checks of a Parquet file's metadata, before Arrow relies on it.
 
-Arrow allocates what a page header asks for, up to 2 GiB, and follows a schema to any depth on the
-stack of the process. Files of ours are sealed, so what they say was written by us; this is for
-files of other writers and for checkpoints. What cannot be parsed here is left to Arrow to refuse.
+Arrow allocates the size in a page header, up to 2 GiB, and recurses into a schema to any depth. A
+seal proves that txnlog wrote the metadata; these checks are for files of other writers and for
+checkpoints. Metadata that cannot be parsed here is left to Arrow to refuse.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ReadAt = Callable[[int, int], bytes]
 """(start, end) -> those bytes of a file."""
 
 PAGE_BYTES_FREE = 64 << 20
-"""A page may say that it has so many bytes, whatever it takes in the file."""
+"""Largest uncompressed page that is accepted whatever its compressed size."""
 EXPANSION_MAX = 64
-"""A larger page may have so many bytes for each that it takes in the file."""
+"""Maximum compression ratio of a larger page."""
 SCHEMA_DEPTH_MAX = 64
 _HEADER_BYTES = 1 << 10
 _HEADER_BYTES_MAX = 16 << 20
@@ -29,15 +29,15 @@ _BINARY, _LISTS, _STRUCT = 8, (9, 10), 12
 
 
 class ClaimError(ValueError):
-    """A file says of itself what cannot be; the message says what."""
+    """A file's metadata claims what is impossible; the message says what."""
 
 
 class _ShortError(Exception):
-    """The bytes end before the value does, or are no Thrift."""
+    """The bytes end before the value does, or are not Thrift."""
 
 
 def footer_bytes(read_at: ReadAt, size_bytes: int) -> int:
-    """Length of the footer, which ends a file; 0 where there is none. No list in it is longer."""
+    """Length of the footer at the end of a file; 0 without one. No list in it is longer."""
     if size_bytes < 12:
         return 0
     found = int.from_bytes(read_at(size_bytes - 8, size_bytes - 4), "little")
@@ -45,7 +45,7 @@ def footer_bytes(read_at: ReadAt, size_bytes: int) -> int:
 
 
 def check_schema(read_at: ReadAt, size_bytes: int) -> None:
-    """Raise ClaimError for a schema nested so deep that following it could end the process."""
+    """Raise ClaimError for a schema so deep that recursion could crash the process."""
     length = footer_bytes(read_at, size_bytes)
     footer = read_at(size_bytes - 8 - length, size_bytes - 8)
     try:
@@ -70,7 +70,7 @@ def check_pages(
 ) -> None:
     """Raise ClaimError for a page that would take far more memory than the file has bytes.
 
-    `columns` are names at the top of the schema.
+    `columns` are top-level names of the schema.
     """
     wanted = frozenset(columns)
     for group in groups:
@@ -100,7 +100,7 @@ def _check_chunk(read_at: ReadAt, at: int, end: int) -> None:
 
 
 def _page_header(read_at: ReadAt, at: int, end: int) -> tuple[int, int, int] | None:
-    """(uncompressed size, compressed size, size of the header itself); None: it is no header."""
+    """(uncompressed size, compressed size, size of the header itself); None if not a header."""
     length = _HEADER_BYTES
     while length <= _HEADER_BYTES_MAX:
         data = read_at(at, min(at + length, end))
@@ -119,7 +119,7 @@ def _page_header(read_at: ReadAt, at: int, end: int) -> tuple[int, int, int] | N
 
 
 class _Thrift:
-    """Reads Thrift's compact protocol: a struct is field id -> value; binaries are passed over."""
+    """Reads Thrift's compact protocol: a struct is field id -> value; binaries are skipped."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,19 +1,18 @@
-"""The seal of a Parquet file of ours: checksums of all its bytes, and of the name it belongs to.
+"""The seal of a Parquet file of txnlog: checksums of all its bytes and of its name.
 
 Parquet has no checksum of its footer nor of page headers. A flipped bit there can make a reader
-skip a page without a word, or end the process (pyarrow 26 crashes on some damaged statistics). So
-our writer puts a block between the last row group and the footer, where every Parquet reader
-looks at nothing:
+skip a page silently, or crash the process (pyarrow 26 crashes on some damaged statistics). So the
+writer puts a block between the last row group and the footer, which Parquet readers ignore:
 
     per row group   end of its bytes in the file (8 bytes), CRC-32 of them (4 bytes)
-    note            what the writer says of the file; a checkpoint has the digest of its commit
+    note            bytes chosen by the writer; in a checkpoint, the digest of its commit
     last            length of the note (4), number of row groups (4), CRC-32 of the above and the
-                    footer (4), the same CRC-32 carried on over the file's name (4), MAGIC (8)
+                    footer (4), the same CRC-32 continued over the file's name (4), MAGIC (8)
 
-Numbers are little-endian; the first row group begins at byte 0. A file that is whole, but lies
-under a name it was not written for, has the first CRC-32 and not the second: names of data files
-are random, and a checkpoint's note is a digest, so no other file of any cluster fits. Files of
-other writers have no seal; those of earlier versions have neither note nor second checksum.
+Numbers are little-endian; the first row group begins at byte 0. An intact file under another
+file's name has the first CRC-32 and not the second: names of data files are random, and a
+checkpoint's note is a digest, so no other file of any cluster fits. Files of other writers have no
+seal; those of earlier versions have neither note nor second checksum.
 """
 
 from __future__ import annotations
@@ -35,25 +34,25 @@ _END_WITHOUT_NAME = struct.Struct("<II8s")
 
 
 class Span(NamedTuple):
-    """A row group's bytes: from the end of the one before up to `end`, exclusively."""
+    """A row group's bytes: from the end of the previous one to `end`, exclusive."""
 
     end: int
     checksum: int
 
 
 class Seal(NamedTuple):
-    """What a file says of itself: its row groups, and the writer's note."""
+    """A file's row groups, and the writer's note."""
 
     spans: tuple[Span, ...]
     note: bytes
 
 
 class SealBrokenError(ValueError):
-    """The bytes are not those that were written; the message says which."""
+    """Bytes of the file have changed; the message says which."""
 
 
 def split_footer(data: bytes | memoryview) -> int:
-    """Where the footer begins in the last bytes of a file. Raises SealBrokenError."""
+    """Position of the footer in the last bytes of a file. Raises SealBrokenError."""
     if len(data) < 12 or data[-4:] != PARQUET_MAGIC:
         raise SealBrokenError("it does not end as a Parquet file does")
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
@@ -62,9 +61,9 @@ def split_footer(data: bytes | memoryview) -> int:
 def make_seal(
     spans: Sequence[Span], footer: bytes | memoryview, *, name: str, note: bytes = b""
 ) -> bytes:
-    """The block to put in front of `footer`, which is everything up to the end of the file.
+    """The block to write before `footer`, which is the rest of the file.
 
-    `name` is the file's own, without folders.
+    `name` is the file's name without folders.
     """
     body = b"".join(_SPAN.pack(*span) for span in spans) + note
     counts = struct.pack("<II", len(note), len(spans))
@@ -75,15 +74,15 @@ def make_seal(
 def read_seal(read_at: Callable[[int, int], bytes], size_bytes: int, *, name: str) -> Seal | None:
     """The checked seal of a file of `size_bytes`; None for a file of another writer.
 
-    `read_at(start, end)` gives bytes of the file, `name` is the file's own. Raises SealBrokenError
-    when the footer or the seal is damaged, or another file lies under this name.
+    `read_at(start, end)` reads bytes of the file, `name` is the file's name. Raises SealBrokenError
+    if the footer or the seal is damaged, or the file was written under another name.
     """
     tail = read_at(max(0, size_bytes - TAIL_BYTES), size_bytes)
     footer_at = split_footer(tail)
     if footer_at < 0:
         wanted = TAIL_BYTES - footer_at + TAIL_BYTES
         if wanted > 2 * size_bytes:
-            raise SealBrokenError("its footer is said to be longer than the file")
+            raise SealBrokenError("its footer claims to be longer than the file")
         tail = read_at(max(0, size_bytes - wanted), size_bytes)
         footer_at = split_footer(tail)
     sealed, footer = tail[: max(footer_at, 0)], tail[max(footer_at, 0) :]
@@ -107,7 +106,7 @@ def _read(sealed: bytes, footer: bytes, name: str) -> Seal:
         raise _broken()
     if crc32(name.encode(), checksum) != named:
         raise SealBrokenError(
-            "it is whole, but was written under another name: another file was copied or restored "
+            "it is intact, but was written under another name: another file was copied or restored "
             "here"
         )
     spans = tuple(Span(*span) for span in _SPAN.iter_unpack(sealed[spans_at:note_at]))
@@ -131,7 +130,7 @@ def _broken() -> SealBrokenError:
 
 
 def check_span(read_at: Callable[[int, int], bytes], spans: Sequence[Span], index: int) -> None:
-    """Raise SealBrokenError unless row group `index` has the bytes it was written with."""
+    """Raise SealBrokenError unless row group `index` has its original bytes."""
     start = spans[index - 1].end if index else 0
     if crc32(read_at(start, spans[index].end)) != spans[index].checksum:
         raise SealBrokenError(
