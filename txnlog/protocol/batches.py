@@ -192,7 +192,7 @@ def headers_from_columns(
     if not known or len(wrong):
         path = paths[int(wrong[0])].as_py() if len(wrong) else ""
         statuses = statuses.dictionary.to_pylist()
-        raise _corrupt(source, path, f"invalid offsets, or statuses {statuses}"[:400])
+        raise _corrupt(source, path, f"invalid offsets, numbers or statuses {statuses}"[:400])
     order = np.lexsort((base_offset, partition))
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
