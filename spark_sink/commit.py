@@ -16,7 +16,6 @@ from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
-from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import CheckpointError
 from txnlog.process.log_level import configure_logging
 from txnlog.protocol.metadata import (
@@ -46,7 +45,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
     cluster = Cluster.cached(options.root, options.storage)
     with phases.measure("housekeeping"):
-        sweep_if_due(cluster)
+        cluster.sweeper.sweep_if_due()
     if commit_once(cluster, options, tasks, batch_id, phases):
         _log("Batch %d of query %s", (batch_id, run.query_id), phases)
 

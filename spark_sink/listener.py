@@ -179,7 +179,7 @@ class TxnLogListener(StreamingQueryListener):
             if self._history is None:
                 cluster = Cluster.open(self._root, self._storage_options)
                 self._history = CommittedTransactions(cluster)
-            return self._history.look(transactional_id)
+            return self._history.read(transactional_id)
         except ConfigError as error:
             if is_starting:
                 # The first query of a new root creates the cluster.

@@ -12,7 +12,7 @@ from spark_source.settings import SourceSettings
 from txnlog.connector.executors import executor_cluster
 from txnlog.connector.record_batches import combined
 from txnlog.connector.worker_memory import collect_garbage
-from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists, gather
 from txnlog.storage.batches.records import to_messages
 from txnlog.storage.store.objects import ObjectStore
@@ -77,15 +77,15 @@ def _read_file(
     """The records of a file that are in the range, in the form that `gather` expects."""
     first_delta = max(0, range_.start - file.base_offset)
     end_delta = min(range_.end, file.last_offset + 1) - file.base_offset
-    for records in read_records(
-        store,
+    span = FileSpan(
         file.path,
-        columns=["offset_delta", *columns],
         first_delta=first_delta,
         end_delta=end_delta,
         num_records=file.num_records,
         size_bytes=file.size_bytes,
-        batch_rows=_batch_rows(file),
+    )
+    for records in read_records(
+        store, span, columns=["offset_delta", *columns], batch_rows=_batch_rows(file)
     ):
         yield file.base_offset, first_delta, records
         if isinstance(records, RecordLists):

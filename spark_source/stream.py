@@ -32,7 +32,6 @@ from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, source_settings
 from spark_source.topics import SourceTopics
 from txnlog.connector.causes import items_reporting_causes, reports_causes
-from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
 from txnlog.settings.options import warn_about
@@ -133,7 +132,7 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         IllegalGenerationError, UnstableOffsetCommitError.
         """
         warn_about(self._settings.options)
-        sweep_if_due(self._topics.cluster)
+        self._topics.cluster.sweeper.sweep_if_due()
         logged = self._logged(start) if start else None
         if logged is None:
             positions, snapshots = self._initial_positions()

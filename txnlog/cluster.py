@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.sweeper import Sweeper
 from txnlog.coordinator.transactions import TransactionCoordinator
 from txnlog.errors import (
     CorruptLogError,
@@ -39,13 +40,14 @@ logger = logging.getLogger("txnlog")
 class Cluster(Root):
     """One root: its logs, its topics, and the coordinators of transactions and groups.
 
-    One thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
         super().__init__(store, settings=settings or settings_from_environment())
         self.coordinator = TransactionCoordinator(self)
         self.groups = GroupCoordinator(self)
+        self.sweeper = Sweeper(self)
 
     @classmethod
     def open(
@@ -57,9 +59,9 @@ class Cluster(Root):
         shards: int = SHARDS_DEFAULT,
         settings: LogSettings | None = None,
     ) -> Cluster:
-        """Open the cluster at `root`, making it first if `create` says so.
+        """Open the cluster at `root`; `create` creates it if it does not exist.
 
-        Raises ConfigError when there is none or `root` is not absolute, UnsupportedStoreError when
+        Raises ConfigError if it does not exist or `root` is not absolute, UnsupportedStoreError if
         the store has no working conditional put.
         """
         shards = arguments.integer("shards", shards, least=1, most=SHARDS_MAX)
@@ -68,11 +70,11 @@ class Cluster(Root):
         else:
             store = ObjectStore.from_url(checked_root(root), storage_options, create=create)
         cluster = cls(store, settings=settings)
-        was_made = cluster._meta.open(create=create, shards=shards)
-        store.watch_folder(cluster_log.PATH, cluster._check_same)
-        if was_made:
+        is_new = cluster._meta.open(create=create, shards=shards)
+        store.watch_folder(cluster_log.PATH, cluster._check_cluster_id)
+        if is_new:
             note_clock(store)
-            # Not needed yet, but whoever looks at a new cluster with SQL finds its tables.
+            # Not needed yet, but SQL then finds the tables of a new cluster.
             cluster.offsets_log()
             for number in range(cluster.shards):
                 cluster.shard(number)
@@ -92,19 +94,19 @@ class Cluster(Root):
             root, storage_options, lambda: cls.open(root, storage_options, create=create)
         )
 
-    def _check_same(self) -> None:
-        """Raise NotCoordinatorError when another cluster is at this root than was opened.
+    def _check_cluster_id(self) -> None:
+        """Raise NotCoordinatorError if this root now holds another cluster than the opened one.
 
-        Asked after the root was gone: what was mounted in its place may be something else.
+        Checked after the root was missing: something else may be mounted in its place.
         """
         store = ObjectStore.from_url(self.root, create=False, clock=self.store.clock)
         found = ClusterLog(store, settings=self.settings)
         found.open(create=False)
         if found.cluster_id != self.cluster_id:
             raise NotCoordinatorError(
-                f"The cluster at {self.root} has id {found.cluster_id}, and this process opened "
-                f"{self.cluster_id}: the root was gone in between, and something else is mounted "
-                "there now. Nothing was written. Mount the former root again, or restart.",
+                f"The cluster at {self.root} has id {found.cluster_id}, but this process opened "
+                f"{self.cluster_id}: the root was missing for a while, and something else is "
+                "mounted there now. Nothing was written. Mount the former root again, or restart.",
                 root=self.root,
             )
 
@@ -113,32 +115,32 @@ class Cluster(Root):
     def topic(self, name: str, *, internal: bool = False) -> TopicLog:
         """The topic's log, tailed to its head.
 
-        Raises InvalidTopicError, UnknownTopicOrPartitionError naming the others (see topic_names).
+        Raises InvalidTopicError, UnknownTopicOrPartitionError listing the existing topics.
         """
         log = self.topic_log(name, internal=internal)
         log.refresh()
         if not log.exists:
             self.store.check_folder(cluster_log.PATH)
             raise UnknownTopicOrPartitionError(
-                f"There is no topic {name!r} at {self.root}{self._others(name)}. Create it first, "
-                "or correct the name.",
+                f"There is no topic {name!r} at {self.root}{self._existing_topics(name)}. Create "
+                "it first, or correct the name.",
                 topic=name,
             )
         return log
 
-    def _others(self, missing: str) -> str:
+    def _existing_topics(self, missing: str) -> str:
         try:
             names = [name for name in self.topic_names() if name != missing]
         except StorageError:
-            # Whoever may read some topics need not be allowed to list the root.
+            # A reader of some topics may have no permission to list the root.
             return ""
         return f"; there are: {', '.join(names) or 'none'}"
 
     def list_topics(self, matches: Callable[[str], bool] = bool) -> list[str]:
         """Names of the live topics, sorted; only those that match are read.
 
-        Topics that cannot be read are left out, and logged: see `survey_topics`.
-        Raises StorageError where the store may answer when it is asked again.
+        Topics that cannot be read are logged and left out: see `survey_topics`.
+        Raises StorageError for a retriable failure.
         """
         found = []
         for name, log in self.survey_topics(matches).items():
@@ -153,9 +155,9 @@ class Cluster(Root):
     def survey_topics(
         self, matches: Callable[[str], bool] = bool
     ) -> dict[str, TopicLog | TxnLogError]:
-        """Every topic that matches, by name: its log, tailed to its head, or why it is unreadable.
+        """Each matching topic, by name: its log, tailed to its head, or why it is unreadable.
 
-        Other Delta tables and folders may lie among them; they are no topics.
+        Other Delta tables and folders under the root are ignored.
         """
         found: dict[str, TopicLog | TxnLogError] = {}
         for name in self.topic_names():
@@ -171,7 +173,7 @@ class Cluster(Root):
         return found
 
     def topic_names(self) -> list[str]:
-        """Names of folders that may be topics, or have been, sorted; none is looked into."""
+        """Sorted names of folders that are, were or may be topics; none of them is read."""
         return [
             name
             for name in sorted(self.store.list_folders())
@@ -179,7 +181,7 @@ class Cluster(Root):
         ]
 
     def find_topic(self, name: str) -> TopicLog | None:
-        """The topic's log, tailed to its head; None if it is deleted, or a folder of others."""
+        """The topic's log, tailed to its head; None if it is deleted, or another tool's folder."""
         log = self.topic_log(name)
         try:
             log.refresh()
@@ -223,10 +225,10 @@ class Cluster(Root):
         return log
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:
-        """Delete a topic; created again it is another one, whose offsets go on (R71).
+        """Delete a topic. Created again it has a new id, and its offsets continue (R71).
 
-        `force` also deletes one whose log is damaged, with all that could still be restored once
-        vacuum's age is over. Its offsets go on far above the old ones, since the old end may stand
+        `force` also deletes a topic whose log is damaged; what might still be restored is deleted
+        after the vacuum age. Its offsets continue far above the old ones, since the old end may be
         in the damaged part. Raises CorruptLogError for such a topic without `force`.
         """
         log = self.topic_log(check_topic_name(name))
@@ -237,8 +239,8 @@ class Cluster(Root):
         except CorruptLogError as error:
             if not force:
                 raise type(error)(
-                    f"{error.message} Or give the topic up, with the records that are left: "
-                    "delete it with force (delete_topics(..., force=True), `txnlog topics delete "
+                    f"{error.message} Or delete the topic, with the records that are left, "
+                    "with force (delete_topics(..., force=True), `txnlog topics delete "
                     "--force`).",
                     **error.context,
                 ) from error

@@ -136,10 +136,7 @@ def test_new_owner_waits_for_a_prepared_transaction() -> None:
         "tx",
         lambda now: prepare_add_partitions(
             now,
-            transactional_id="tx",
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            run_id="r",
+            holder=row.holder,
             manifest=Manifest(groups=("g",)),
             now_ms=0,
         ),

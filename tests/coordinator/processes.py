@@ -1,4 +1,4 @@
-"""Processes over one shared memory store, and the acts the coordinator tests put them through."""
+"""Processes over one shared in-memory store, and what the coordinator tests let them do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def world(
 ) -> SharedMemory:
     """A store with a cluster, two topics of two partitions, and a group at generation 1.
 
-    Records of `staged` are of the year 1970: retention removes them unless `config` says not to.
+    Records of `staged` have timestamps of 1970: retention removes them unless `config` prevents it.
     """
     shared = SharedMemory()
     first = process(shared, settings=settings)
@@ -53,7 +53,7 @@ def world(
 
 
 def staged(cluster: Cluster, topic: str, name: str, *, records: int = 2) -> StagedBatch:
-    """A staged file that exists by name only: what is in it is not the coordinator's business."""
+    """A staged file that exists by name only: the coordinator never reads it."""
     log = cluster.topic(topic)
     partition = sum(name.encode()) % 2
     return StagedBatch(
@@ -162,7 +162,7 @@ def state_of(cluster: Cluster, tid: str = "tx") -> TransactionState:
 
 
 def prepared(shared: SharedMemory, name: str = "mine", start: int = 0) -> TransactionMetadata:
-    """A transaction that was decided by a process which died right after (R36)."""
+    """A transaction decided by a process that died right afterwards (R36)."""
     dying = process(shared)
     row = owned(dying, "dead")
     batches = both(dying, name)

@@ -1,4 +1,4 @@
-"""Batch writes with txnAppId and txnVersion: once per topic, whoever dies or comes twice (R36)."""
+"""Batch writes with txnAppId and txnVersion: once per topic, despite crashes and repeats (R36)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.coordinator.test_phases import options, stage
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.errors import DuplicateTransactionError, InvalidTxnStateError
-from txnlog.protocol.app_transactions import known_version, transactional_id_of
+from txnlog.protocol.app_transactions import newest_version, transactional_id_of
 from txnlog.protocol.metadata import AppTransaction, Owner, StagedBatch
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.delta_log import LogSettings
@@ -49,7 +49,7 @@ def one(cluster: Cluster, topic: str, name: str) -> list[StagedBatch]:
 
 
 def test_one_pair_for_writes_to_two_topics_writes_both() -> None:
-    """Delta's own foreachBatch idiom: every second write was lost without a word."""
+    """Delta's own foreachBatch idiom: every second write was silently lost."""
     shared = world()
     cluster = process(shared)
     for version in range(3):
@@ -67,7 +67,7 @@ def test_one_pair_for_writes_to_two_topics_writes_both() -> None:
 
 
 def test_pair_in_some_topics_only_is_an_error_that_names_them() -> None:
-    """To write all would repeat rows of one topic, to skip all would lose those of the other."""
+    """Writing all would duplicate rows of one topic, skipping all would lose those of the other."""
     cluster = process(world())
     assert write(cluster, one(cluster, "stock", "first"), 7)
     with pytest.raises(DuplicateTransactionError) as failure:
@@ -173,7 +173,7 @@ def test_two_writers_of_one_app_id_are_decided_one_after_another(
 
 
 def test_pair_of_a_deleted_topic_is_not_that_of_its_successor() -> None:
-    """The topic is another one; the log goes on, and so would the memory of the pair (R71)."""
+    """The topic is another one, but its log continues, and with it the pair (R71)."""
     shared = world()
     cluster = process(shared)
     assert write(cluster, both(cluster, "first"), 5)
@@ -187,14 +187,14 @@ def test_pair_of_a_deleted_topic_is_not_that_of_its_successor() -> None:
 
 
 def test_expiry_of_producers_leaves_txn_versions_alone() -> None:
-    """What vacuum and forgetting do to markers must not make a job's pair unknown (R11)."""
+    """Vacuum and expiry of markers must not make a job's pair unknown (R11)."""
     memory = TxnMemory()
     memory.set_txn("nightly", 7, 1_000)
     memory.set_txn("txnlog/3", 0, 1_000)
     memory.set_txn("txnlog/expired/transactions", 5_000, 5_000)
     memory.set_txn("txnlog/expired/producers", 5_000, 5_000)
     assert not memory.markers
-    assert known_version(memory, "nightly", configuration={}, now_ms=10**15) == 7
+    assert newest_version(memory, "nightly", configuration={}, now_ms=10**15) == 7
 
 
 @pytest.mark.parametrize(
@@ -204,18 +204,18 @@ def test_txn_version_expires_by_deltas_property(age_ms: int, known: int) -> None
     """delta.setTransactionRetentionDuration bounds what a table remembers, as for Delta."""
     memory = TxnMemory()
     memory.set_txn("nightly", 7, 1_000)
-    found = known_version(
+    found = newest_version(
         memory,
         "nightly",
         configuration={"delta.setTransactionRetentionDuration": "interval 1 days"},
         now_ms=1_000 + age_ms,
     )
     assert found == known
-    assert known_version(memory, "other", configuration={}, now_ms=0) == -1
+    assert newest_version(memory, "other", configuration={}, now_ms=0) == -1
 
 
 def test_producer_with_the_id_of_batch_writes_is_named() -> None:
-    """A row that never goes away would make the write wait for ever."""
+    """A row that is never removed would make the write wait forever."""
     cluster = process(world())
     cluster.coordinator.init_producer_id(transactional_id_of("nightly"), Owner(run_id="p"))
     with pytest.raises(InvalidTxnStateError, match="_batch-txnAppId-nightly"):
@@ -225,7 +225,7 @@ def test_producer_with_the_id_of_batch_writes_is_named() -> None:
 def test_skipped_write_is_a_warning_with_its_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second write under a pair that means something else was skipped at level INFO."""
+    """A second, different write under the same pair was skipped at level INFO."""
     pair = options(tmp_path, "write", txnAppId="app", txnVersion="3")
     commit_batch_write(pair, [stage(tmp_path, ["a"], task=0)])
     with caplog.at_level(logging.WARNING, "txnlog"):

@@ -1,4 +1,4 @@
-"""The topics of a cluster, as those see them who may not see everything."""
+"""The topics of a cluster, for clients with limited permissions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def without_listing(verb: str, path: str) -> Fault:
     return Fault.DENY if (verb, path) == ("list", "") else Fault.NONE
 
 
-def test_missing_topic_is_told_whatever_is_wrong_with_the_others() -> None:
-    """A message that looks into every topic fails with the errors of one nobody asked for."""
+def test_missing_topic_is_reported_although_other_topics_are_unreadable() -> None:
+    """A message that reads every topic fails with the errors of an unrelated one."""
     cluster, store = process_seeing(without_orders)
     store.put(commit_path("stock", 1), b'{"add": {"pa')
     store.calls.clear()
@@ -46,8 +46,8 @@ def test_missing_topic_is_told_whatever_is_wrong_with_the_others() -> None:
     assert isinstance(found["stock"], CorruptLogError)
 
 
-def test_missing_topic_is_told_where_the_root_may_not_be_listed() -> None:
-    """A client with rights on its own topics only can still misspell one."""
+def test_missing_topic_is_reported_without_permission_to_list_the_root() -> None:
+    """A client with permissions on its own topics only can still misspell one."""
     cluster, _ = process_seeing(without_listing)
     assert cluster.topic("orders").exists
     with pytest.raises(UnknownTopicOrPartitionError, match=r"'nope' at memory://\. Create it fir"):

@@ -1,7 +1,7 @@
 """Crash, fail or lose the reply at every storage call of every operation, one after another.
 
 The calls are numbered by a dry run. After each fault another process recovers with nothing but a
-sweep, and the result must be all or nothing, for ever the same, and what was acknowledged.
+sweep, and the result must be all or nothing, stay so, and contain all that was acknowledged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass
 class Actor:
-    """A process in the middle of its work: what it holds, and what it is about to do."""
+    """A process in the middle of an operation."""
 
     shared: SharedMemory
     cluster: Cluster
@@ -112,7 +112,7 @@ def persist(act: Callable[[], T]) -> T:
 
 
 class OneOff(Deferred):
-    """A batch write under an id that leaves no row; without offsets."""
+    """A batch write, whose row is removed; without offsets."""
 
     def act(self) -> None:
         self.cluster.coordinator.commit_one_off(self.batches, Owner(run_id="once"))
@@ -135,7 +135,7 @@ class TakingOver(Aborting):
 
 
 class TimingOut(Aborting):
-    """The sweeper ends a transaction that took too long (R32)."""
+    """The sweeper times a transaction out (R32)."""
 
     def act(self) -> None:
         row = self.cluster.coordinator.describe("tx")
@@ -155,7 +155,7 @@ def calls_of(kind: type[Deferred], settings: LogSettings) -> int:
 
 
 def judge(kind: type[Deferred], shared: SharedMemory, outcome: str) -> bool:
-    """After recovery: all or nothing, what was acknowledged, and the group stands where it must."""
+    """After recovery: all or nothing, all that was acknowledged, and the right group position."""
     after = recover(shared)
     assert visible(after, "before") == (True, True)
     seen = visible(after, "mine")
@@ -183,7 +183,7 @@ CUTS = [
 def test_transaction_cut_at_any_call_is_all_or_nothing(
     kind: type[Deferred], settings: LogSettings
 ) -> None:
-    """Before PREPARE it aborts, after PREPARE it is finished by whoever comes next (R36, R73)."""
+    """Before PREPARE it aborts, after PREPARE any process finishes it (R36, R73)."""
     results = set()
     for number in range(calls_of(kind, settings)):
         for fault in (*CRASHES, *ERRORS):
@@ -206,7 +206,7 @@ def test_transaction_cut_at_any_call_is_all_or_nothing(
 
 @pytest.mark.parametrize("kind", [Deferred, Eager, Persistent, OneOff, *ABORTS])
 def test_transaction_repeated_after_an_error_succeeds_once(kind: type[Deferred]) -> None:
-    """A retriable error may be answered by the same call again, whatever landed (R28, R36, R41)."""
+    """After a retriable error the same call may be repeated, whatever landed (R28, R36, R41)."""
     for number in range(calls_of(kind, PLAIN)):
         for fault in ERRORS:
             shared = world()
@@ -225,7 +225,7 @@ def test_transaction_repeated_after_an_error_succeeds_once(kind: type[Deferred])
 
 @pytest.mark.parametrize("kind", [Deferred, Eager, OneOff, TakingOver])
 def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred]) -> None:
-    """Helpers die, too: any subset of the markers may be there when the next one comes (R36)."""
+    """Helpers crash, too: any subset of the markers may be written for the next one (R36)."""
     for number in range(calls_of(kind, PLAIN)):
         shared = world()
         actor = kind.begin(shared, PLAIN)
@@ -251,7 +251,7 @@ def judge_prefix(shared: SharedMemory) -> bool:
     return any(visible(process(shared), "mine"))
 
 
-# --- Others act while one stands still ------------------------------------------------------------
+# --- Others act while one process is paused -------------------------------------------------------
 
 
 def take_over(other: Cluster) -> None:
@@ -286,7 +286,7 @@ def take_over_and_commit(other: Cluster) -> None:
 def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
     kind: type[Deferred], other_act: Callable[[Cluster], None], late: bool
 ) -> None:
-    """A zombie stands still at any call, others go on, and it wakes up (R27, R31, R44, R46).
+    """A zombie pauses at any call, others continue, and it resumes (R27, R31, R44, R46).
 
     `late`: its call at that moment is a put that lands only after the others have acted.
     """
@@ -318,7 +318,7 @@ def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
         witness.look(process(shared))
 
 
-def start_anew_and_commit(other: Cluster) -> None:
+def start_new_query_and_commit(other: Cluster) -> None:
     """A new query after a lost checkpoint: another id, the same group (R59)."""
     row = owned(other, "second", tid="other")
     generation = other.groups.start(GROUP)
@@ -327,12 +327,12 @@ def start_anew_and_commit(other: Cluster) -> None:
     other.coordinator.commit(row, both(other, "theirs"), offsets=offsets)
 
 
-@pytest.mark.parametrize("successor", [take_over_and_commit, start_anew_and_commit])
+@pytest.mark.parametrize("successor", [take_over_and_commit, start_new_query_and_commit])
 @pytest.mark.parametrize("kind", [Deferred, Eager, Appending])
 def test_zombie_and_successor_reading_the_same_input_write_it_once(
     kind: type[Deferred], successor: Callable[[Cluster], None]
 ) -> None:
-    """The successor starts where the group stands; the zombie wakes at any call (R44, R47, R48)."""
+    """The successor starts at the group's position; the zombie resumes later (R44, R47, R48)."""
     for number in range(calls_of(kind, PLAIN)):
         shared = world()
         actor = kind.begin(shared, PLAIN)

@@ -1,4 +1,4 @@
-"""Offsets inside transactions: visible if and only if it commits, waited for, never overwritten."""
+"""Offsets in transactions: visible if and only if they commit, waited for, never overwritten."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
     check_cluster(cluster, settled=True)
 
 
-def test_offsets_sent_piece_by_piece_are_all_committed() -> None:
-    """Of an eager transaction's input only the last piece would count as read (R45)."""
+def test_offsets_sent_in_several_calls_are_all_committed() -> None:
+    """Only the last call's offsets of an eager transaction would be committed (R45)."""
     cluster = process(world())
     row = eager(cluster, owned(cluster, "a"), "one", groups=(GROUP,))
     for number in (0, 1):
@@ -71,8 +71,8 @@ def test_offsets_sent_piece_by_piece_are_all_committed() -> None:
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_transaction_that_was_prepared_since_a_reader_looked_is_not_aborted(number: int) -> None:
-    """Its client may have told an outside database that it commits (R32, R46)."""
+def test_transaction_prepared_after_a_reader_read_its_row_is_not_aborted(number: int) -> None:
+    """Its client may have committed in an external database (R32, R46)."""
     shared = world()
     holder, reader = process(shared), process(shared)
     row, batches = owned(holder, "a"), both(holder, "one")
@@ -94,8 +94,8 @@ def test_transaction_that_was_prepared_since_a_reader_looked_is_not_aborted(numb
         assert position(process(shared)) == 10
 
 
-def test_patient_reader_lets_a_holder_commit() -> None:
-    """Its PREPARE is under way; to fence it now would abort what is about to be done (D45)."""
+def test_reader_that_waits_lets_a_transaction_commit() -> None:
+    """Its PREPARE is under way; fencing it now would abort it (D45)."""
     shared = world()
     holder, reader = process(shared), process(shared)
     row, batches = owned(holder, "a"), both(holder, "one")
@@ -111,7 +111,7 @@ def test_patient_reader_lets_a_holder_commit() -> None:
 
 
 def test_nothing_is_pending_for_a_transaction_that_has_ended() -> None:
-    """An entry that comes late would block the group's readers, or be committed by others (R4)."""
+    """A late entry would block the group's readers, or be committed by other processes (R4)."""
     cluster = process(world())
     row = owned(cluster, "a")
     cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
@@ -138,7 +138,7 @@ def test_stale_generation_and_repeated_input_are_refused() -> None:
 
 
 def test_late_helper_never_overwrites_a_newer_position() -> None:
-    """A helper repeats step 3 of an old transaction after others have gone on (R47)."""
+    """A helper repeats step 3 of an old transaction after newer commits (R47)."""
     shared = world()
     old = prepared(shared)
     helper = process(shared)
@@ -162,10 +162,7 @@ def two_phase(cluster: Cluster, row: TransactionMetadata, name: str) -> Transact
         "tx",
         lambda now: prepare_add_partitions(
             now,
-            transactional_id="tx",
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            run_id=row.owner.run_id,
+            holder=row.holder,
             manifest=manifest,
             now_ms=0,
         ),
@@ -176,7 +173,7 @@ def two_phase(cluster: Cluster, row: TransactionMetadata, name: str) -> Transact
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_two_phase_transaction_is_waited_for_and_ends_as_its_client_says(commit: bool) -> None:
-    """No time-out and no reader ends it; its manifest is what commit publishes (R32, R46)."""
+    """No timeout and no reader ends it; a commit publishes its manifest (R32, R46)."""
     shared = world()
     cluster = process(shared)
     held = two_phase(cluster, owned(cluster, "a"), "mine")
@@ -196,7 +193,7 @@ def test_two_phase_transaction_is_waited_for_and_ends_as_its_client_says(commit:
 
 
 def test_member_in_a_paused_guest_commits_nothing_of_a_generation_that_has_passed() -> None:
-    """Its clocks stood still while others took over and the log was cleaned up (R34, R48).
+    """Its clocks were paused while others took over and the log was cleaned up (R34, R48).
 
     What it has put into a freed slot may have landed for all it knows: it says so.
     """
@@ -218,7 +215,7 @@ def test_member_in_a_paused_guest_commits_nothing_of_a_generation_that_has_passe
 
 
 def test_producer_in_a_paused_guest_is_fenced_by_its_successor() -> None:
-    """Its clocks stood still, and the slot after the row it knows is free again (R4, R34)."""
+    """Its clocks were paused, and the slot after the row it has read is free again (R4, R34)."""
     shared = world()
     clock = PausedClock(shared.clock)
     paused = process(shared, clock=clock)
@@ -238,7 +235,7 @@ def test_producer_in_a_paused_guest_is_fenced_by_its_successor() -> None:
 
 
 def clean(cluster: Cluster, shared: SharedMemory, table: str) -> None:
-    """All but the newest commits of a log leave it."""
+    """Delete all but the newest commits of a log."""
     settings = cluster.settings
     shared.clock.advance_ms(2 * settings.log_retention_ms)
     create_checkpoint(cluster.store, table, trust_ms=settings.trust_ms)

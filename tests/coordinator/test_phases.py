@@ -28,7 +28,7 @@ QUERY = "3207c809-b154-4834-aeab-48435d2bff20"
 
 
 class Ticks:
-    """A clock that moves by a millisecond whenever it is read."""
+    """A clock that advances by a millisecond at each reading."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -59,7 +59,7 @@ def options(root: Path, operation: str, **more: str) -> Options:
 
 
 def history(root: Path, transactional_id: str) -> list[tuple[str, dict[str, str]]]:
-    """(operation, parameters) of the commits that name an id, as any reader sees them."""
+    """(operation, parameters) of the commits that name an id."""
     cluster = Cluster.open(str(root))
     shard = root / f"__transaction_state-{cluster.shard_of(transactional_id)}" / "_delta_log"
     found = []
@@ -76,7 +76,7 @@ def commit_info(path: Path) -> dict[str, Any]:
 
 
 def test_phases_add_up_and_count_a_block_that_raises() -> None:
-    """A phase that fails is the one whose time is asked for."""
+    """The time of a phase that fails is of most interest."""
     phases = Phases({"batchId": "7"}, now_ns=Ticks())
     with phases.measure("tail"):
         pass
@@ -93,7 +93,7 @@ def test_phases_add_up_and_count_a_block_that_raises() -> None:
     assert phases.describe() == "8.000 ms: tail 2.000, publish 1.000"
 
 
-def test_micro_batch_phases_are_in_the_commit_that_happens_anyway(tmp_path: Path) -> None:
+def test_micro_batch_phases_are_in_a_commit_that_is_made_anyway(tmp_path: Path) -> None:
     """Times that cost a write of their own would slow down what they measure."""
     tasks = [stage(tmp_path, ["a", "b"], task=task, batch_id=4) for task in (0, 1)]
     commit_micro_batch(options(tmp_path, "writeStream"), tasks, 4)
@@ -131,7 +131,7 @@ def test_group_offsets_have_phases_of_their_own(tmp_path: Path) -> None:
 
 
 def test_batch_write_phases_are_in_its_history(tmp_path: Path) -> None:
-    """The row of a one-off id is gone after its commit; the history of the shard is not."""
+    """The row of a one-off id is removed after its commit; the history of the shard is not."""
     commit_batch_write(options(tmp_path, "write"), [stage(tmp_path, ["a"], task=0)])
     commit_batch_write(
         options(tmp_path, "write", txnAppId="app", txnVersion="3"),
@@ -149,8 +149,8 @@ def test_batch_write_phases_are_in_its_history(tmp_path: Path) -> None:
     assert float(one_off[0]["publishMs"]) > 0
 
 
-def test_helper_that_finishes_a_transaction_claims_no_times(tmp_path: Path) -> None:
-    """It has seen a part of the work only: its times would be read as the whole commit's."""
+def test_helper_that_finishes_a_transaction_records_no_times(tmp_path: Path) -> None:
+    """It measured only part of the work: its times would be read as the whole commit's."""
     cluster = Cluster.open(str(tmp_path), create=True)
     row = cluster.coordinator.init_producer_id("id", Owner(run_id="r"))
     shard = cluster.shard(cluster.shard_of("id"))
@@ -158,10 +158,7 @@ def test_helper_that_finishes_a_transaction_claims_no_times(tmp_path: Path) -> N
         "id",
         lambda now: prepare_end(
             now,
-            transactional_id="id",
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
-            run_id="r",
+            holder=row.holder,
             result=TransactionResult.COMMIT,
             manifest=Manifest(),
             batch=None,
@@ -178,7 +175,7 @@ def test_helper_that_finishes_a_transaction_claims_no_times(tmp_path: Path) -> N
 def test_debug_line_comes_once_per_micro_batch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line tells a whole micro-batch; a batch that is skipped has none."""
+    """One line describes a whole micro-batch; a skipped batch has none."""
     task = stage(tmp_path, ["a", "b"], task=1, batch_id=4)
     with caplog.at_level(logging.DEBUG, logger="txnlog"):
         commit_micro_batch(options(tmp_path, "writeStream"), [task], 4)
@@ -192,7 +189,7 @@ def test_debug_line_comes_once_per_micro_batch(
 
 
 def test_level_of_workers_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No code of the user's runs in the worker that commits, so nothing else could switch it on."""
+    """No user code runs in the worker that commits, so nothing else could enable it."""
     logger = logging.getLogger("txnlog")
     monkeypatch.setattr(logger, "level", logger.level)
     configure_logging({})
@@ -209,15 +206,15 @@ def test_committed_transactions_are_counted_from_the_log(tmp_path: Path) -> None
     stream = options(tmp_path, "writeStream")
     commit_micro_batch(stream, [stage(tmp_path, ["a"], task=0, batch_id=0)], 0)
     committed = CommittedTransactions(Cluster.open(str(tmp_path)))
-    assert committed.look("another id") == (0, None)
-    count, newest = committed.look(QUERY)
+    assert committed.read("another id") == (0, None)
+    count, newest = committed.read(QUERY)
     assert count == 1
     assert newest is not None
     assert newest.parameters["batchId"] == "0"
     for batch_id in (1, 2):
         task = stage(tmp_path, ["a"], task=0, batch_id=batch_id)
         commit_micro_batch(stream, [task], batch_id)
-    count, newest = committed.look(QUERY)
+    count, newest = committed.read(QUERY)
     assert count == 3
     assert newest is not None
     assert newest.parameters["batchId"] == "2"
@@ -225,13 +222,13 @@ def test_committed_transactions_are_counted_from_the_log(tmp_path: Path) -> None
     assert newest.phases_ms["total"] > newest.phases_ms["publish"] > 0
     for log, _ in committed._shards.values():
         log.invalidate()
-    assert committed.look(QUERY) == (3, newest), "a log that is opened anew is not counted twice"
+    assert committed.read(QUERY) == (3, newest), "a log that is opened again is not counted twice"
 
 
-def test_committed_transactions_are_read_without_a_trace(tmp_path: Path) -> None:
-    """A listener may run where nothing but reading is allowed."""
+def test_committed_transactions_are_read_without_a_write(tmp_path: Path) -> None:
+    """A listener may have read permission only."""
     Cluster.open(str(tmp_path), create=True)
     before = sorted(path for path in tmp_path.rglob("*"))
     committed = CommittedTransactions(Cluster.open(str(tmp_path)))
-    assert committed.look("nobody") == (0, None)
+    assert committed.read("unused") == (0, None)
     assert sorted(path for path in tmp_path.rglob("*")) == before

@@ -1,8 +1,10 @@
-"""Sweeping: what a process that is gone for good left is finished by whoever looks next (R73)."""
+"""Sweeping: any process finishes, or times out, the transactions of dead processes (R73)."""
 
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
 
 import pytest
 from obstore.store import MemoryStore
@@ -40,7 +42,7 @@ def staged(cluster: Cluster, topic: TopicLog) -> StagedBatch:
 
 
 def test_sweeper_prepared_row_of_dead_process_finished_without_other_traffic() -> None:
-    """A coordinator dies right after PREPARE and nobody uses its id again (R73, R36)."""
+    """A coordinator dies right after PREPARE and its id is not used again (R73, R36)."""
     clock, backing = VirtualClock(), MemoryStore()
     dying, other = process(backing, clock), process(backing, clock)
     topic = dying.create_topic("t", partitions=1)
@@ -117,8 +119,8 @@ def test_sweeper_that_was_suspended_aborts_no_transaction_that_was_suspended_wit
     assert other.topic("t").view.last_stable_offset(0) == 3
 
 
-def test_sweeper_after_a_suspend_still_ends_what_is_dead() -> None:
-    """The watched time stood still, it did not begin again (R32)."""
+def test_sweeper_after_a_suspend_still_ends_dead_transactions() -> None:
+    """The observed time was paused, not reset (R32)."""
     clock, backing = VirtualClock(), MemoryStore()
     owner, other = process(backing, clock), process(backing, clock)
     open_transaction(owner)
@@ -133,15 +135,15 @@ def test_sweeper_after_a_suspend_still_ends_what_is_dead() -> None:
     assert sweeper.sweep() == 1
 
 
-def test_sweeper_that_is_seldom_called_ends_what_is_dead() -> None:
-    """A micro-batch every ten minutes may be the only caller that is left (R32, R73)."""
+def test_sweeper_that_is_rarely_called_ends_dead_transactions() -> None:
+    """A micro-batch every ten minutes may be the only caller (R32, R73)."""
     clock, backing = VirtualClock(), MemoryStore()
     owner, other = process(backing, clock), process(backing, clock)
     open_transaction(owner)
-    sweeper, looks = Sweeper(other), 0
+    sweeper, sweeps = Sweeper(other), 0
     while not sweeper.sweep():
-        looks += 1
-        assert looks < 10
+        sweeps += 1
+        assert sweeps < 10
         clock.advance_ms(600_000)
     assert other.topic("t").view.last_stable_offset(0) == 3
 
@@ -169,8 +171,8 @@ def test_sweeper_pending_entry_of_dead_holder_settled_after_its_timeout() -> Non
     assert "r" in after.owner.former_runs
 
 
-def test_sweeper_leaves_a_prepared_transaction_of_two_phases_alone() -> None:
-    """Its client is asking an outside database: no time-out, and no complaint (R32, R46)."""
+def test_sweeper_does_not_end_a_prepared_two_phase_transaction() -> None:
+    """Its client is waiting for an external database: no timeout, and no error (R32, R46)."""
     clock, backing = VirtualClock(), MemoryStore()
     owner, other = process(backing, clock), process(backing, clock)
     topic = owner.create_topic("t", partitions=1)
@@ -184,3 +186,13 @@ def test_sweeper_leaves_a_prepared_transaction_of_two_phases_alone() -> None:
         clock.advance_ms(3_600_000)
     owner.coordinator.commit(row, row.pending.batches)
     assert other.groups.fetch("g", generation) == {"t": {0: 7}}
+
+
+def test_cluster_that_has_swept_is_released_with_its_last_user() -> None:
+    """A process that opens one cluster after another would keep all their logs in memory (D17)."""
+    cluster = process(MemoryStore(), VirtualClock())
+    cluster.sweeper.sweep_if_due()
+    released = weakref.ref(cluster)
+    del cluster
+    gc.collect()
+    assert released() is None

@@ -51,7 +51,7 @@ FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 def test_read_committed_shows_eager_data_only_after_the_commit() -> None:
-    """Undecided data, and what stands behind it, is not there yet (R12, R15, R17)."""
+    """Undecided data, and data after it, is not visible yet (R12, R15, R17)."""
     shared = world()
     cluster = process(shared)
     row = eager(cluster, owned(cluster, "a"), "open")
@@ -68,7 +68,7 @@ def test_read_committed_shows_eager_data_only_after_the_commit() -> None:
     check_cluster(other, settled=True)
 
 
-def test_aborts_between_commits_are_left_out_exactly() -> None:
+def test_aborts_between_commits_are_filtered_exactly() -> None:
     """An abort never hides the commit after it (R16)."""
     shared = world()
     cluster = process(shared)
@@ -86,7 +86,7 @@ def test_aborts_between_commits_are_left_out_exactly() -> None:
 
 
 def test_zombie_of_every_kind_is_fenced_by_the_successor() -> None:
-    """Everything of the zombie's open transaction is gone, and it can do nothing more (R44)."""
+    """The zombie's open transaction is aborted, and its calls are refused (R44)."""
     shared = world()
     zombie, successor = process(shared), process(shared)
     old = eager(zombie, owned(zombie, "old"), "zombie")
@@ -165,7 +165,7 @@ def test_init_is_repeated_without_a_second_bump() -> None:
 
 
 def test_init_of_an_id_that_expires_at_that_moment_gets_a_producer_id() -> None:
-    """The row is there when it is looked at, and gone when it is decided on (R35, R10)."""
+    """The row exists when it is read, and has expired at the decision (R35, R10)."""
     shared = world()
     first = process(shared)
     owned(first, "a")
@@ -187,7 +187,7 @@ def test_init_of_an_id_that_expires_at_that_moment_gets_a_producer_id() -> None:
 
 @pytest.mark.parametrize("skew_ms", [-(10**12), -86_400_000, 86_400_000 * 4_000, 10**14])
 def test_wrong_wall_clocks_break_no_transition(skew_ms: int) -> None:
-    """Another machine's clock is anything; errors that show its times included (R34)."""
+    """Another machine's clock may show any time; errors print such times, too (R34)."""
     shared = world()
     wrong = process(shared, clock=SkewedClock(shared.clock, skew_ms))
     right = process(shared)
@@ -210,7 +210,7 @@ def test_wrong_wall_clocks_break_no_transition(skew_ms: int) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.DENY, Fault.FAIL_BEFORE])
 def test_topic_that_cannot_be_written_delays_only_its_own_marker(fault: Fault) -> None:
-    """Other topics of the transaction, and other transactions, go on (R37, R68)."""
+    """Other topics of the transaction, and other transactions, continue (R37, R68)."""
     shared = world()
     cluster = process(shared)
     row = owned(cluster, "a")
@@ -230,8 +230,8 @@ def test_topic_that_cannot_be_written_delays_only_its_own_marker(fault: Fault) -
     assert position(after) == 10
 
 
-def test_commit_to_a_topic_made_anew_is_refused_before_anything_is_written() -> None:
-    """A writer that knew the old id gets UnknownTopicId, and the other topic nothing (R71)."""
+def test_commit_to_a_topic_created_again_is_refused_before_anything_is_written() -> None:
+    """A writer with the old id gets UnknownTopicId, and the other topic nothing (R71)."""
     shared = world()
     cluster, admin = process(shared), process(shared)
     row = owned(cluster, "a")
@@ -249,7 +249,7 @@ def test_commit_to_a_topic_made_anew_is_refused_before_anything_is_written() -> 
     assert visible(cluster, "again") == (True, True)
 
 
-def test_prepared_transaction_never_touches_the_topic_made_anew() -> None:
+def test_prepared_transaction_never_changes_a_topic_created_again() -> None:
     """Its marker for the deleted topic counts as written (R71)."""
     shared = world()
     prepared(shared)
@@ -288,8 +288,10 @@ def test_manifest_with_two_topics_of_one_name_publishes_each_where_it_belongs() 
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_helper_that_slept_over_the_row_reads_it_again_before_it_writes(number: int) -> None:
-    """By now the marker's `txn` may have been forgotten; the batch would be there twice."""
+def test_helper_that_paused_reads_the_row_again_before_it_writes(
+    number: int,
+) -> None:
+    """The marker's `txn` may have expired by now; the batch would be published twice."""
     shared = world()
     prepared(shared)
     helper = process(shared)
@@ -312,21 +314,22 @@ def test_helper_that_slept_over_the_row_reads_it_again_before_it_writes(number: 
 
 
 def test_helper_with_the_row_of_an_id_that_expired_publishes_nothing_of_it() -> None:
-    """The id's next life is decided at the same epoch; it is another transaction (D4, R35)."""
+    """After expiry the id has a decided transaction at the same epoch: another one (D4, R35)."""
     shared = world()
     row = prepared(shared)
     log = recover(shared).shard(process(shared).shard_of("tx"))
     log.transition("tx", lambda now: prepare_expire(now, now_ms=0))
     forget_markers(shared)
-    heir = prepared(shared, "heir", 10)
-    assert (heir.txn_epoch, heir.producer_id > row.producer_id) == (row.txn_epoch, True)
+    successor = prepared(shared, "successor", 10)
+    assert successor.txn_epoch == row.txn_epoch
+    assert successor.producer_id > row.producer_id
     process(shared).coordinator.finish(row)
     for topic in ("orders", "stock"):
         assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
 
 
 def forget_markers(shared: SharedMemory) -> None:
-    """What housekeeping may do after seven days: the markers of dead producers go."""
+    """What housekeeping may do after seven days: expire the markers of dead producers."""
     for topic in ("orders", "stock"):
         log = process(shared).topic(topic).log
         path = f"{topic}/_delta_log/{log.version:020}.json"
@@ -336,7 +339,7 @@ def forget_markers(shared: SharedMemory) -> None:
 
 
 def test_batch_write_in_doubt_that_another_process_finished_is_not_written_again() -> None:
-    """Its row is gone by then; the marker in its first topic is all that tells (R63)."""
+    """Its row is removed by then; only the marker in its first topic shows it (R63)."""
     shared = world()
     cluster = process(shared)
     lost: list[str] = []
@@ -360,8 +363,8 @@ def test_batch_write_in_doubt_that_another_process_finished_is_not_written_again
         assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
 
 
-def test_fence_ends_what_it_aborts() -> None:
-    """Readers would wait for the next sweep behind a transaction that is decided (R43)."""
+def test_fence_finishes_the_transaction_it_aborts() -> None:
+    """Readers would wait for the next sweep behind a decided transaction (R43)."""
     cluster = process(world())
     row = eager(cluster, owned(cluster, "a"), "mine")
     fenced = cluster.coordinator.fence("tx", above_epoch=row.producer_epoch, by="b", reason="r")
@@ -371,7 +374,7 @@ def test_fence_ends_what_it_aborts() -> None:
 
 
 def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
-    """What the row does not name gets no marker, and stays undecided (R30)."""
+    """A partition that the row does not name gets no marker and stays undecided (R30)."""
     shared = world()
     cluster = process(shared)
     first, second = both(cluster, "mine")
@@ -387,10 +390,10 @@ def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
 @pytest.mark.parametrize(
     ("kind", "call"), [("append", 0), ("commit", 1), ("prepare", 1), ("one-off", 2)]
 )
-def test_age_of_files_is_asked_again_when_a_commit_under_way_conflicts(
+def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(
     kind: str, call: int
 ) -> None:
-    """Vacuum's barrier commit makes everybody who is under way check once more (R72)."""
+    """Vacuum's barrier commit makes every commit under way check again (R72)."""
     shared = world()
     cluster = process(shared)
     row = owned(cluster, "a")

@@ -1,4 +1,4 @@
-"""Clients as applications run them, and what each of them was told."""
+"""Clients as applications run them, and the results they get."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ENDS = {
     "prepare": (S.IN_TRANSACTION, S.PREPARING),
     "complete": (S.PREPARED,),
 }
-"""What may end a transaction, by the state of its producer."""
+"""How a transaction may end, by the state of its producer."""
 OVER = (S.FATAL_ERROR, S.ABORTABLE_ERROR)
 
 
 class Kind(NamedTuple):
-    """What a client is: its role, how it publishes or reads, and its transactional.id."""
+    """A client's role, how it publishes or reads, and its transactional.id."""
 
     role: str
     how: str
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 class Actor:
-    """A client in a process of its own. Errors are told to it, as to an application."""
+    """A client in its own process, which handles errors as an application does."""
 
     def __init__(self, world: World, kind: Kind, number: int) -> None:
         self.world = world
@@ -68,22 +68,22 @@ class Actor:
             return type(error).__name__
 
     def refused(self, error: TxnLogError) -> None:
-        """What the application makes of an error."""
+        """How the application handles an error."""
 
     def start(self) -> None:
-        """Begin, as its constructor does no I/O."""
+        """Start; the constructor does no I/O."""
         raise NotImplementedError
 
     def work(self, places: Sequence[tuple[str, int]], end: str) -> None:
-        """What it does all day, once."""
+        """One round of its usual work."""
         raise NotImplementedError
 
     def beat(self) -> None:
-        """What its threads would have done meanwhile."""
+        """The work of its background threads."""
 
 
 class Writer(Actor):
-    """A producer of any kind. `state` is what an outside database keeps of a prepared one."""
+    """A producer of any kind. `state` is what an external database stores of a prepared one."""
 
     def __init__(self, world: World, kind: Kind, number: int, *, keep: bool = False) -> None:
         super().__init__(world, kind, number)
@@ -96,11 +96,11 @@ class Writer(Actor):
         self._keep = keep
 
     def start(self) -> None:
-        """Own the transactional.id, and what was kept prepared under it."""
+        """Own the transactional.id, and a transaction kept prepared under it."""
         if not self.kind.name:
             return
         if self.call(lambda: self.made.init_transactions(10, keep_prepared=self._keep)) != "done":
-            # An application that cannot begin does not run.
+            # An application that cannot initialize does not run.
             self.is_dead = True
             return
         self._check_epoch()
@@ -113,7 +113,7 @@ class Writer(Actor):
 
     def refused(self, error: TxnLogError) -> None:
         state = self.made._lifecycle.state
-        # What is prepared may be kept, and committed, by an heir.
+        # A successor may keep, and commit, a prepared transaction.
         is_certain = self.state is None and not isinstance(error, OutcomeLostError)
         if self.txn is not None and state in OVER and is_certain:
             self.txn.settle(committed=False)
@@ -125,7 +125,7 @@ class Writer(Actor):
         return not self.is_dead and self.made._lifecycle.state in (S.IN_TRANSACTION, S.IDLE)
 
     def begin(self) -> None:
-        # After a pause it looks whether it has its id still: that may fail as any call.
+        # After a pause it checks that it still has its id, which may fail as any call.
         if not self.is_dead and self.made._lifecycle.state is S.READY:
             self.txn = None
             if self.call(self.made.begin_transaction) == "done":
@@ -134,19 +134,19 @@ class Writer(Actor):
     def produce(
         self, topic: str, partition: int, copy_of: tuple[str, tuple[str, int], int] | None = None
     ) -> None:
-        """One record, in a transaction where there are any."""
+        """One record, in a transaction if the producer has any."""
         self.begin()
         if not self.is_open:
             return
         auditor, txn = self.world.auditor, self.txn
         value = auditor.name_record(self.name, txn, topic, copy_of=copy_of)
 
-        def told(error: Exception | None, message: Message) -> None:
+        def delivered(error: Exception | None, message: Message) -> None:
             if error is None:
                 auditor.acknowledge(value, message.partition(), message.offset())
 
         key = key_of(value) if topic == STOCK else None
-        if self.call(lambda: self.made.produce(topic, value, key, partition, told)) == "done":
+        if self.call(lambda: self.made.produce(topic, value, key, partition, delivered)) == "done":
             auditor.take(value)
 
     def flush(self) -> None:
@@ -156,7 +156,7 @@ class Writer(Actor):
         return self.call(lambda: self.made.send_offsets_to_transaction(positions, group, 10))
 
     def end(self, how: str) -> str:
-        """End the transaction as far as its state allows; how that went."""
+        """End the transaction as far as its state allows; returns the outcome."""
         if self.is_dead or self.txn is None:
             return "nothing"
         state, txn = self.made._lifecycle.state, self.txn
@@ -167,12 +167,12 @@ class Writer(Actor):
         if how == "prepare":
             return self._prepare()
         if how == "complete":
-            told = self.call(lambda: self.made.complete_transaction(self.state, 10))
+            outcome = self.call(lambda: self.made.complete_transaction(self.state, 10))
         elif how == "commit":
-            told = self.call(lambda: self.made.commit_transaction(10))
+            outcome = self.call(lambda: self.made.commit_transaction(10))
         else:
-            told = self.call(lambda: self.made.abort_transaction(10))
-        if told == "done":
+            outcome = self.call(lambda: self.made.abort_transaction(10))
+        if outcome == "done":
             seen[f"{self.kind.role}: {how}"] += 1
             txn.settle(committed=how != "abort")
             self.txn = self.state = None
@@ -180,12 +180,12 @@ class Writer(Actor):
                 self._check_epoch()
             else:
                 self.is_dead = True
-        return told
+        return outcome
 
     def _prepare(self) -> str:
         def act() -> None:
             row = self.made._transactions.session.row
-            # As the outside database would hold it, also when the process dies now.
+            # As the external database would store it, also if the process dies now.
             self.state = f"{row.producer_id}:{row.producer_epoch}"
             self.world.prepared[self.state] = self
             assert self.made.prepare_transaction(10) == self.state
@@ -193,7 +193,7 @@ class Writer(Actor):
         return self.call(act)
 
     def work(self, places: Sequence[tuple[str, int]], end: str) -> None:
-        """A transaction, or what is left of one; `end` may leave it open."""
+        """A transaction, or the rest of one; `end` may leave it open."""
         if not self.kind.name:
             for topic, partition in places:
                 self.produce(topic, partition)

@@ -1,11 +1,12 @@
-"""Broken variants of the protocol, each one rule less, for the machine to find.
+"""Broken variants of the protocol, each without one rule, for the machine to find.
 
-A machine that finds nothing proves little; these show what it would find. Each takes a MonkeyPatch
-and breaks one decision where the shell uses it.
+They show that the machine finds such bugs. Each takes a MonkeyPatch and breaks one decision where
+the coordinator or housekeeping calls it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,7 @@ def changed(decision: Any, **changes: Any) -> Any:
 
 @broken
 def a_marker_is_written_twice(patch: Patch) -> None:
-    """R5: a helper that comes back late publishes the manifest again."""
+    """R5: a late helper publishes the manifest again."""
 
     def decide(state: Any, **asked: Any) -> Any:
         return appends.prepare_marker(Without(state, markers={}), **asked)
@@ -115,13 +116,13 @@ def aborted_batches_are_read(patch: Patch) -> None:
 
 @broken
 def repeats_are_appended(patch: Patch) -> None:
-    """R2: sequences are not looked at."""
+    """R2: sequences are not checked."""
     patch.setattr(appends, "check_sequence", lambda *_, **__: None)
 
 
 @broken
 def a_time_out_undoes_a_decision(patch: Patch) -> None:
-    """R32, D5: PREPARE is no point of no return to whoever times out."""
+    """R32, D5: PREPARE is no point of no return for a timeout."""
 
     def decide(row: Any, **asked: Any) -> Any:
         if row is not None and row.state is TransactionState.PREPARE_COMMIT:
@@ -149,8 +150,8 @@ def an_end_keeps_the_epoch(patch: Patch) -> None:
 
 
 @broken
-def an_heir_gets_the_same_epoch(patch: Patch) -> None:
-    """R10, R26: init hands out the epoch of the one before."""
+def a_new_owner_gets_the_same_epoch(patch: Patch) -> None:
+    """R10, R26: init assigns the epoch of the former owner."""
 
     def decide(row: Any, **asked: Any) -> Any:
         decision = transitions.prepare_init(row, **asked)
@@ -163,20 +164,22 @@ def an_heir_gets_the_same_epoch(patch: Patch) -> None:
 
 @broken
 def an_old_run_may_decide(patch: Patch) -> None:
-    """R31, R44: whoever ends a transaction need not own its id."""
+    """R31, R44: a run that ends a transaction need not own its id."""
 
-    def decide(row: Any, *, producer_epoch: int, run_id: str, **asked: Any) -> Any:
+    def decide(row: Any, *, holder: Any, **asked: Any) -> Any:
         if row is not None and row.state in (TransactionState.EMPTY, TransactionState.ONGOING):
-            producer_epoch, run_id = row.producer_epoch, row.owner.run_id
+            holder = dataclasses.replace(
+                holder, producer_epoch=row.producer_epoch, run_id=row.owner.run_id
+            )
             asked["txn_epoch"] = row.producer_epoch
-        return transitions.prepare_end(row, producer_epoch=producer_epoch, run_id=run_id, **asked)
+        return transitions.prepare_end(row, holder=holder, **asked)
 
     patch.setattr(txnlog.coordinator.transactions, "prepare_end", decide)
 
 
 @broken
 def pending_entries_are_just_cleared(patch: Patch) -> None:
-    """D7: an entry is dropped while its holder may yet commit."""
+    """D7: an entry is dropped while its transaction may still commit."""
 
     def settle(self: Any, group_id: str, entry: Any, *, by: str, fence: bool = True) -> None:
         self._root.offsets_log().change(
@@ -187,7 +190,7 @@ def pending_entries_are_just_cleared(patch: Patch) -> None:
 
 
 @broken
-def pending_entries_are_not_seen(patch: Patch) -> None:
+def pending_entries_are_ignored(patch: Patch) -> None:
     """R46: a reader takes positions that an open transaction is about to move."""
 
     def decide(group: Any, **asked: Any) -> Any:
@@ -198,7 +201,7 @@ def pending_entries_are_not_seen(patch: Patch) -> None:
 
 
 @broken
-def generations_are_not_asked_for(patch: Patch) -> None:
+def generations_are_not_checked(patch: Patch) -> None:
     """R48: a member of an old generation commits its input in a transaction."""
 
     def check(group: Any, **_: Any) -> Any:
@@ -210,7 +213,7 @@ def generations_are_not_asked_for(patch: Patch) -> None:
 
 @broken
 def a_start_bumps_nothing(patch: Patch) -> None:
-    """D6: who starts in a group reads on beside the one before."""
+    """D6: a new user of a group runs beside the former one."""
 
     def decide(group: Any, **asked: Any) -> Any:
         if group is None:
@@ -244,14 +247,14 @@ def a_topic_is_its_name(patch: Patch) -> None:
 
 
 @broken
-def what_is_found_at_a_slot_counts_for_ever(patch: Patch) -> None:
-    """D3: a long sleeper commits into a slot that clean-up has freed."""
+def a_slot_that_was_read_is_trusted_forever(patch: Patch) -> None:
+    """D3: a process that slept commits into a slot that clean-up has freed."""
     patch.setattr(DeltaLog, "_trusted", lambda log: log._confirmed_ms is not None)
 
 
 @broken
-def a_decided_transaction_is_left(patch: Patch) -> None:
-    """R73: nobody finishes what a dead process has decided."""
+def a_decided_transaction_is_not_finished(patch: Patch) -> None:
+    """R73: no process finishes what a dead one has decided."""
     patch.setattr("txnlog.coordinator.sweeper.Sweeper._sweep_row", lambda self, row, seen: 0)
 
 
@@ -270,7 +273,7 @@ def a_segment_lacks_its_last_record(patch: Patch) -> None:
 
 
 @broken
-def a_segment_replaces_whatever_is_there(patch: Patch) -> None:
+def a_segment_replaces_any_files(patch: Patch) -> None:
     """R20: two compactors, or compaction and retention, swap the same batches."""
 
     def decide(state: Any, group: Any, *rest: Any, **asked: Any) -> Any:
@@ -288,20 +291,20 @@ def repeats_are_merged_away(patch: Patch) -> None:
 
 @broken
 def vacuum_reads_no_manifests(patch: Patch) -> None:
-    """R72: files of a decided or prepared transaction are taken for orphans."""
+    """R72: files of a decided or prepared transaction count as unreferenced."""
     patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_named", lambda vacuum: set())
 
 
 @broken
 def files_of_any_age_are_committed(patch: Patch) -> None:
-    """R72: a commit names files that vacuum has taken."""
+    """R72: a commit names files that vacuum has deleted."""
     for module in ("appending", "one_off", "staged_files", "transactions"):
         patch.setattr(f"txnlog.coordinator.{module}.check_ages", lambda root, batches: None)
 
 
 @broken
 def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
-    """R22: the offsets of files that are gone are given out again to whoever starts cold."""
+    """R22: the offsets of removed files are assigned again by a process without a warm cache."""
     bounds = retention._bounds
     patch.setattr(
         retention,
@@ -311,8 +314,8 @@ def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
 
 
 @broken
-def log_files_go_at_once(patch: Patch) -> None:
-    """R70: clean-up frees slots that others still believe in."""
+def log_files_are_deleted_at_once(patch: Patch) -> None:
+    """R70: clean-up frees slots that other processes still rely on."""
     find = log_cleanup.find_expired
     patch.setattr(
         log_cleanup, "find_expired", lambda files, *, before_ms: find(files, before_ms=2**62)

@@ -16,7 +16,7 @@ EVERYTHING = [TopicPartition(SOURCE, number) for number in range(TOPICS[SOURCE])
 class Copier(Writer):
     """Consume, copy, and commit the positions with the copies (KIP-447).
 
-    A job has no subscription: it reads partitions that it chose itself.
+    A job has no subscription: its partitions are assigned manually.
     """
 
     def __init__(self, world: World, kind: Kind, number: int, *, keep: bool = False) -> None:
@@ -40,7 +40,7 @@ class Copier(Writer):
         self.call(lambda: beat(self.reader))
 
     def work(self, places: Sequence[tuple[str, int]], end: str) -> None:
-        """One transaction: what was read since the last one."""
+        """One transaction: the records read since the last one."""
         if self.is_dead:
             return
         if self.made._lifecycle.state not in (S.READY, S.IN_TRANSACTION):
@@ -68,7 +68,7 @@ class Copier(Writer):
         sent = self.call(lambda: self._send_mine(positions))
         how = end.rpartition(" ")[2]
         if sent != "done" or not self.is_open or how not in ENDS:
-            # Nothing else may be copied in it: the next poll reads on.
+            # Nothing else may be copied in it: the next poll continues after these records.
             how = "abort"
         if self.end(how) != "done" or how != "commit":
             self._must_rewind = True
@@ -78,7 +78,7 @@ class Copier(Writer):
         self.made.send_offsets_to_transaction(positions, who, 10)
 
     def _rewind(self) -> None:
-        """Back to the committed positions (R49), or start over when that cannot be asked for."""
+        """Seek to the committed positions (R49), or subscribe again if they cannot be read."""
         if self.is_job:
             self._subscribe()
         else:
@@ -98,7 +98,7 @@ class Copier(Writer):
 
 
 class Reader(Actor):
-    """A member of a group with plain commits: at least once, and nothing is skipped."""
+    """A member of a group with plain commits: at least once, nothing skipped."""
 
     def __init__(self, world: World, kind: Kind, number: int, *, keep: bool = False) -> None:
         super().__init__(world, kind, number)

@@ -1,9 +1,9 @@
 """Everything at once: random histories of all kinds of clients on one failing store.
 
-A step is one call of one client, or something that happens to all of them. While a call runs its
-storage may fail, before or after, for once or for long, its process may die, and between any two
-of its storage calls others may act: so every race of two is a step here, and many of three. What
-each client was told, and what readers get, is held against txnlog.testing.auditor after each step.
+A step is one call of one client, or an event that affects all of them. During a call its storage
+may fail, before or after, once or repeatedly, its process may die, and between any two of its
+storage calls others may act: so every race of two is one step, and many of three. After each step
+txnlog.testing.auditor checks the clients' results and the records that readers get.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.consumer.records import staged
 from tests.machine.actors import Actor, Kind, Writer
 from tests.machine.copiers import Copier, Reader
 from tests.machine.oracle import settle
-from tests.machine.processes import CHORES, TABLES, Hand
+from tests.machine.processes import CHORES, TABLES, Helper
 from tests.machine.queries import Query
 from tests.machine.world import (
     DAY_MS,
@@ -65,10 +65,10 @@ KINDS = (
 )
 IDS = ("a", "b", "c", "d", "i", "p", "q")
 JOB_ROLES = ("job", "query")
-"""They read for one group, each all of it."""
+"""They read for one group, each of them all partitions."""
 ALIVE_MAX = 6
 DEEDS = (
-    *("heir", "rival", "rival", "time out", "work", "admin") * 2,
+    *("successor", "rival", "rival", "time out", "work", "admin") * 2,
     *("tidy", "tidy", "recreate", "night", "land"),
 )
 
@@ -102,15 +102,15 @@ class Clients(RuleBasedStateMachine):
         self.actors: list[Actor] = []
         self.number = 0
         self.depth = 0
-        self.hands = [Hand(self.world, number) for number in range(2)]
+        self.helpers = [Helper(self.world, number) for number in range(2)]
         first = self.start_one(KINDS[0], False)
         first.work([(SOURCE, 0), (SOURCE, 1)] * 3, "commit")
 
-    # -- who acts, and what meets it ---------------------------------------------------------------
+    # -- actors and faults -------------------------------------------------------------------------
 
     @property
     def free(self) -> list[Actor]:
-        """Those who live, and are not in the middle of a call."""
+        """Actors that are alive and not in the middle of a call."""
         return [a for a in self.actors if not a.is_dead and not a.process.is_busy]
 
     def choose(self, at: int) -> Actor | None:
@@ -118,7 +118,7 @@ class Clients(RuleBasedStateMachine):
         return alive[at % len(alive)] if alive else None
 
     def meet(self, process: Process, trouble: Troubles, act: Callable[[], object]) -> None:
-        """Let a process act, and meet its trouble; errors are the caller's own business."""
+        """Let a process act under its faults; the caller handles errors."""
         if self.depth:
             act()
             return
@@ -133,14 +133,14 @@ class Clients(RuleBasedStateMachine):
                 self.land()
 
     def do(self, busy: Process, what: str, salt: int, path: str) -> None:
-        """What others do while a process stands still between two storage calls."""
+        """What others do while a process is paused between two storage calls."""
         self.depth += 1
         table = path.split("/")[0]
         kinds = [actor.kind for actor in self.actors if actor.process is busy]
         kind = kinds[0] if kinds else KINDS[salt % len(KINDS)]
         try:
             match what:
-                case "heir":
+                case "successor":
                     self.note_state(kind, "a takeover")
                     self.start_one(kind, salt % 2 == 1)
                 case "rival":
@@ -175,7 +175,7 @@ class Clients(RuleBasedStateMachine):
             seen[f"{what} in the middle of a call, at {row.state.name}"] += 1
 
     def rival(self, kind: Kind, salt: int) -> None:
-        """Another one of the group takes over what the one that stands still believes to hold."""
+        """Another member of the group takes over the assignment of the paused one."""
         roles = JOB_ROLES if kind.role in JOB_ROLES else (kind.role,)
         rivals = [other for other in KINDS if other.role in roles and other.name != kind.name]
         if not rivals:
@@ -199,7 +199,7 @@ class Clients(RuleBasedStateMachine):
         self.start_one(kind, keep)
 
     def start_one(self, kind: Kind, keep: bool) -> Actor:
-        """Whoever had its transactional.id is a zombie from now on, or is killed to make room."""
+        """Start an actor; its id's former owner becomes a zombie. Kill one if too many live."""
         alive = self.free
         if len(alive) >= ALIVE_MAX:
             alive[0].is_dead = True
@@ -216,12 +216,12 @@ class Clients(RuleBasedStateMachine):
 
     @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
     def copy(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
-        """Some records, copied in a transaction that has the positions, too."""
+        """Some records, copied in a transaction that commits their positions, too."""
         self.let_work("copier", at, places, end, trouble)
 
     @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
     def run_job(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
-        """The same, of partitions that it chose itself."""
+        """The same, with manually assigned partitions."""
         self.let_work(JOB_ROLES[at % 2], at, places, end, trouble)
 
     @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
@@ -229,7 +229,7 @@ class Clients(RuleBasedStateMachine):
         self.let_work("reader", at, places, end, trouble)
 
     def let_work(self, role: str, at: int, places: Places, end: str, trouble: Troubles) -> None:
-        """One of that role, which is started if there is none."""
+        """Let an actor of that role work; one is started if there is none."""
         fit = [actor for actor in self.free if actor.kind.role == role]
         if fit:
             actor = fit[at % len(fit)]
@@ -240,14 +240,14 @@ class Clients(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 5), duration_ms=st.sampled_from(WAITS_MS))
     def pass_time(self, rounds: int, duration_ms: int) -> None:
-        """Either all live on for a while, or nobody does anything."""
+        """Either all actors continue for a while, or none does anything."""
         if duration_ms:
             self.world.shared.clock.advance_ms(duration_ms)
         else:
             self.live(rounds)
 
     def live(self, rounds: int) -> None:
-        """Heartbeats and polls of all who live, for a few seconds."""
+        """Heartbeats and polls of all live actors, for a few seconds."""
         for _ in range(rounds):
             self.world.shared.clock.advance_ms(4_000)
             for actor in self.free:
@@ -266,8 +266,8 @@ class Clients(RuleBasedStateMachine):
 
         auditor = self.world.auditor
 
-        def act(hand: Hand) -> None:
-            cluster = hand.cluster
+        def act(helper: Helper) -> None:
+            cluster = helper.cluster
             ids = {topic: cluster.topic(topic).topic_id for topic, _ in places}
             batches = []
             for topic, partition in places:
@@ -280,32 +280,32 @@ class Clients(RuleBasedStateMachine):
             cluster.coordinator.commit_one_off(batches, Owner(run_id=name))
             txn.settle(committed=True)
 
-        self.by_hand(number, trouble, act)
+        self.by_helper(number, trouble, act)
 
     @rule(number=st.integers(0, 3), trouble=TROUBLES)
     def keep_house(self, number: int, trouble: Troubles) -> None:
-        """What a housekeeper does when it is due, or any client with its sweeper."""
+        """A housekeeper's work that is due, or a client's sweep."""
         if number < 2:
-            self.by_hand(number, trouble, lambda hand: hand.keeper.step())
+            self.by_helper(number, trouble, lambda helper: helper.keeper.step())
         else:
-            self.by_hand(number - 2, trouble, lambda hand: hand.sweeper.sweep())
+            self.by_helper(number - 2, trouble, lambda helper: helper.sweeper.sweep())
 
     def sweep_twice(self, number: int) -> None:
-        """All that is open now is timed out."""
-        self.by_hand(number, (), lambda hand: hand.sweeper.sweep())
+        """Time out all open transactions."""
+        self.by_helper(number, (), lambda helper: helper.sweeper.sweep())
         self.world.shared.clock.advance_ms(70_000)
-        self.by_hand(number, (), lambda hand: hand.sweeper.sweep())
+        self.by_helper(number, (), lambda helper: helper.sweeper.sweep())
 
     def administer(self, number: int, name: str, how: str, trouble: Troubles = ()) -> None:
-        """End the transaction of an id, or its owner's right to have one (R43)."""
+        """Abort the transaction of an id, or fence its owner (R43)."""
 
-        def act(hand: Hand) -> None:
+        def act(helper: Helper) -> None:
             if how == "fence":
-                hand.admin.fence_producers([name])[name].result()
+                helper.admin.fence_producers([name])[name].result()
             else:
-                hand.admin.abort_transaction(name).result()
+                helper.admin.abort_transaction(name).result()
 
-        self.by_hand(number, trouble, act)
+        self.by_helper(number, trouble, act)
 
     @rule(
         number=st.integers(0, 1),
@@ -317,21 +317,21 @@ class Clients(RuleBasedStateMachine):
         self.chores(number, table, *chores, trouble=trouble)
 
     def chores(self, number: int, table: str, *chores: str, trouble: Troubles = ()) -> None:
-        def act(hand: Hand) -> None:
+        def act(helper: Helper) -> None:
             for chore in chores:
-                hand.tidy(chore, table)
+                helper.tidy(chore, table)
 
-        self.by_hand(number, trouble, act)
+        self.by_helper(number, trouble, act)
 
-    def by_hand(self, number: int, trouble: Troubles, act: Callable[[Hand], object]) -> None:
-        """Let a process of ours work, and replace it when it dies."""
-        hand = self.hands[number]
-        if hand.process.is_busy:
+    def by_helper(self, number: int, trouble: Troubles, act: Callable[[Helper], object]) -> None:
+        """Let a helper process work, and replace it if it dies."""
+        helper = self.helpers[number]
+        if helper.process.is_busy:
             return
         try:
-            self.meet(hand.process, trouble, lambda: act(hand))
+            self.meet(helper.process, trouble, lambda: act(helper))
         except SimulatedCrash:
-            self.hands[number] = Hand(self.world, number)
+            self.helpers[number] = Helper(self.world, number)
         except TxnLogError:
             pass
 
@@ -339,7 +339,7 @@ class Clients(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(RARE), salt=SALT, trouble=TROUBLES)
     def be_odd(self, what: str, salt: int, trouble: Troubles) -> None:
-        """What happens seldom, all under one rule: rules are chosen evenly."""
+        """Rare events, all under one rule, since rules are chosen evenly."""
         match what:
             case "recreate":
                 self.renew_stock(salt % 2, trouble)
@@ -353,7 +353,7 @@ class Clients(RuleBasedStateMachine):
                 how = ("abort", "fence")[salt % 2]
                 self.administer(salt % 2, IDS[salt % len(IDS)], how, trouble)
             case "set a clock":
-                # Somebody corrects a machine's clock (R34).
+                # An operator corrects a machine's clock (R34).
                 step_ms = (-DAY_MS, 5_000, 40 * DAY_MS)[salt % 3]
                 self.world.clocks[salt % 3].skew_ms += step_ms
             case "open cold":
@@ -364,14 +364,14 @@ class Clients(RuleBasedStateMachine):
                 self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
 
     def land(self) -> None:
-        """What was put long ago arrives."""
+        """Late puts arrive."""
         seen["landed late"] += sum(path.endswith(".json") for path in self.world.shared.land_late())
 
     def renew_stock(self, number: int, trouble: Troubles = ()) -> None:
-        """Delete a topic and create it again: what it held is gone for good (R71)."""
-        self.by_hand(number, trouble, lambda hand: hand.cluster.delete_topic(STOCK))
+        """Delete a topic and create it again: its records are gone (R71)."""
+        self.by_helper(number, trouble, lambda helper: helper.cluster.delete_topic(STOCK))
         self.world.forgive(STOCK)
-        # Nobody looks up a topic that is not there, or the example would be about that.
+        # Actors never use a missing topic, or the example would be about that.
         self.world.create(STOCK)
 
     # -- what must hold ----------------------------------------------------------------------------
@@ -385,8 +385,8 @@ class Clients(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         try:
-            # After an error the rest would only hide it.
+            # After an error, more checks would only hide it.
             if sys.exc_info()[0] is None:
-                settle(self.world, IDS, self.hands[0].cluster)
+                settle(self.world, IDS, self.helpers[0].cluster)
         finally:
             self.world.close()

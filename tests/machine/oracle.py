@@ -1,4 +1,4 @@
-"""The end of a history: everything is settled by a process that knows nothing, and looked at."""
+"""The end of a history: a new process settles everything, and the result is checked."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from txnlog.testing.invariants import check_cluster
 
 
 def settle(world: World, ids: Sequence[str], *warm: Cluster) -> None:
-    """Nobody comes back; a sweeper finishes what they left (R73), and a cold reader sees the same.
+    """No client continues; a sweeper finishes their work (R73), and a cold reader reads the same.
 
-    `warm`: memory that must be what a cold start finds (R11).
+    `warm`: memory that must equal that of a cold start (R11).
     """
     world.shared.land_late()
     cluster = world.process(0).open()
     for name in ids:
         row = cluster.coordinator.describe(name)
         if row is not None and row.pending.prepared_by_client:
-            cluster.coordinator.init_producer_id(name, Owner(run_id="heir"))
+            cluster.coordinator.init_producer_id(name, Owner(run_id="successor"))
     sweeper = Sweeper(cluster, interval_ms=120_000)
     for _ in range(3):
         sweeper.sweep()
@@ -43,10 +43,10 @@ def settle(world: World, ids: Sequence[str], *warm: Cluster) -> None:
 
 
 def _check_free(world: World, positions: dict[str, dict[int, int]]) -> None:
-    """The free group stands where some transaction that may have committed has put it (R45)."""
+    """The free group is at the offset of a transaction that may have committed (R45)."""
     position = positions.get("elsewhere", {}).get(0)
     if position is None:
         assert not [txn for txn in world.free if txn.committed]
     else:
         may = [offset for txn, offset in world.free.items() if txn.committed is not False]
-        assert position in may, f"{position} is of none that may have committed: {may}"
+        assert position in may, f"{position} is of no transaction that may have committed: {may}"

@@ -1,4 +1,4 @@
-"""Processes that help: sweepers, housekeepers, operators; and their chores, one by one."""
+"""Helper processes: sweepers, housekeepers, operators; and their chores, one by one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ KEEPING = HousekeepingSettings(
 )
 
 
-class Hand:
-    """A process that helps: a sweeper, a housekeeper, batch writes, an operator's client."""
+class Helper:
+    """A helper process: a sweeper, a housekeeper, batch writes, an operator's client."""
 
     def __init__(self, world: World, number: int) -> None:
         self.process = world.process(number)
@@ -49,7 +49,7 @@ class Hand:
         self.gate = AgeGate(self.cluster.store)
 
     def tidy(self, chore: str, table: str) -> None:
-        """What keeps a cluster small; readers see the same before and after."""
+        """One chore of housekeeping; readers see the same before and after."""
         match chore:
             case "checkpoint":
                 create_checkpoint(self.process.store, table, trust_ms=SETTINGS.trust_ms)

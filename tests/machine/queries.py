@@ -1,4 +1,4 @@
-"""A streaming query, as Spark's source and sink put it together: batches that are tried again."""
+"""A streaming query, as Spark's source and sink run it: failed batches are retried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnlog.testing.auditor import AuditedTransaction
 
 
 class Query(Actor):
-    """One run of a query. A batch whose commit got no answer is tried again before the next one.
+    """One run of a query. A batch with an unknown outcome is retried before the next one.
 
     It reads under a generation of its own, and commits its input with the start of each batch.
     """
@@ -34,7 +34,7 @@ class Query(Actor):
         self.call(lambda: self.reader.assign(EVERYTHING))
 
     def refused(self, error: TxnLogError) -> None:
-        """Whatever is not the store's fault fails the query."""
+        """Errors other than the store's fail the query."""
         if isinstance(error, StorageError):
             return
         self.is_dead = True
@@ -59,14 +59,14 @@ class Query(Actor):
         if not found:
             return
         ends = {m.partition(): (m.offset() or 0) + 1 for m in found}
-        # Before the first poll there is no position yet, and nothing has been read there.
+        # Before the first poll there is no position, and nothing has been read.
         starts = {n: at for n, at in held.items() if n in ends and at >= 0}
         self.batch_id += 1
         self.txn = self.world.auditor.begin(is_whole=True)
         try:
             batches = self._stage(self.txn, found)
         except StorageError:
-            # A task failed: what was read is read again by the next run.
+            # A task failed: the next run reads its input again.
             self.is_dead = True
             raise
         offsets = GroupOffsets(
@@ -94,7 +94,7 @@ class Query(Actor):
             raise
 
     def _stage(self, txn: AuditedTransaction, found: Sequence[Message]) -> list[StagedBatch]:
-        """A file for each record, as tasks of their own would write them."""
+        """One file per record, as separate tasks would write them."""
         auditor, batches = self.world.auditor, []
         for message in found:
             source = SOURCE, message.partition()

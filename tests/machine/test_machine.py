@@ -1,4 +1,4 @@
-"""Random histories of all kinds of clients, see tests.machine.machine; and what they would find."""
+"""Random histories of all kinds of clients, see tests.machine.machine, and of broken variants."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HAPPENS = (
 
 class TestClients(Clients.TestCase):
     """No record is lost, doubled, torn, out of order, or read though aborted (R2, R10-R12, R14-R20,
-    R22, R27, R31, R32, R34-R36, R41, R43-R49, R70-R73), whoever dies, sleeps or tidies up where.
+    R22, R27, R31, R32, R34-R36, R41, R43-R49, R70-R73), wherever processes die, pause or clean up.
     """
 
     settings = settings(max_examples=80, stateful_step_count=STEPS)
@@ -68,8 +68,8 @@ def test_clients_for_long(part: int) -> None:
 
 
 @pytest.mark.soak
-def test_histories_have_all_that_they_are_for() -> None:
-    """A machine that never does what it is about would find nothing, and nobody would notice."""
+def test_histories_contain_every_kind_of_event() -> None:
+    """A machine that never causes these events would find nothing, unnoticed."""
     seen.clear()
     run_state_machine_as_test(
         Clients,
@@ -81,7 +81,7 @@ def test_histories_have_all_that_they_are_for() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("name", sorted(BROKEN))
 def test_broken_variant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these lacks one rule (R2, R4, R5, R10, R12, R16, R31, R32, R36, R45, R46, R48, R70,
+    """Each variant lacks one rule (R2, R4, R5, R10, R12, R16, R31, R32, R36, R45, R46, R48, R70,
     R71, R73), and a reader or an invariant shows it.
     """
     BROKEN[name](monkeypatch)

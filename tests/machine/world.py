@@ -1,4 +1,4 @@
-"""One store, its processes with their clocks, two readers that look all the while, and trouble."""
+"""One store, its processes with their clocks, two readers that follow it, and faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txnlog.messages import Message
 from txnlog.process.clock import Clock
 from txnlog.protocol.compaction import CompactionSettings
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings, Outcome
 from txnlog.testing.auditor import AuditedTransaction, Auditor
@@ -48,17 +48,17 @@ CONFIGS = {
     }
 }
 SEGMENTS = CompactionSettings(segment_bytes=1 << 20, inputs_min=2)
-"""So that there is something to merge soon."""
+"""Small, so that there are soon files to compact."""
 READERS, COPIERS, JOBS, FREE = "readers", "copiers", "jobs", "free"
 """Consumers with plain commits; copiers with a subscription; copiers with partitions of their
 choice; offsets that producers commit beside their records."""
 
 MESSAGES_MAX = 100_000
 BUGS = (CorruptLogError, ObjectNotFoundError)
-"""Errors that no fault here accounts for."""
+"""Errors that no fault here explains."""
 
 seen: Counter[str] = Counter()
-"""What has happened in all examples so far, for whoever wants to know that it did."""
+"""Events in all examples so far; test_machine checks that each kind happens."""
 
 
 def quiet(verb: str, path: str) -> Fault:
@@ -66,24 +66,24 @@ def quiet(verb: str, path: str) -> Fault:
 
 
 class Process:
-    """A process: a store of its own over the shared memory, and what it has opened of it."""
+    """A process: its own store over the shared memory, and the clusters it has opened."""
 
     def __init__(self, shared: SharedMemory, clock: Clock) -> None:
         self.store: FaultyStore = shared.open(clock=clock)
         self.is_busy = False
 
     def open(self) -> Cluster:
-        """A handle of its own: logs are for one thread at a time."""
+        """A separate handle: logs are not thread-safe."""
         return Cluster.open(self.store, settings=SETTINGS)
 
 
 class World:
-    """What is there before, and beside, all that happens. `close` when it is over."""
+    """The shared state of one history. `close` it at the end."""
 
     def __init__(self, skews_ms: list[int]) -> None:
         numbers = count(1)
         self.patch = pytest.MonkeyPatch()
-        # Names of files and ids of runs would differ at each replay, and so would shards and order.
+        # Random file names and run ids would give replays other shards and another order.
         self.patch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) * 0x9E3779B97F4A7C15))
         logging.disable(logging.CRITICAL)
         self._count()
@@ -106,7 +106,7 @@ class World:
         self.cluster = cluster
         self._readers = {committed: reader(cluster, committed) for committed in (False, True)}
         self._looked_at = -1
-        # Readers that read all the while have read whatever is to go.
+        # The readers read all records before retention or compaction removes them.
         self.patch.setattr(
             retention, "prepare_retention", self._after_look(retention.prepare_retention)
         )
@@ -116,23 +116,23 @@ class World:
         self.patch.setattr(local, "settings_of", lambda _: SEGMENTS)
 
     def _read_once(self) -> None:
-        """Half the time would go into reading files anew that never change."""
+        """Cache data files: half of the time would be spent reading them again."""
         known: dict[object, list[pa.RecordBatch | RecordLists]] = {}
 
         def read(
-            store: FaultyStore, path: str, **asked: Any
+            store: FaultyStore, span: FileSpan, **asked: Any
         ) -> Iterator[pa.RecordBatch | RecordLists]:
-            # Whether it is there, and what becomes of the request, is asked anew.
-            store.get(path)
-            key = path, *asked.values()
+            # Whether the file is there, and the outcome of the request, are not remembered.
+            store.get(span.path)
+            key = span, *asked.values()
             if key not in known:
-                known[key] = list(read_records(store, path, **asked))
+                known[key] = list(read_records(store, span, **asked))
             yield from known[key]
 
         self.patch.setattr(fetching, "read_records", read)
 
     def _count(self) -> None:
-        """Keep count of what lands, and of how."""
+        """Count commits by operation, and other outcomes."""
         commit = DeltaLog.commit
         read = PartitionReader._next_chunk
 
@@ -165,7 +165,7 @@ class World:
     # -- what must hold after every step -----------------------------------------------------------
 
     def look(self) -> None:
-        """Let both readers read on, and check all that they, and the groups' rows, show."""
+        """Let both readers continue, and check their records and the groups' rows."""
         # Every commit of a log is a new object.
         newest = len(self.shared.modified_ms)
         if newest == self._looked_at:
@@ -186,13 +186,13 @@ class World:
         return look_and_decide
 
     def _check_bounds(self) -> None:
-        """Log start, LSO and end are in order, and never go back: not when files leave the topic
-        (R14), nor when it is created again (R71).
+        """Log start, LSO and end are in order and never decrease, neither when files are removed
+        (R14) nor when the topic is created again (R71).
         """
         for topic in TOPICS:
             view = self.cluster.topic_log(topic).view
             if view.deleted:
-                # By a put that came late, or by somebody who died: nothing here is about no topic.
+                # By a late put, or by a process that died; the machine needs the topic.
                 self.forgive(topic)
                 self.create(topic)
             for number, state in enumerate(view.partitions):
@@ -207,7 +207,7 @@ class World:
         return {place: bounds[0] for place, bounds in self._bounds.items()}
 
     def _check_groups(self) -> None:
-        """Positions never go back, nor past what was handed out (R47, R48)."""
+        """Positions never go back, nor past records that were delivered (R47, R48)."""
         self.cluster.offsets.refresh()
         for group_id, group in self.cluster.offsets.view.rows.items():
             for topic, numbers in group.positions().items():
@@ -220,11 +220,11 @@ class World:
                         there = self.auditor.offsets(topic, number)
                         passed = {at for at in there if start <= at < offset}
                         lost = passed - self.handed_out.get((topic, number), set())
-                        assert not lost, f"{key} stands at {offset}; {lost} were handed to nobody"
+                        assert not lost, f"{key} is at {offset}; {lost} were never delivered"
                     self._positions[key] = offset
 
     def check_cold(self) -> None:
-        """New readers, who know nothing, get what the others have got, from the log start on."""
+        """New readers get the same records as the others, from the log start on."""
         cluster = self.process(0).open()
         found: defaultdict[tuple[str, int], dict[int, str]] = defaultdict(dict)
         for message in reader(cluster, True).take(MESSAGES_MAX):
@@ -239,12 +239,12 @@ class World:
                 self.auditor.check_again(topic, number, records, start=start, key_of=keys)
 
     def create(self, topic: str) -> None:
-        """Create a topic again, if it is not there."""
+        """Create a topic again if it is deleted."""
         config, partitions = CONFIGS.get(topic), TOPICS[topic]
         self.cluster.create_topic(topic, partitions=partitions, config=config, exist_ok=True)
 
     def forgive(self, topic: str) -> None:
-        """A topic is deleted: what was produced to it is gone, and comes to no other (R71)."""
+        """A topic is deleted: its records are gone, and appear in no other topic (R71)."""
         log = self.cluster.topic_log(topic)
         log.refresh()
         ends = {n: state.end_offset for n, state in enumerate(log.view.partitions)}
@@ -255,11 +255,11 @@ class World:
         if not row.state.is_idle:
             return
         key = (row.producer_id, row.producer_epoch)
-        assert self.epochs.setdefault(key, holder) is holder, f"{key} was given out twice"
+        assert self.epochs.setdefault(key, holder) is holder, f"{key} was assigned twice"
 
 
 def key_of(value: str) -> str:
-    """The key under which a record is written where records have keys."""
+    """The key of a record in the topic with keys."""
     return str(int(value.partition(":")[0]) % 3)
 
 

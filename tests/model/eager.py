@@ -23,7 +23,7 @@ from tests.model.values import (
 )
 from tests.model.world import World
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
+from txnlog.protocol.metadata import Holder, Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.transitions import prepare_add_partitions, prepare_end, prepare_init
 
@@ -235,10 +235,12 @@ class Eager:
             ("add", actor, epoch, repr(manifest)),
             lambda row: prepare_add_partitions(
                 row,
-                transactional_id=self.world.ids[which],
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                run_id=actor,
+                holder=Holder(
+                    transactional_id=self.world.ids[which],
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    run_id=actor,
+                ),
                 partitions=touched,
                 groups=(GROUP,) if self.named_groups else (),
                 manifest=manifest,
@@ -287,10 +289,12 @@ class Eager:
             ("end", actor, epoch, result),
             lambda row: prepare_end(
                 row,
-                transactional_id=self.world.ids[which],
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                run_id=actor,
+                holder=Holder(
+                    transactional_id=self.world.ids[which],
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    run_id=actor,
+                ),
                 result=result,
                 manifest=manifest,
                 now_ms=0,

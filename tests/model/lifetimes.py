@@ -21,7 +21,7 @@ from tests.model.values import (
     undecided,
 )
 from tests.model.world import World
-from txnlog.protocol.metadata import Manifest, Owner, TopicPartitions
+from txnlog.protocol.metadata import Holder, Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit, TopicState, end_app_id
 from txnlog.protocol.transitions import (
@@ -185,10 +185,12 @@ class Lifetimes:
             ("add", actor, *pc[1:]),
             lambda row: prepare_add_partitions(
                 row,
-                transactional_id="id0",
-                producer_id=pc[1],
-                producer_epoch=pc[2],
-                run_id=actor,
+                holder=Holder(
+                    transactional_id="id0",
+                    producer_id=pc[1],
+                    producer_epoch=pc[2],
+                    run_id=actor,
+                ),
                 partitions=(named,),
                 now_ms=0,
             ),
@@ -205,10 +207,12 @@ class Lifetimes:
             ("end", actor, *pc[1:], result),
             lambda row: prepare_end(
                 row,
-                transactional_id="id0",
-                producer_id=pc[1],
-                producer_epoch=pc[2],
-                run_id=actor,
+                holder=Holder(
+                    transactional_id="id0",
+                    producer_id=pc[1],
+                    producer_epoch=pc[2],
+                    run_id=actor,
+                ),
                 result=result,
                 manifest=manifest,
                 now_ms=0,

@@ -25,7 +25,7 @@ from txnlog.protocol.membership import (
     prepare_join,
     standing,
 )
-from txnlog.protocol.metadata import Manifest, Owner
+from txnlog.protocol.metadata import Holder, Manifest, Owner
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end, prepare_init
 from txnlog.protocol.watching import Watch
@@ -261,10 +261,12 @@ class Members(SparkOwner):
             asked,
             lambda row: prepare_end(
                 row,
-                transactional_id=self.world.ids[number],
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                run_id=name,
+                holder=Holder(
+                    transactional_id=self.world.ids[number],
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    run_id=name,
+                ),
                 result=TransactionResult.COMMIT,
                 manifest=Manifest(batches=files, groups=(GROUP,)),
                 now_ms=0,

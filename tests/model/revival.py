@@ -15,7 +15,7 @@ from tests.model.recovery import DEAD, Pc, Recovery
 from tests.model.rules import REVIVES_DECIDED, REVIVES_OPEN
 from tests.model.values import Stored, Wrote, broken_history, staged, visible_units
 from tests.model.world import World
-from txnlog.protocol.metadata import Manifest, Owner
+from txnlog.protocol.metadata import Holder, Manifest, Owner
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import prepare_end, prepare_expire, prepare_init
@@ -171,10 +171,12 @@ class Revival:
             ("commit", actor, producer_id, epoch, unit),
             lambda row: prepare_end(
                 row,
-                transactional_id="id0",
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                run_id=actor,
+                holder=Holder(
+                    transactional_id="id0",
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    run_id=actor,
+                ),
                 result=TransactionResult.COMMIT,
                 manifest=Manifest(batches=(file,)),
                 now_ms=0,

@@ -28,7 +28,7 @@ from tests.model.values import (
 from tests.model.world import World
 from txnlog.errors import TxnLogError
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import LastBatch, Manifest, Owner
+from txnlog.protocol.metadata import Holder, LastBatch, Manifest, Owner
 from txnlog.protocol.micro_batches import is_committed
 from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionResult
@@ -326,10 +326,12 @@ class SparkOwner:
             ("end", actor.name, batch, epoch, planned),
             lambda row: prepare_end(
                 row,
-                transactional_id=self.world.ids[actor.which],
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                run_id=actor.name,
+                holder=Holder(
+                    transactional_id=self.world.ids[actor.which],
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    run_id=actor.name,
+                ),
                 result=TransactionResult.COMMIT,
                 manifest=Manifest(batches=files, groups=groups),
                 batch=last,

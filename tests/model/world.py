@@ -43,11 +43,11 @@ from tests.model.values import (
 from txnlog.errors import TxnLogError
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
 from txnlog.protocol.groups import (
-    Entangled,
     Group,
     GroupOffsets,
     OffsetsCommit,
     PendingOffsets,
+    UnstableOffsets,
     prepare_clear,
     prepare_fetch,
     prepare_generation,
@@ -55,7 +55,7 @@ from txnlog.protocol.groups import (
     prepare_pending,
     prepare_reset,
 )
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import (
@@ -155,7 +155,7 @@ class World:
             which,
             ("time out", producer_id, txn_epoch),
             lambda row: prepare_time_out(
-                row, producer_id=producer_id, txn_epoch=txn_epoch, by="", now_ms=0
+                row, transaction=ProducerIdAndEpoch(producer_id, txn_epoch), by="", now_ms=0
             ),
         )
 
@@ -198,12 +198,9 @@ class World:
             ("append", producer_id, producer_epoch, batch.path),
             lambda state: prepare_append(
                 state,
-                topic=self.topic_names[which],
-                topic_id=batch.topic_id,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
+                [batch],
+                producer=ProducerIdAndEpoch(producer_id, producer_epoch),
                 base_sequences={0: 0},
-                batches=[batch],
                 transactional=True,
             ),
         )
@@ -217,8 +214,7 @@ class World:
             decision = prepare_marker(
                 state,
                 topic_id=topic_id,
-                producer_id=row.producer_id,
-                txn_epoch=row.txn_epoch,
+                transaction=row.transaction,
                 result=TransactionResult.of(row.state),
                 batches=[
                     b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)
@@ -257,7 +253,7 @@ class World:
             decision = decide(table, version)
         except TxnLogError as error:
             return before, type(error).__name__, NOTHING
-        if isinstance(decision, Entangled):
+        if isinstance(decision, UnstableOffsets):
             return before, "", tuple(self.entries.put(entry) for entry in decision.entries)
         if not isinstance(decision, OffsetsCommit):
             return before, "", NOTHING
@@ -308,7 +304,7 @@ class World:
                 group_id=request.group_id, generation=request.generation, start={}, end=request.end
             )
 
-        def decide(table: OffsetsTable, version: int) -> OffsetsCommit | Entangled | None:
+        def decide(table: OffsetsTable, version: int) -> OffsetsCommit | UnstableOffsets | None:
             groups, aside = table.groups, NO_ENTRIES
             if STEP0_IGNORES_PENDING in self.broken and request.group_id in groups:
                 group = groups[request.group_id]
@@ -319,9 +315,12 @@ class World:
                 groups,
                 {} if STEP0_IGNORES_MARKERS in self.broken else table.markers,
                 [request],
-                transactional_id=self.ids[which],
-                producer_id=producer_id,
-                txn_epoch=epoch,
+                holder=Holder(
+                    transactional_id=self.ids[which],
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    run_id="",
+                ),
                 version=version,
                 now_ms=0,
             )
@@ -357,8 +356,7 @@ class World:
                 table.groups,
                 table.markers,
                 group_ids=row.pending.groups,
-                producer_id=row.producer_id,
-                txn_epoch=row.txn_epoch,
+                transaction=row.transaction,
                 result=TransactionResult.of(row.state),
                 version=version,
                 now_ms=0,
@@ -408,7 +406,7 @@ class World:
         def decide(now: Row) -> Transition | Done:
             owner = now if anyones and now is not None else row
             return prepare_complete(
-                now, producer_id=owner.producer_id, txn_epoch=row.txn_epoch, now_ms=0
+                now, transaction=ProducerIdAndEpoch(owner.producer_id, row.txn_epoch), now_ms=0
             )
 
         operation = ("complete", -1 if anyones else row.producer_id, row.txn_epoch)

@@ -9,7 +9,7 @@ from txnlog.cluster import Cluster
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.batches import ABORTED, ONGOING
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
 
@@ -64,9 +64,8 @@ def read(
         records: list[tuple[int, bytes | None]] = []
         for header in view.batches(partition, 0, end, not uncommitted):
             assert uncommitted or header.status not in (ABORTED, ONGOING)
-            for batch in read_batch_file(
-                cluster.store, f"{topic}/{header.path}", num_records=header.num_records
-            ):
+            span = FileSpan(f"{topic}/{header.path}", num_records=header.num_records)
+            for batch in read_batch_file(cluster.store, span):
                 deltas = batch.column(0).to_pylist()
                 values = batch.column(3).to_pylist()
                 records += [

@@ -1,4 +1,4 @@
-"""Appends and markers: the next commit to a topic, decided on its state."""
+"""Appends and markers: decisions about the next commit to a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.producer_expiry import CLOCK_ERROR_MS
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, sequence_app_id
@@ -61,12 +61,9 @@ def append(
 ) -> TopicCommit | Appended:
     decision = prepare_append(
         state,
-        topic="t",
-        topic_id=topic_id,
-        producer_id=producer_id,
-        producer_epoch=epoch,
+        [replace(batch, topic_id=topic_id) for batch in batches],
+        producer=ProducerIdAndEpoch(producer_id, epoch),
         base_sequences={batch.partition: sequence for batch in batches},
-        batches=batches,
         transactional=transactional,
     )
     if isinstance(decision, TopicCommit):
@@ -82,7 +79,11 @@ def mark(
     topic_id: str = "id",
 ) -> TopicCommit | Settled:
     decision = prepare_marker(
-        state, topic_id=topic_id, producer_id=7, txn_epoch=epoch, result=result, batches=batches
+        state,
+        topic_id=topic_id,
+        transaction=ProducerIdAndEpoch(7, epoch),
+        result=result,
+        batches=batches,
     )
     if isinstance(decision, TopicCommit):
         decision.apply(state)
@@ -94,7 +95,7 @@ def statuses(state: TopicState, partition: int = 0) -> dict[str, str]:
 
 
 def test_offsets_are_dense_per_partition_in_the_order_of_the_batches() -> None:
-    """A hole is a record that every reader waits for (R1)."""
+    """Every reader would wait for a missing offset (R1)."""
     state = topic()
     append(state, staged("a", 0, 3), staged("b", 1, 2), staged("c", 0, 1))
     spans = [(b.path, b.base_offset, b.last_offset) for b in state.partitions[0].batches]
@@ -111,8 +112,8 @@ def test_repeat_of_an_append_is_acknowledged_with_its_first_offsets() -> None:
     assert state.high_watermark(0) == 3
 
 
-def test_files_left_of_a_forgotten_producer_do_not_say_what_it_wrote_last() -> None:
-    """Compaction may have taken its newest batch; the next one begins at 0, as a new one (D48)."""
+def test_remaining_files_of_an_expired_producer_do_not_give_its_last_sequence() -> None:
+    """Compaction may have replaced its newest batch; it starts at 0 as a new one does (D48)."""
     state = topic()
     append(state, staged("a", 0, 3))
     state.set_txn(sequence_app_id(7, 0), 2, 1_000)
@@ -144,7 +145,7 @@ def test_append_that_is_half_a_repeat_is_refused_whole() -> None:
 def test_refused_append_leaves_no_trace(
     error: type[TxnLogError], request_: dict[str, object]
 ) -> None:
-    """A refusal that has moved the memory makes the next append wrong (R7)."""
+    """A refusal that changes memory makes the next append wrong (R7)."""
     state = topic()
     append(state, staged("a", 0, 2))
     mark(state, COMMIT, epoch=3)
@@ -154,8 +155,8 @@ def test_refused_append_leaves_no_trace(
     assert topic_key(state) == before
 
 
-def test_append_to_a_partition_that_is_not_there_is_refused() -> None:
-    """A number too high would make partitions (R7)."""
+def test_append_to_a_missing_partition_is_refused() -> None:
+    """A number too high would create partitions (R7)."""
     state = topic(partitions=2)
     with pytest.raises(UnknownTopicOrPartitionError, match="0 to 1, not 2"):
         append(state, staged("a", 2))
@@ -163,7 +164,7 @@ def test_append_to_a_partition_that_is_not_there_is_refused() -> None:
 
 
 def test_marker_alone_fences_its_epoch_and_older_ones() -> None:
-    """A zombie's write lands after the abort and hangs for ever (R4)."""
+    """A zombie's write lands after the abort and stays undecided forever (R4)."""
     state = topic()
     assert isinstance(mark(state, ABORT, epoch=3), TopicCommit)
     for epoch in (2, 3):
@@ -173,7 +174,7 @@ def test_marker_alone_fences_its_epoch_and_older_ones() -> None:
 
 
 def test_marker_settles_every_older_header_of_its_producer_and_no_other() -> None:
-    """A header of an earlier epoch that landed late is nobody's to settle (R4, R32)."""
+    """No other marker would settle a late header of an earlier epoch (R4, R32)."""
     state = topic()
     append(state, staged("old"), epoch=0, transactional=True)
     append(state, staged("new"), epoch=1, transactional=True)
@@ -184,7 +185,7 @@ def test_marker_settles_every_older_header_of_its_producer_and_no_other() -> Non
 
 
 def test_marker_twice_or_late_changes_nothing() -> None:
-    """Two helpers, or one that wakes up late, publish the manifest again (R5)."""
+    """Two helpers, or a late one, publish the manifest again (R5)."""
     state = topic()
     mark(state, COMMIT, staged("a"), epoch=2)
     assert mark(state, COMMIT, staged("a"), epoch=2) == Settled()
@@ -202,7 +203,7 @@ def test_marker_publishes_the_manifest_on_commit_only() -> None:
         assert statuses(state) == expected
 
 
-def test_marker_never_touches_a_topic_created_again() -> None:
+def test_marker_never_changes_a_topic_created_again() -> None:
     """A prepared transaction of the old topic would write into the new one (R71)."""
     state = topic(topic_id="new")
     assert mark(state, COMMIT, staged("a", topic_id="old"), topic_id="old") == Settled()
@@ -213,7 +214,7 @@ def test_marker_never_touches_a_topic_created_again() -> None:
 
 
 def test_producer_inside_a_transaction_cannot_append_outside_it() -> None:
-    """Data outside would be visible, and stay, when the transaction aborts (R6)."""
+    """Data outside would be visible, and stay if the transaction aborts (R6)."""
     state = topic()
     append(state, staged("a"), transactional=True)
     with pytest.raises(InvalidTxnStateError, match="inside a transaction"):
@@ -223,14 +224,14 @@ def test_producer_inside_a_transaction_cannot_append_outside_it() -> None:
 
 
 def test_idempotent_append_carries_its_last_sequence() -> None:
-    """The log itself must say how far a producer came (R2, R9)."""
+    """The log itself must have a producer's last sequence (R2, R9)."""
     commit = append(topic(), staged("a", 0, 3), staged("b", 1, 1))
     assert isinstance(commit, TopicCommit)
     assert commit.txns == {"txnlog/7-0": 2, "txnlog/7-1": 0}
 
 
 def test_topic_created_again_takes_sequences_from_the_start() -> None:
-    """A batch that went with the old topic would be acknowledged as a repeat (R2, R11, R71)."""
+    """A batch removed with the old topic would be acknowledged as a repeat (R2, R11, R71)."""
     state = topic()
     append(state, staged("a"), transactional=True)
     state.set_topic("id", {"partitions": "2", "deleted": "true"})
@@ -253,8 +254,8 @@ REQUESTS = st.lists(
 
 
 @given(REQUESTS)
-def test_memory_rebuilt_from_the_log_is_the_memory_kept_warm(requests: list[Request]) -> None:
-    """A process that starts from a checkpoint decides otherwise than its neighbour (R7, R11)."""
+def test_memory_rebuilt_from_the_log_equals_warm_memory(requests: list[Request]) -> None:
+    """A process that starts from a checkpoint decides otherwise than others (R7, R11)."""
     state = topic()
     for number, (what, partition, epoch, count) in enumerate(requests):
         path = f"file{number}"
@@ -289,7 +290,7 @@ def test_memory_rebuilt_from_the_log_is_the_memory_kept_warm(requests: list[Requ
             assert bases == [0, *ends][: len(bases)]
 
 
-def test_append_idempotent_after_its_batches_were_removed_goes_on_from_the_txn() -> None:
+def test_append_idempotent_after_its_batches_were_removed_continues_from_the_txn() -> None:
     """A process that starts after retention must accept the producer's next sequence (R11, R22)."""
     fresh = topic(partitions=1)
     fresh.set_txn("txnlog/7-0", 4)

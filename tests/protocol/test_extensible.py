@@ -1,4 +1,4 @@
-"""Fields that a newer txnlog wrote survive rewriting by this one, at every level (R38)."""
+"""Fields written by a newer txnlog survive rewriting by this one, at every level (R38)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from txnlog.protocol.leases import (
 from txnlog.protocol.membership import Sightings, prepare_heartbeat
 from txnlog.protocol.metadata import (
     Fenced,
+    Holder,
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
@@ -90,7 +92,7 @@ NEWER = st.dictionaries(
 TRANSACTION_JSON = ("partitions", "pending", "owner")
 GROUP_JSON = ("offsets", "pending", "members", "assignment")
 MAPS = {"batches", "members", "assignment", "offsets"}
-"""Names whose objects are maps of the user's names, not rows of fields."""
+"""Names of objects that are maps with users' keys, without fixed fields."""
 
 
 def objects(plain: Any, name: str) -> Iterator[Any]:
@@ -134,7 +136,7 @@ def written_by_a_newer_one(
 def test_unknown_fields_of_a_transactions_row_survive_reading_and_writing(
     data: st.DataObject,
 ) -> None:
-    """Also those of staged batches, owners, last batches, who fenced, partitions (R38)."""
+    """Also those of staged batches, owners, last batches, Fenced, partitions (R38)."""
     newer, plain = written_by_a_newer_one(ROW.to_values(), TRANSACTION_JSON, data.draw)
     row = TransactionMetadata.from_values(newer, path="p", source="s")
     after = replace(row, producer_epoch=9, owner=replace(row.owner, pid=7)).to_values()
@@ -164,24 +166,25 @@ def newer_row(state: TransactionState) -> TransactionMetadata:
     return TransactionMetadata.from_values(values, path="p", source="s")
 
 
-def test_unknown_fields_survive_every_transition_that_keeps_what_they_belong_to() -> None:
-    """A take-over, a fence and an end make new owners and manifests of the old ones (R38)."""
+def test_unknown_fields_survive_every_transition_that_keeps_their_object() -> None:
+    """A take-over, a fence and an end derive new owners and manifests from the old ones (R38)."""
     row = newer_row(TransactionState.ONGOING)
-    who = {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 3, "run_id": "r"}
+    holder = row.holder
     more = TopicPartitions(topic="t", topic_id="i", partitions=(2,))
-    heir = Owner(run_id="x", query_id="q")
+    new_owner = Owner(run_id="x", query_id="q")
     decisions = [
         prepare_init(
-            row, transactional_id="tx", new_producer_id=9, owner=heir, timeout_ms=1, now_ms=0
+            row, transactional_id="tx", new_producer_id=9, owner=new_owner, timeout_ms=1, now_ms=0
         ),
-        prepare_add_partitions(row, **who, partitions=(more,), now_ms=0),
-        prepare_add_partitions(row, **who, manifest=Manifest(groups=("h",)), now_ms=0),
+        prepare_add_partitions(row, holder=holder, partitions=(more,), now_ms=0),
+        prepare_add_partitions(row, holder=holder, manifest=Manifest(groups=("h",)), now_ms=0),
         prepare_end(
-            row, **who, result=TransactionResult.COMMIT, manifest=Manifest(batches=(BATCH,)),
+            row, holder=holder, result=TransactionResult.COMMIT,
+            manifest=Manifest(batches=(BATCH,)),
             batch=("other", LastBatch(batch_id=5)), now_ms=0,
         ),
-        prepare_end(row, **who, result=TransactionResult.ABORT, now_ms=0),
-        prepare_time_out(row, producer_id=1, txn_epoch=3, by="s", now_ms=0),
+        prepare_end(row, holder=holder, result=TransactionResult.ABORT, now_ms=0),
+        prepare_time_out(row, transaction=ProducerIdAndEpoch(1, 3), by="s", now_ms=0),
         prepare_fence(row, above_epoch=3, by="o", reason="w", now_ms=0),
     ]  # fmt: skip
     for decision in decisions:
@@ -192,8 +195,8 @@ def test_unknown_fields_survive_every_transition_that_keeps_what_they_belong_to(
         assert [found["new"] for found in json.loads(values["partitions"])] == [[1]]
 
 
-def test_unknown_fields_of_a_group_survive_the_acts_of_others() -> None:
-    """A heartbeat, a bump, somebody's pending offsets (R38)."""
+def test_unknown_fields_of_a_group_survive_changes_by_others() -> None:
+    """A heartbeat, a new generation, another transaction's pending offsets (R38)."""
     values = GROUP.to_values()
     for column in ("pending", "members", "offsets"):
         plain = json.loads(values[column])
@@ -212,8 +215,8 @@ def test_unknown_fields_of_a_group_survive_the_acts_of_others() -> None:
             now_ms=0,
         ),
         prepare_pending(
-            {"g": group}, {}, [request], transactional_id="y", producer_id=8, txn_epoch=0,
-            version=3, now_ms=0,
+            {"g": group}, {}, [request], version=3, now_ms=0,
+            holder=Holder(transactional_id="y", producer_id=8, producer_epoch=0, run_id="r"),
         ),
     ]  # fmt: skip
     for decision in decisions:
@@ -226,7 +229,7 @@ def test_unknown_fields_of_a_group_survive_the_acts_of_others() -> None:
 
 
 def test_unknown_fields_of_a_lease_survive_its_next_holder() -> None:
-    """An older housekeeper takes it, renews it, gives it up (R38)."""
+    """An older housekeeper acquires it, renews it, releases it (R38)."""
     newer = '{"holder":"a","counter":4,"lease_ms":10,"by":"x","zone":"b"}'
     lease = decode_lease(newer, source="__cluster")
     taken = prepare_take(
@@ -241,8 +244,8 @@ def test_unknown_fields_of_a_lease_survive_its_next_holder() -> None:
     assert json.loads(encode_lease(released))["zone"] == "b"
 
 
-def test_usual_row_is_written_without_a_trace_of_unknown_fields() -> None:
-    """What an older version reads and writes is what it always was."""
+def test_usual_row_is_written_without_unknown_fields() -> None:
+    """The format for older versions must not change."""
     values = [*ROW.to_values().values(), *GROUP.to_values().values()]
     assert not [value for value in values if "unknown" in value or '"*":"' in value]
     plain = json.loads(GROUP.to_values()["offsets"])
@@ -261,8 +264,8 @@ def test_usual_row_is_written_without_a_trace_of_unknown_fields() -> None:
         ("partitions", "3"),
     ],
 )
-def test_damage_beside_unknown_fields_is_damage_still(column: str, text: str) -> None:
-    """A field that cannot be read is no newer version's (R38, R66)."""
+def test_damage_beside_unknown_fields_is_still_damage(column: str, text: str) -> None:
+    """An unreadable field is damage, not a newer version's field (R38, R66)."""
     values = {**ROW.to_values(), column: text}
     with pytest.raises(CorruptLogError, match="'tx'"):
         TransactionMetadata.from_values(values, path="p", source="s")

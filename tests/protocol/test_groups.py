@@ -1,4 +1,4 @@
-"""Decisions about a group's row: pending entries, generations, and who may overwrite whom."""
+"""Decisions about a group's row: pending entries, generations, and which write wins."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from txnlog.errors import (
 )
 from txnlog.protocol.group_metadata import Member
 from txnlog.protocol.groups import (
-    Entangled,
     Group,
     GroupOffsets,
     OffsetsCommit,
     PendingOffsets,
+    UnstableOffsets,
     prepare_clear,
     prepare_fetch,
     prepare_generation,
@@ -30,6 +30,7 @@ from txnlog.protocol.groups import (
     prepare_reset,
     unstable,
 )
+from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionResult
 
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
@@ -37,7 +38,7 @@ COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
 
 @dataclass
 class Table:
-    """`__consumer_offsets` as the shell keeps it: what is decided is written at once."""
+    """`__consumer_offsets` in memory: decisions are written at once."""
 
     version: int = 0
     groups: dict[str, Group] = field(default_factory=dict)
@@ -81,9 +82,12 @@ class Table:
             self.groups,
             self.markers,
             [request],
-            transactional_id=f"id{producer_id}",
-            producer_id=producer_id,
-            txn_epoch=epoch,
+            holder=Holder(
+                transactional_id=f"id{producer_id}",
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                run_id="",
+            ),
             version=self.version + 1,
             now_ms=0,
             merge=merge,
@@ -116,8 +120,7 @@ class Table:
             self.groups,
             self.markers,
             group_ids=["g", "missing"],
-            producer_id=producer_id,
-            txn_epoch=epoch,
+            transaction=ProducerIdAndEpoch(producer_id, epoch),
             result=result,
             version=self.version + 1,
             now_ms=0,
@@ -146,7 +149,7 @@ def table() -> Table:
 
 
 def test_offsets_of_a_transaction_show_when_it_commits(table: Table) -> None:
-    """Input counts as read while its output may yet be thrown away (R45)."""
+    """Input would count as read although its output may still be aborted (R45)."""
     table.pending(0, 5)
     assert table.position() is None
     table.mark(COMMIT)
@@ -161,10 +164,10 @@ def test_offsets_of_an_aborted_transaction_are_dropped(table: Table) -> None:
 
 
 def test_fetch_while_pending_names_the_entries_to_settle(table: Table) -> None:
-    """A position that is about to change is read twice by two readers (R46)."""
+    """Two readers would read the same input from a position about to change (R46)."""
     table.pending(0, 5)
     found = prepare_fetch(table.group, group_id="g", generation=1)
-    assert isinstance(found, Entangled)
+    assert isinstance(found, UnstableOffsets)
     assert [entry.transactional_id for entry in found.entries] == ["id7"]
     error = unstable("g", found.entries)
     assert error.retriable
@@ -181,7 +184,7 @@ def test_fetch_of_a_group_that_was_never_written_is_empty() -> None:
 
 
 def test_marker_repeated_late_never_overwrites_a_newer_commit(table: Table) -> None:
-    """A slow helper brings back a position of long ago (R5, R47)."""
+    """A slow helper restores an old position (R5, R47)."""
     table.pending(0, 5)
     table.mark(COMMIT)
     table.pending(5, 9, epoch=1)
@@ -190,7 +193,7 @@ def test_marker_repeated_late_never_overwrites_a_newer_commit(table: Table) -> N
     assert table.position() == 9
 
 
-def test_older_transactions_end_does_not_overwrite_what_was_written_since(table: Table) -> None:
+def test_end_of_an_older_transaction_does_not_overwrite_newer_offsets(table: Table) -> None:
     """Another producer's older entry is settled after a newer commit of the group (R47)."""
     table.pending(0, 5)
     entry = table.group.pending[0]
@@ -207,8 +210,8 @@ def _with_entry(group: Group, entry: PendingOffsets) -> Group:
     return Group(group_id="g", generation=group.generation, offsets=group.offsets, pending=(entry,))
 
 
-def test_marker_without_an_entry_only_bars_the_way(table: Table) -> None:
-    """A step 0 that comes after the end leaves an entry that nobody ends (R4, R46)."""
+def test_marker_without_an_entry_only_refuses_later_entries(table: Table) -> None:
+    """A step 0 after the end would leave an entry that is never settled (R4, R46)."""
     before = table.group
     assert isinstance(table.mark(ABORT, epoch=3), OffsetsCommit)
     assert table.group == before
@@ -219,7 +222,7 @@ def test_marker_without_an_entry_only_bars_the_way(table: Table) -> None:
 
 
 def test_stale_generation_is_refused_everywhere(table: Table) -> None:
-    """A consumer that was replaced commits over its successor (R48)."""
+    """A replaced consumer would overwrite its successor's offsets (R48)."""
     table.bump()
     with pytest.raises(IllegalGenerationError, match="at generation 2, not 1"):
         table.pending(0, 5, generation=1)
@@ -229,26 +232,26 @@ def test_stale_generation_is_refused_everywhere(table: Table) -> None:
         Table().pending(0, 5)
 
 
-def test_entry_of_a_newer_epoch_of_ones_own_fences(table: Table) -> None:
-    """The successor's entry is already there when the zombie wakes up (R44, R47)."""
+def test_entry_of_a_newer_epoch_of_the_producer_fences_it(table: Table) -> None:
+    """The successor's entry exists when the zombie resumes (R44, R47)."""
     table.pending(0, 5, epoch=2)
     with pytest.raises(ProducerFencedError, match="newer than this producer's epoch 1"):
         table.pending(0, 5, epoch=1)
 
 
-def test_own_older_entry_is_replaced_and_a_strangers_must_be_settled(table: Table) -> None:
-    """Two entries on one partition: the later end wins, whoever was right (R46, R47)."""
+def test_own_older_entry_is_replaced_and_a_foreign_one_must_be_settled(table: Table) -> None:
+    """Two entries on one partition: the later end would win, right or wrong (R46, R47)."""
     table.pending(0, 5)
     table.pending(0, 6, epoch=1)
     assert [(e.txn_epoch, e.offsets) for e in table.group.pending] == [(1, {"in": {0: 6}})]
     found = table.pending(0, 7, producer_id=8)
-    assert isinstance(found, Entangled)
+    assert isinstance(found, UnstableOffsets)
     assert [entry.producer_id for entry in found.entries] == [7]
     assert isinstance(table.pending(0, 7, producer_id=8, partition=1), OffsetsCommit)
     assert len(table.group.pending) == 2
 
 
-def test_entry_that_is_there_already_is_not_written_again(table: Table) -> None:
+def test_existing_entry_is_not_written_again(table: Table) -> None:
     """A lost reply must not give the entry a newer version (R28, R47)."""
     table.pending(0, 5)
     assert table.pending(0, 5) is None
@@ -267,8 +270,8 @@ def test_start_below_a_position_of_the_same_generation_is_refused(table: Table) 
     assert isinstance(table.pending(0, 5, producer_id=8, generation=2), OffsetsCommit)
 
 
-def test_offsets_sent_piece_by_piece_are_all_committed(table: Table) -> None:
-    """A second send_offsets_to_transaction must not forget what the first one sent (R45)."""
+def test_offsets_sent_in_several_calls_are_all_committed(table: Table) -> None:
+    """A second send_offsets_to_transaction must keep the offsets of the first one (R45)."""
     table.pending(0, 5, merge=True)
     table.pending(0, 7, partition=1, merge=True)
     table.pending(0, 6, merge=True)
@@ -280,8 +283,8 @@ def test_offsets_sent_piece_by_piece_are_all_committed(table: Table) -> None:
     assert table.group.pending == ()
 
 
-def test_offsets_sent_in_pieces_each_keep_the_version_they_were_sent_at(table: Table) -> None:
-    """A commit between two pieces wins over the first and loses against the second (R47)."""
+def test_offsets_sent_in_several_calls_keep_the_version_of_their_call(table: Table) -> None:
+    """A commit between two calls overrides the first and is overridden by the second (R47)."""
     table.pending(0, 5, merge=True)
     table.commit(9)
     table.commit(3, partition=1)
@@ -290,23 +293,23 @@ def test_offsets_sent_in_pieces_each_keep_the_version_they_were_sent_at(table: T
     assert table.group.positions() == {"in": {0: 9, 1: 7}}
 
 
-def test_try_that_failed_leaves_nothing_in_the_next_one_of_its_epoch(table: Table) -> None:
-    """A deferred commit that failed after step 0: the next begins anew in the same epoch (R47)."""
+def test_failed_attempt_leaves_no_offsets_in_the_next_one_of_its_epoch(table: Table) -> None:
+    """A deferred commit failed after step 0; the next one has the same epoch (R47)."""
     table.pending(0, 5)
     table.pending(0, 7, partition=1)
     table.mark(COMMIT)
     assert table.group.positions() == {"in": {1: 7}}
 
 
-def test_pieces_of_an_older_transaction_are_not_added_to(table: Table) -> None:
-    """What the former epoch left must never commit with this one (R47)."""
+def test_offsets_of_an_older_transaction_are_not_extended(table: Table) -> None:
+    """Entries of the former epoch must never commit with this one (R47)."""
     table.pending(0, 5, merge=True)
     table.pending(0, 7, partition=1, epoch=1, merge=True)
     assert [(e.txn_epoch, e.offsets) for e in table.group.pending] == [(1, {"in": {1: 7}})]
 
 
-def test_consumer_commit_wins_over_what_was_pending_before_it(table: Table) -> None:
-    """The transaction's older position would bring records back (R47)."""
+def test_consumer_commit_overrides_entries_pending_before_it(table: Table) -> None:
+    """The transaction's older position would repeat records (R47)."""
     table.pending(0, 5)
     table.commit(8)
     assert table.position() == 8
@@ -317,7 +320,7 @@ def test_consumer_commit_wins_over_what_was_pending_before_it(table: Table) -> N
     assert table.position() == 9
 
 
-def test_consumer_commit_that_is_there_is_not_written_again(table: Table) -> None:
+def test_repeated_consumer_commit_is_not_written_again(table: Table) -> None:
     """A lost reply, or an idle consumer that commits every 5 s (R28)."""
     table.commit(5, metadata="note")
     assert table.commit(5, metadata="note") is None
@@ -329,7 +332,7 @@ def test_consumer_commit_that_is_there_is_not_written_again(table: Table) -> Non
     assert table.position() == 5
 
 
-def test_stale_generation_or_member_commits_nothing(table: Table) -> None:
+def test_old_generation_or_member_commits_nothing(table: Table) -> None:
     """Two consumers of one group both commit the same input (R48)."""
     with pytest.raises(IllegalGenerationError):
         Table().commit(5)
@@ -348,17 +351,17 @@ def test_stale_generation_or_member_commits_nothing(table: Table) -> None:
     assert table.position() == 5
 
 
-def test_fetch_for_some_partitions_minds_only_entries_on_them(table: Table) -> None:
-    """A member that starts must not fence the transactions of all the others (R46)."""
+def test_fetch_for_some_partitions_ignores_entries_on_others(table: Table) -> None:
+    """A starting member must not fence the transactions of all the others (R46)."""
     table.pending(0, 5)
     only: dict[str, tuple[int, ...]] = {"in": (1,)}
     assert prepare_fetch(table.group, group_id="g", generation=1, partitions=only) == {}
     found = prepare_fetch(table.group, group_id="g", generation=1, partitions={"in": (0, 1)})
-    assert isinstance(found, Entangled)
+    assert isinstance(found, UnstableOffsets)
 
 
-def test_generation_of_an_outsider_takes_the_assignment_away(table: Table) -> None:
-    """Members would go on reading beside a Spark query, or before a reset (R48)."""
+def test_generation_started_by_no_member_clears_the_assignment(table: Table) -> None:
+    """Members would continue to read beside a Spark query, or before a reset (R48)."""
     held = replace(table.group, assignment={"x": {"in": (0,)}})
     for decision in (
         prepare_generation(held, group_id="g", now_ms=0),
@@ -368,8 +371,8 @@ def test_generation_of_an_outsider_takes_the_assignment_away(table: Table) -> No
         assert decision.groups[0].assignment == {}
 
 
-def test_clear_drops_exactly_the_entry_that_was_met(table: Table) -> None:
-    """The entry was replaced since: the new one's holder is alive (R46)."""
+def test_clear_drops_exactly_the_given_entry(table: Table) -> None:
+    """The entry has been replaced: the new one's producer is alive (R46)."""
     table.pending(0, 5)
     met = table.group.pending[0]
     table.pending(0, 6, epoch=1)
@@ -380,9 +383,9 @@ def test_clear_drops_exactly_the_entry_that_was_met(table: Table) -> None:
 
 
 def test_reset_waits_for_entries_and_begins_a_generation(table: Table) -> None:
-    """A batch that was under way commits over the operator's position (R46, R48)."""
+    """A batch under way would overwrite the operator's position (R46, R48)."""
     table.pending(0, 5)
-    assert isinstance(table.reset(3), Entangled)
+    assert isinstance(table.reset(3), UnstableOffsets)
     table.mark(ABORT)
     table.reset(3)
     assert (table.position(), table.group.generation) == (3, 2)
@@ -391,7 +394,7 @@ def test_reset_waits_for_entries_and_begins_a_generation(table: Table) -> None:
 
 
 def test_group_row_survives_the_store_and_damage_is_named(table: Table) -> None:
-    """A row that is read wrongly moves a group's position (R38, R66)."""
+    """A row that is read wrongly changes a group's position (R38, R66)."""
     table.pending(0, 5)
     table.groups["g"] = replace(
         table.group,

@@ -1,4 +1,4 @@
-"""Requests to a state row that come late, again, or with other contents than before."""
+"""Late requests to a state row, repeated ones, and repeats with other contents."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from txnlog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import Manifest, Owner, TransactionMetadata
+from txnlog.protocol.metadata import Manifest, Owner, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionState
 from txnlog.protocol.transitions import (
     Done,
     Transition,
-    _move,
+    _transition,
     prepare_complete,
     prepare_init,
 )
 
 
-def test_transaction_that_grows_began_with_its_first_partition() -> None:
-    """Else one that grows all the time looks young for ever (R32)."""
+def test_transaction_start_is_that_of_its_first_partition() -> None:
+    """Otherwise one that keeps growing never times out (R32)."""
     row = moved(add(moved(init(None)), "a"))
     later = replace(row, started_ms=1)
     assert moved(add(later, "b")).started_ms == 1
 
 
-def test_init_that_takes_nothing_over_leaves_the_row_of_another_run_alone() -> None:
-    """A late driver, whose batch may be committed, must not fence the one that goes on (D24)."""
+def test_init_without_take_over_does_not_change_the_row_of_another_run() -> None:
+    """A late driver, whose batch may be committed, must not fence the current one (D24)."""
     row = moved(init(None, "a"))
 
     def init_if_free(now: TransactionMetadata | None, run: str) -> Transition | Done:
@@ -51,7 +51,7 @@ def test_init_that_takes_nothing_over_leaves_the_row_of_another_run_alone() -> N
 
 
 def test_commit_repeated_with_other_batches_is_refused() -> None:
-    """The caller would take batches for committed that nothing names (R31)."""
+    """The caller would rely on batches that no commit names (R31)."""
     row = moved(init(None))
     decided = moved(end(row, COMMIT, manifest=Manifest(batches=(staged("a"),))))
     assert end(decided, COMMIT, manifest=Manifest(batches=(staged("a"),))) == Done(decided)
@@ -60,16 +60,16 @@ def test_commit_repeated_with_other_batches_is_refused() -> None:
 
 
 def test_complete_of_an_older_transaction_changes_nothing() -> None:
-    """A late helper would end a later transaction, whose markers are not written (D4, R36)."""
+    """A late helper would complete a later transaction, whose markers are not written (D4, R36)."""
     row = moved(end(moved(init(None)), COMMIT, manifest=Manifest(batches=(staged("a"),))))
     later = moved(end(complete(row), COMMIT, epoch=1, manifest=Manifest(batches=(staged("b"),))))
     assert later.txn_epoch == row.txn_epoch + 1
-    late = prepare_complete(later, producer_id=7, txn_epoch=row.txn_epoch, now_ms=4)
+    late = prepare_complete(later, transaction=ProducerIdAndEpoch(7, row.txn_epoch), now_ms=4)
     assert late == Done(later)
 
 
-def test_every_run_that_was_taken_over_stays_fenced() -> None:
-    """Not only the last: a zombie may wake up after two successors (R42, R44)."""
+def test_every_former_run_stays_fenced() -> None:
+    """Not only the last: a zombie may resume after two successors (R42, R44)."""
     row = moved(init(None, "a"))
     for run in ("b", "c"):
         row = moved(init(row, run))
@@ -79,7 +79,7 @@ def test_every_run_that_was_taken_over_stays_fenced() -> None:
 
 
 def test_producer_of_an_id_that_expired_is_not_its_next_one() -> None:
-    """Both have epoch 0; they are told apart by the producer id (R8, R10)."""
+    """Both have epoch 0; only the producer id differs (R8, R10)."""
     row = replace(moved(init(None)), producer_id=8)
     with pytest.raises(InvalidProducerIdMappingError):
         add(row, "a")
@@ -89,13 +89,13 @@ def test_producer_of_an_id_that_expired_is_not_its_next_one() -> None:
 
 @pytest.mark.parametrize("before", TransactionState)
 @pytest.mark.parametrize("after", TransactionState)
-def test_move_that_is_not_in_the_table_is_refused(
+def test_transition_that_is_not_in_the_table_is_refused(
     before: TransactionState, after: TransactionState
 ) -> None:
-    """The table is of use only if every move asks it (R25)."""
+    """Every transition must check the table (R25)."""
     row = replace(moved(init(None)), state=before)
     if before in VALID_PREVIOUS[after]:
-        assert _move(row, "MOVE", after, 1).next.state is after
+        assert _transition(row, "MOVE", after, 1).next.state is after
     else:
         with pytest.raises(InvalidTxnStateError, match=f"{before.name} to {after.name}"):
-            _move(row, "MOVE", after, 1)
+            _transition(row, "MOVE", after, 1)

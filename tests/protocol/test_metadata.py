@@ -1,4 +1,4 @@
-"""The transaction state row as it is stored, and the row of an id that is used once."""
+"""The transaction state row as stored, and the row of an id used once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from txnlog.protocol.metadata import (
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -37,8 +38,8 @@ ROW = TransactionMetadata(
 )
 
 
-def test_one_off_commit_is_born_decided_and_leaves_no_row() -> None:
-    """Batch writes would fill the state table with rows that nobody reads (R36)."""
+def test_one_off_commit_is_decided_at_once_and_leaves_no_row() -> None:
+    """Batch writes would fill the state table with unused rows (R36)."""
     manifest = Manifest(groups=("g",))
 
     def commit(row: TransactionMetadata | None) -> Transition | Done:
@@ -56,13 +57,13 @@ def test_one_off_commit_is_born_decided_and_leaves_no_row() -> None:
     row = first.next
     assert row.state is S.PREPARE_COMMIT
     assert commit(row) == Done(row)
-    done = prepare_complete(row, producer_id=9, txn_epoch=0, now_ms=2)
+    done = prepare_complete(row, transaction=ProducerIdAndEpoch(9, 0), now_ms=2)
     assert isinstance(done, Transition)
     assert done.next.state is S.DEAD
 
 
-def test_row_survives_the_store_and_keeps_columns_it_does_not_know() -> None:
-    """An older process would wipe out what a newer one has written (R38)."""
+def test_row_survives_the_store_and_keeps_unknown_columns() -> None:
+    """An older process would delete a newer one's columns (R38)."""
     row = ROW
     values = {**row.to_values(), "from_the_future": "kept"}
     read = TransactionMetadata.from_values(values, path="f", source="s")
@@ -74,7 +75,7 @@ def test_row_survives_the_store_and_keeps_columns_it_does_not_know() -> None:
     ("column", "value"), [("state", "PREPARE_FLY"), ("producer_epoch", "x"), ("pending", "{")]
 )
 def test_row_that_cannot_be_read_is_refused_by_name(column: str, value: str) -> None:
-    """A state that is guessed at decides a transaction (R38, R66)."""
+    """A guessed state would decide a transaction (R38, R66)."""
     values = {**ROW.to_values(), column: value}
     with pytest.raises(CorruptLogError, match="the-source.*'id'"):
         TransactionMetadata.from_values(values, path="f", source="the-source")
@@ -99,7 +100,7 @@ def test_former_runs_are_remembered_up_to_a_bound() -> None:
 
 
 def test_topic_created_again_is_named_with_both_ids() -> None:
-    """The id that is left out gets no marker, and its headers hang (R71)."""
+    """The omitted id would get no marker, and its headers stay undecided (R71)."""
     again = TopicPartitions(topic="t", topic_id="a-id", partitions=(0,))
     row = replace(ROW, partitions=(*ROW.partitions, again))
     assert row.topic_ids == (("t", "a-id"), ("t", "t-id"))

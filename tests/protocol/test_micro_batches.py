@@ -1,4 +1,4 @@
-"""Pure decisions on the state rows of a query that has written under several transactional.ids."""
+"""Decisions on the state rows of a query that has written under several transactional.ids."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def row(
         (None, False),
     ],
 )
-def test_run_is_known_only_after_its_first_commit(
+def test_run_has_committed_only_after_its_first_commit(
     found: TransactionMetadata | None, known: bool
 ) -> None:
-    """A run that owns its row need not have looked at the rows of the other ids yet (R58)."""
+    """A run that owns its row may not have read the rows of the other ids yet (R58)."""
     assert has_committed(found, query_id=QUERY, run_id="r1") is known
 
 
-def test_stop_fences_the_newest_run_and_nothing_else() -> None:
-    """Between look and write another run of the query may have come (R58)."""
+def test_stop_fences_only_the_newest_run_of_the_query() -> None:
+    """Another run of the query may have started between reading and writing (R58)."""
 
     def stop(found: TransactionMetadata | None) -> Transition | Done:
         return prepare_stop_query(found, query_id=QUERY, by="b", reason="why", now_ms=9)
@@ -67,8 +67,8 @@ def test_stop_fences_the_newest_run_and_nothing_else() -> None:
         stop(replace(row(), state=TransactionState.PREPARE_COMMIT, txn_epoch=3))
 
 
-def test_forget_drops_only_what_a_newer_batch_stands_for() -> None:
-    """To drop the newest batch, or one committed since the look, would repeat it (R54)."""
+def test_forget_drops_only_batches_with_a_newer_one_elsewhere() -> None:
+    """Dropping the newest batch, or one committed since reading, would repeat it (R54)."""
 
     def forget(found: TransactionMetadata | None, below: int = 6) -> Transition | Done:
         return prepare_forget_query(found, query_id=QUERY, below=below, now_ms=9)
@@ -84,13 +84,13 @@ def test_forget_drops_only_what_a_newer_batch_stands_for() -> None:
 
 
 def test_newest_row_is_that_of_the_highest_batch() -> None:
-    """Rows of former ids linger until the next start."""
+    """Rows of former ids remain until the next start."""
     rows = [row(batch_id=4), row(batch_id=7), row(batch_id=None), row(batch_id=6)]
     assert newest_row(rows, QUERY) is rows[1]
     assert newest_row(rows, "other") is None
 
 
-def test_query_that_a_row_of_another_id_has_dropped_is_not_taken_for_a_new_one() -> None:
+def test_query_dropped_from_a_row_of_another_id_is_not_new() -> None:
     """Its replay under this id would be written twice (R55)."""
     owner = Owner(run_id="p")
     for number in range(QUERIES_MAX + 1):

@@ -159,7 +159,7 @@ def test_partition_for_keys_of_numbers_is_refused() -> None:
 
 @pytest.mark.parametrize("partitions", [0, -1])
 def test_partitioner_without_partitions_is_refused(partitions: int) -> None:
-    """Hazard: a remainder by zero is 0 in numpy, with a warning nobody reads."""
+    """Hazard: a remainder by zero is 0 in numpy, with a warning no one reads."""
     with pytest.raises(ValueError, match="partitions"):
         partition_for_keys(pa.array([b"a"]), partitions)
     with pytest.raises(ValueError, match="partitions"):

@@ -1,4 +1,4 @@
-"""The queries a row remembers: bounded, and never a repeat that is taken for new (R54, R55)."""
+"""The queries a row remembers: bounded, and a repeat is never accepted as new (R54, R55)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from txnlog.errors import CheckpointError
-from txnlog.protocol.metadata import LastBatch, Manifest, Owner, TransactionMetadata
+from txnlog.protocol.metadata import (
+    LastBatch,
+    Manifest,
+    Owner,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+)
 from txnlog.protocol.micro_batches import is_committed
 from txnlog.protocol.query_batches import QUERIES_MAX, may_be_forgotten, remember_batch
 from txnlog.protocol.states import TransactionResult
@@ -44,10 +50,7 @@ def committed(row: TransactionMetadata | None, query_id: str, batch_id: int) -> 
     row = taken(row, query_id)
     decision = prepare_end(
         row,
-        transactional_id="tx",
-        producer_id=row.producer_id,
-        producer_epoch=row.producer_epoch,
-        run_id=row.owner.run_id,
+        holder=row.holder,
         result=TransactionResult.COMMIT,
         manifest=Manifest(),
         batch=(query_id, LastBatch(batch_id=batch_id)),
@@ -55,7 +58,9 @@ def committed(row: TransactionMetadata | None, query_id: str, batch_id: int) -> 
     )
     assert isinstance(decision, Transition)
     done = prepare_complete(
-        decision.next, producer_id=row.producer_id, txn_epoch=decision.next.txn_epoch, now_ms=0
+        decision.next,
+        transaction=ProducerIdAndEpoch(row.producer_id, decision.next.txn_epoch),
+        now_ms=0,
     )
     assert isinstance(done, Transition)
     return done.next
@@ -63,7 +68,7 @@ def committed(row: TransactionMetadata | None, query_id: str, batch_id: int) -> 
 
 def test_row_of_many_queries_stays_small_and_refuses_the_replay_of_one_it_has_dropped() -> None:
     """Each lost checkpoint is a new query under the old id; its batch 0 may be replayed any time
-    later, and then nothing but the row can tell that it was committed (R55).
+    later, and then only the row shows that it was committed (R55).
     """
     row = None
     sizes = []
@@ -84,8 +89,8 @@ def test_row_of_many_queries_stays_small_and_refuses_the_replay_of_one_it_has_dr
     assert not is_committed(row, query_id="query-new", batch_id=0, digest="")
 
 
-def test_row_keeps_the_queries_that_committed_last_not_those_that_came_last() -> None:
-    """The one that is at work all the time is the last to go."""
+def test_row_keeps_the_queries_that_committed_last_not_those_that_started_last() -> None:
+    """An active query is the last to be dropped."""
     row = committed(None, "old", 0)
     for number in range(3 * QUERIES_MAX):
         row = committed(row, f"query-{number}", 0)
@@ -94,7 +99,7 @@ def test_row_keeps_the_queries_that_committed_last_not_those_that_came_last() ->
 
 
 def test_row_that_has_dropped_queries_never_expires() -> None:
-    """Its filter is what a replay meets (R35)."""
+    """Its filter refuses replays (R35)."""
     owner = Owner(run_id="r", forgotten=remember_many(QUERIES_MAX + 1).forgotten)
     row = TransactionMetadata(
         transactional_id="tx", producer_id=1, producer_epoch=0, timeout_ms=1, owner=owner
@@ -110,7 +115,7 @@ def remember_many(count: int) -> Owner:
 
 
 def test_new_queries_are_rarely_taken_for_dropped_ones() -> None:
-    """The filter is large enough for what a cluster sees in years; these ids are fixed."""
+    """The filter is large enough for years of queries; these ids are fixed."""
     owner = remember_many(QUERIES_MAX + 500)
     refused = sum(may_be_forgotten(owner, f"new-{number}") for number in range(2_000))
     assert refused <= 20
@@ -118,8 +123,8 @@ def test_new_queries_are_rarely_taken_for_dropped_ones() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=200))
-def test_no_query_is_ever_taken_for_one_that_never_committed(names: list[str]) -> None:
-    """Remembered or maybe forgotten, whatever the order."""
+def test_committed_query_is_always_remembered_or_maybe_forgotten(names: list[str]) -> None:
+    """In any order of commits."""
     owner = Owner()
     for name in names:
         owner = remember_batch(owner, name, LastBatch(batch_id=1))

@@ -34,16 +34,13 @@ def after(*headers: BatchHeader) -> ProducerState | None:
 def check(state: ProducerState | None, base: int, last: int, *, epoch: int = 0) -> int | None:
     return check_sequence(
         state,
+        header(base, last - base + 1, epoch=epoch),
         where="t-0",
-        producer_id=7,
-        producer_epoch=epoch,
-        base_sequence=base,
-        last_sequence=last,
     )
 
 
 def test_first_batch_starts_at_zero() -> None:
-    """A producer whose first batch was lost would begin in the middle (R1)."""
+    """A producer whose first batch was lost would start with a gap (R1)."""
     assert check(None, 0, 4) is None
     with pytest.raises(OutOfOrderSequenceError, match="sequence 3, but 0 is next") as error:
         check(None, 3, 4)
@@ -51,7 +48,7 @@ def test_first_batch_starts_at_zero() -> None:
 
 
 def test_next_sequence_is_accepted_and_a_gap_is_not() -> None:
-    """Records in a gap are lost without a word (R1)."""
+    """Records in a gap would be silently lost (R1)."""
     state = after(header(0, 5))
     assert check(state, 5, 9) is None
     with pytest.raises(OutOfOrderSequenceError, match="6, but 5 is next"):
@@ -59,7 +56,7 @@ def test_next_sequence_is_accepted_and_a_gap_is_not() -> None:
 
 
 def test_repeat_of_one_of_the_last_five_is_acknowledged_with_its_offset() -> None:
-    """A retry after a lost reply writes its records twice (R2)."""
+    """A retry after a lost reply would write its records twice (R2)."""
     batches = [header(number * 2, 2, at=100 + number * 2) for number in range(7)]
     state = after(*batches)
     for batch in batches[-5:]:
@@ -70,14 +67,14 @@ def test_repeat_of_one_of_the_last_five_is_acknowledged_with_its_offset() -> Non
 
 @pytest.mark.parametrize(("base", "last"), [(2, 4), (3, 5), (0, 5), (4, 7)])
 def test_partial_repeat_is_refused(base: int, last: int) -> None:
-    """Records of a batch that was cut differently are partly there already (R2)."""
+    """Some records of a differently cut batch are in the log already (R2)."""
     state = after(header(0, 2), header(2, 4))
     with pytest.raises(DuplicateSequenceError):
         check(state, base, last)
 
 
 def test_new_epoch_starts_again_at_zero() -> None:
-    """The successor does not know how far the zombie came (R3)."""
+    """The successor does not know the zombie's last sequence (R3)."""
     state = after(header(0, 5))
     assert check(state, 0, 2, epoch=1) is None
     with pytest.raises(OutOfOrderSequenceError, match="5, but 0 is next"):
@@ -85,7 +82,7 @@ def test_new_epoch_starts_again_at_zero() -> None:
 
 
 def test_older_epoch_is_refused() -> None:
-    """The zombie goes on where it was (R3)."""
+    """The zombie continues its sequences (R3)."""
     state = after(header(0, 5), header(0, 1, epoch=1, at=5))
     with pytest.raises(InvalidProducerEpochError, match="older than epoch 1"):
         check(state, 5, 6, epoch=0)
@@ -101,7 +98,7 @@ def test_headers_read_twice_or_out_of_order_give_the_same_memory() -> None:
 
 @pytest.mark.parametrize("status", [COMMITTED, ABORTED])
 def test_batch_of_a_transaction_that_ended_is_forgotten(status: str) -> None:
-    """A checkpoint does not say what it was before; memory kept warm must not know more (R11)."""
+    """A checkpoint does not have its former status; warm memory must not know more (R11)."""
     first, second = header(0), header(1, at=1)
     state = after(first, second)
     assert observe(after(first), replace(first, status=status)) is None

@@ -1,11 +1,11 @@
-"""The table of allowed moves, and that every move goes through it."""
+"""The table of valid transitions, and that every transition is in it."""
 
 from __future__ import annotations
 
 import pytest
 
 from txnlog.errors import TxnLogError
-from txnlog.protocol.metadata import Manifest, Owner, TransactionMetadata
+from txnlog.protocol.metadata import Manifest, Owner, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
 from txnlog.protocol.transitions import (
     Done,
@@ -30,11 +30,11 @@ ALLOWED = {
     S.COMPLETE_ABORT: {S.PREPARE_ABORT},
     S.DEAD: {S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT},
 }
-"""Written down a second time, by hand: whoever adds a state has to decide about it here too."""
+"""Repeated by hand, so that a new state needs a decision here, too."""
 
 
 def test_every_state_has_a_decision_about_its_predecessors() -> None:
-    """A state that nobody thought about is reachable from anywhere, or from nowhere (R25)."""
+    """A state without a decision is reachable from anywhere, or from nowhere (R25)."""
     assert set(ALLOWED) == set(VALID_PREVIOUS) == set(TransactionState)
 
 
@@ -45,7 +45,7 @@ def test_predecessors_of_each_state_are_as_decided(state: TransactionState) -> N
 
 
 def test_numbers_of_the_states_are_kafkas() -> None:
-    """Rows and tools of both worlds name states by number (R25)."""
+    """Kafka's tools and ours name states by number (R25)."""
     assert [(state.name, state.value) for state in S] == [
         ("EMPTY", 0),
         ("ONGOING", 1),
@@ -67,8 +67,8 @@ def test_each_state_is_open_decided_idle_or_dead() -> None:
 
 
 @pytest.mark.parametrize("result", list(TransactionResult))
-def test_result_of_a_decided_state_is_the_one_that_was_asked_for(result: TransactionResult) -> None:
-    """A helper carries out the opposite of what was decided (R31, R36)."""
+def test_result_of_a_decided_state_is_the_requested_one(result: TransactionResult) -> None:
+    """A helper would carry out the opposite of the decision (R31, R36)."""
     assert TransactionResult.of(result.prepared) is result
     assert TransactionResult.of(result.complete) is result
     assert result.complete in S
@@ -76,8 +76,8 @@ def test_result_of_a_decided_state_is_the_one_that_was_asked_for(result: Transac
 
 
 @pytest.mark.parametrize("state", [s for s in S if s is not S.DEAD])
-def test_no_request_ever_leaves_a_state_by_another_way(state: TransactionState) -> None:
-    """A transition that writes its row past the table (R25)."""
+def test_no_request_makes_a_transition_outside_the_table(state: TransactionState) -> None:
+    """A transition that does not check the table (R25)."""
     row = TransactionMetadata(
         transactional_id="id",
         producer_id=1,
@@ -87,7 +87,7 @@ def test_no_request_ever_leaves_a_state_by_another_way(state: TransactionState) 
         timeout_ms=1000,
         owner=Owner(run_id="me"),
     )
-    who = {"transactional_id": "id", "producer_id": 1, "producer_epoch": 5, "run_id": "me"}
+    holder = row.holder
     manifest = Manifest(groups=("g",))
     requests = [
         lambda: prepare_init(
@@ -98,15 +98,17 @@ def test_no_request_ever_leaves_a_state_by_another_way(state: TransactionState) 
             timeout_ms=1,
             now_ms=0,
         ),
-        lambda: prepare_add_partitions(row, **who, groups=("g",), now_ms=0),  # type: ignore[arg-type]
-        lambda: prepare_add_partitions(row, **who, manifest=manifest, now_ms=0),  # type: ignore[arg-type]
+        lambda: prepare_add_partitions(row, holder=holder, groups=("g",), now_ms=0),
+        lambda: prepare_add_partitions(row, holder=holder, manifest=manifest, now_ms=0),
         lambda: prepare_end(
-            row, **who, result=TransactionResult.COMMIT, manifest=manifest, now_ms=0
-        ),  # type: ignore[arg-type]
-        lambda: prepare_end(row, **who, result=TransactionResult.COMMIT, now_ms=0),  # type: ignore[arg-type]
-        lambda: prepare_end(row, **who, result=TransactionResult.ABORT, now_ms=0),  # type: ignore[arg-type]
-        lambda: prepare_complete(row, producer_id=1, txn_epoch=row.txn_epoch, now_ms=0),
-        lambda: prepare_time_out(row, producer_id=1, txn_epoch=row.txn_epoch, by="s", now_ms=0),
+            row, holder=holder, result=TransactionResult.COMMIT, manifest=manifest, now_ms=0
+        ),
+        lambda: prepare_end(row, holder=holder, result=TransactionResult.COMMIT, now_ms=0),
+        lambda: prepare_end(row, holder=holder, result=TransactionResult.ABORT, now_ms=0),
+        lambda: prepare_complete(row, transaction=ProducerIdAndEpoch(1, row.txn_epoch), now_ms=0),
+        lambda: prepare_time_out(
+            row, transaction=ProducerIdAndEpoch(1, row.txn_epoch), by="s", now_ms=0
+        ),
         lambda: prepare_fence(row, above_epoch=5, by="s", reason="r", now_ms=0),
         lambda: prepare_expire(row, now_ms=0),
     ]

@@ -1,4 +1,4 @@
-"""Which batches a look-up by time goes into."""
+"""Which batches a look-up by time reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def header(base: int, times_ms: list[int], *, stats: str | None = None) -> Batch
 
 
 def look_up(batches: list[tuple[int, list[int]]], time_ms: int, start: int) -> int | None:
-    """As the shell does it, with the records at hand."""
+    """The look-up, with all records in memory."""
     times = dict(batches)
     for found, offset in candidates([header(*batch) for batch in batches], time_ms, start):
         if offset is not None:
@@ -38,7 +38,7 @@ def look_up(batches: list[tuple[int, list[int]]], time_ms: int, start: int) -> i
 def test_candidates_lead_to_the_first_record_so_late(
     batches: list[list[int]], time_ms: int, start: int
 ) -> None:
-    """Timestamps in no order, batches cut by the log start: the answer is that of a full scan."""
+    """Unordered timestamps, batches cut by the log start: the result equals a full scan's."""
     placed, base = [], 0
     for times in batches:
         placed.append((base, times))
@@ -58,19 +58,19 @@ def test_candidates_headers_alone_answer_for_a_batch_that_is_late_as_a_whole() -
     assert list(candidates(batches, 8, 3)) == [Candidate(batches[1], 3)]
 
 
-def test_candidates_batch_with_erased_records_is_looked_into() -> None:
-    """Its first offset may be one of those that are gone."""
+def test_candidates_batch_with_erased_records_is_read() -> None:
+    """Its first offset may be an erased one."""
     erased = header(0, [5, 5, 5], stats=encode_stats(2, 5000, 5000))
     assert list(candidates([erased], 1, 0)) == [Candidate(erased, None)]
 
 
-def test_candidates_batch_of_unknown_times_is_looked_into() -> None:
-    """Statistics are a hint: a file without them may hold the answer."""
+def test_candidates_batch_of_unknown_times_is_read() -> None:
+    """Statistics are a hint: a file without them may hold the result."""
     unknown = header(0, [5], stats='{"numRecords":1}')
     assert list(candidates([unknown], DAY_MS, 0)) == [Candidate(unknown, None)]
 
 
 def test_candidates_time_beyond_every_calendar_finds_nothing() -> None:
-    """It must not overflow what a timestamp can be (R60)."""
+    """It must not overflow the timestamp type (R60)."""
     unknown = header(0, [5], stats='{"numRecords":1}')
     assert list(candidates([unknown], 2**63, 0)) == []

@@ -1,4 +1,4 @@
-"""What a topic's state says to readers: offsets, stability, and what is filtered."""
+"""A topic's state for readers: offsets, stability, and filtering."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def visible(state: TopicState, *, read_committed: bool = True) -> list[str]:
 
 
 def test_last_stable_offset_is_the_first_undecided_offset_else_the_end() -> None:
-    """A reader passes an open transaction, and misses it when it commits (R12)."""
+    """A reader would pass an open transaction, and miss it when it commits (R12)."""
     state = topic(header("a", 0, 2), header("b", 2, 3, ONGOING), header("c", 5))
     assert (state.last_stable_offset(0), state.high_watermark(0)) == (2, 6)
     state.add(header("b", 2, 3, COMMITTED))
@@ -79,7 +79,7 @@ def test_decisions_out_of_order_wait_for_the_earliest() -> None:
 
 
 def test_bounds_of_a_partition_never_contradict_its_files() -> None:
-    """An older end hands offsets out twice; a start beyond the end leaves none (R14, R22)."""
+    """An older end would assign offsets twice; a start beyond the end leaves none (R14, R22)."""
     state = topic(header("a", 0, 5))
     state.set_txn(end_app_id(0), 3)
     state.set_txn(start_app_id(0), 9)
@@ -88,8 +88,8 @@ def test_bounds_of_a_partition_never_contradict_its_files() -> None:
     assert (state.log_start_offset(0), state.high_watermark(0)) == (9, 14)
 
 
-def test_log_start_moves_with_retention_and_nothing_falls_below_it() -> None:
-    """A position below the log start reads what is gone (R14)."""
+def test_log_start_moves_with_retention_and_no_position_is_below_it() -> None:
+    """A position below the log start would read removed records (R14)."""
     state = topic(header("a", 0, 2), header("b", 2, 2), header("c", 4, 2, ONGOING))
     TopicCommit(operation="RETENTION", removes=("a",)).apply(state)
     assert (state.log_start_offset(0), state.last_stable_offset(0)) == (2, 4)
@@ -98,7 +98,7 @@ def test_log_start_moves_with_retention_and_nothing_falls_below_it() -> None:
 
 
 def test_partition_whose_files_are_all_gone_keeps_its_end() -> None:
-    """Offsets that are given out twice are two records under one name (R14, R22)."""
+    """Offsets assigned twice would name two records (R14, R22)."""
     state = topic(header("a", 0, 3))
     TopicCommit(operation="RETENTION", removes=("a",), txns={end_app_id(0): 3}).apply(state)
     assert state.log_start_offset(0) == state.last_stable_offset(0) == state.high_watermark(0) == 3
@@ -116,7 +116,7 @@ def test_undecided_data_is_invisible_to_read_committed() -> None:
 
 
 def test_interleaved_transactions_are_filtered_exactly() -> None:
-    """An abort hides the next commit of the same producer, or of another one (R16, R17)."""
+    """An abort would hide the next commit of the same producer, or of another one (R16, R17)."""
     state = topic(
         header("a", 0, 2, ABORTED),
         header("b", 2, 1, COMMITTED, producer_id=8),
@@ -129,7 +129,7 @@ def test_interleaved_transactions_are_filtered_exactly() -> None:
 
 
 def test_read_uncommitted_shows_undecided_and_aborted_data() -> None:
-    """It is what its name says (R18)."""
+    """The meaning of read_uncommitted (R18)."""
     state = topic(header("a", 0, 1, ABORTED), header("b", 1, 1, ONGOING))
     assert visible(state, read_committed=False) == ["a", "b"]
 
@@ -141,21 +141,21 @@ def test_read_uncommitted_shows_undecided_and_aborted_data() -> None:
 def test_slice_gives_the_batches_that_hold_an_offset_of_the_range(
     start: int, end: int, expected: list[str]
 ) -> None:
-    """A range that begins in the middle of a batch loses its rest (R16)."""
+    """A range that begins in the middle of a batch would lose its rest (R16)."""
     state = topic(header("a", 0, 2), header("b", 2, 2), header("c", 4, 2))
     assert [batch.path for batch in state.batches(0, start, end, False)] == expected
 
 
 def test_header_added_again_replaces_the_old_one_in_place() -> None:
-    """A marker that adds its headers a second time doubles the records (R5, R16)."""
+    """A marker that adds its headers again would duplicate the records (R5, R16)."""
     state = topic(header("a", 0, 2, ONGOING), header("b", 2))
     state.add(header("a", 0, 2, COMMITTED))
     assert visible(state) == ["a", "b"]
     assert len(state.by_path) == 2
 
 
-def test_topic_created_again_goes_on_from_the_old_end() -> None:
-    """An old position would be in the middle of new data (R71)."""
+def test_topic_created_again_continues_at_the_old_end() -> None:
+    """Otherwise an old position would be in the middle of new data (R71)."""
     state = topic(header("a", 0, 4))
     state.set_topic("id", {"partitions": "1", "deleted": "true"})
     TopicCommit(operation="DELETE TOPIC", removes=("a",), txns={end_app_id(0): 4}).apply(state)
@@ -168,7 +168,7 @@ def test_topic_created_again_goes_on_from_the_old_end() -> None:
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
 def test_names_that_kafka_allows_are_allowed(name: str) -> None:
-    """A job moves over with its topics' names (R64)."""
+    """A migrated job keeps its topics' names (R64)."""
     assert check_topic_name(name) == name
 
 
@@ -177,22 +177,22 @@ def test_names_that_kafka_allows_are_allowed(name: str) -> None:
     ["", ".", "..", "x" * 250, "a/b", "../a", "a b", "ä", "a\n", "a\x00", "a:b", "@", "a\\b"],
 )
 def test_names_that_kafka_refuses_are_refused(name: str) -> None:
-    """A name with a slash writes outside the root (R64)."""
+    """A name with a slash could write outside the root (R64)."""
     with pytest.raises(InvalidTopicError) as error:
         check_topic_name(name)
     assert error.value.topic == name
 
 
 def test_internal_names_are_for_txnlog_only() -> None:
-    """A user's topic among the coordinator's tables would be taken for one (R64)."""
+    """A user's topic could be confused with the coordinator's tables (R64)."""
     with pytest.raises(InvalidTopicError, match="internal"):
         check_topic_name("__transaction_state-0")
     assert check_topic_name("__consumer_offsets", internal=True) == "__consumer_offsets"
 
 
 @given(st.data())
-def test_headers_loaded_at_once_give_the_state_that_adding_them_gives(data: st.DataObject) -> None:
-    """A cold start from a checkpoint must know what a warm process knows (R11)."""
+def test_headers_loaded_at_once_give_the_same_state_as_added_ones(data: st.DataObject) -> None:
+    """A cold start from a checkpoint must have the state of a warm process (R11)."""
     headers = []
     ends: dict[object, int] = {}
     for number in range(data.draw(st.integers(0, 25))):
@@ -244,10 +244,8 @@ def test_headers_loaded_at_once_give_the_state_that_adding_them_gives(data: st.D
         ("partition", None, "partition|null|NULL"),
     ],
 )
-def test_headers_from_columns_that_make_no_sense_are_corrupt(
-    column: str, value: str | None, why: str
-) -> None:
-    """A damaged checkpoint must not become another set of visible records (R66)."""
+def test_headers_from_invalid_columns_are_corrupt(column: str, value: str | None, why: str) -> None:
+    """A damaged checkpoint must not give other visible records (R66)."""
     values = {name: [value_] for name, value_ in header("f", 5).to_values().items()}
     values[column] = [value]  # type: ignore[list-item]
     with pytest.raises(CorruptLogError, match=why) as caught:
@@ -265,7 +263,7 @@ def test_headers_from_columns_that_make_no_sense_are_corrupt(
     statuses=st.lists(st.sampled_from([NONE, ONGOING, COMMITTED]), max_size=12),
     removed=st.sets(st.integers(0, 15), max_size=12),
 )
-def test_many_files_removed_at_once_leave_what_was_never_removed(
+def test_many_files_removed_at_once_leave_the_others(
     statuses: list[str], removed: set[int]
 ) -> None:
     """Retention and compaction remove thousands in one commit: memory is as rebuilt (R11, R22)."""

@@ -1,4 +1,4 @@
-"""Requests to a transaction state row, one after the other, as the shell would persist them."""
+"""Requests to a transaction state row, one after the other, each persisted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from txnlog.errors import (
     ProducerFencedError,
 )
 from txnlog.protocol.metadata import (
+    Holder,
     LastBatch,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
@@ -66,10 +68,7 @@ def add(
 ) -> Transition | Done:
     return prepare_add_partitions(
         row,
-        transactional_id="id",
-        producer_id=7,
-        producer_epoch=epoch,
-        run_id=run,
+        holder=Holder(transactional_id="id", producer_id=7, producer_epoch=epoch, run_id=run),
         partitions=tuple(
             TopicPartitions(topic=topic, topic_id=f"{topic}-id", partitions=(0,))
             for topic in topics
@@ -91,10 +90,7 @@ def end(
 ) -> Transition | Done:
     return prepare_end(
         row,
-        transactional_id="id",
-        producer_id=7,
-        producer_epoch=epoch,
-        run_id=run,
+        holder=Holder(transactional_id="id", producer_id=7, producer_epoch=epoch, run_id=run),
         result=result,
         manifest=manifest,
         batch=batch,
@@ -103,9 +99,7 @@ def end(
 
 
 def complete(row: TransactionMetadata) -> TransactionMetadata:
-    return moved(
-        prepare_complete(row, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=4)
-    )
+    return moved(prepare_complete(row, transaction=row.transaction, now_ms=4))
 
 
 def staged(topic: str = "t") -> StagedBatch:
@@ -134,7 +128,9 @@ def fence(row: Row, above_epoch: int, *, spare_two_phase: bool = False) -> Trans
 
 
 def time_out(row: TransactionMetadata) -> Transition | Done:
-    return prepare_time_out(row, producer_id=row.producer_id, txn_epoch=0, by="sweeper", now_ms=9)
+    return prepare_time_out(
+        row, transaction=ProducerIdAndEpoch(row.producer_id, 0), by="sweeper", now_ms=9
+    )
 
 
 def test_init_of_a_new_id_starts_at_epoch_zero_and_each_takeover_raises_it() -> None:
@@ -160,7 +156,7 @@ def test_init_by_a_run_that_was_taken_over_is_fenced() -> None:
     assert error.value.fatal
 
 
-def test_init_while_ongoing_aborts_first_and_then_hands_out_the_epoch() -> None:
+def test_init_while_ongoing_aborts_first_and_then_assigns_the_epoch() -> None:
     """The former owner's data would become part of the new owner's transaction (R27)."""
     ongoing = moved(add(moved(init(None)), "t"))
     aborting = moved(init(ongoing, "b", timeout_ms=2000))
@@ -173,7 +169,7 @@ def test_init_while_ongoing_aborts_first_and_then_hands_out_the_epoch() -> None:
 
 
 def test_init_by_the_owner_itself_while_ongoing_does_not_fence_the_owner() -> None:
-    """A client that starts over after an error would find itself among the former runs (R27)."""
+    """A client that restarts after an error would be among the former runs (R27)."""
     aborting = moved(init(moved(add(moved(init(None)), "t"))))
     assert aborting.state is S.PREPARE_ABORT
     done = complete(aborting)
@@ -183,7 +179,7 @@ def test_init_by_the_owner_itself_while_ongoing_does_not_fence_the_owner() -> No
 
 @pytest.mark.parametrize("result", [COMMIT, ABORT])
 def test_init_while_decided_asks_to_finish_first(result: TransactionResult) -> None:
-    """A decision that is overtaken is never carried out (R27, R36)."""
+    """A superseded decision would never be carried out (R27, R36)."""
     decided = moved(end(moved(add(moved(init(None)), "t")), result))
     with pytest.raises(ConcurrentTransactionsError):
         init(decided, "b")
@@ -203,7 +199,7 @@ def test_init_of_an_id_that_expired_meanwhile_asks_again_for_a_producer_id() -> 
 
 
 def test_init_with_a_timeout_above_the_maximum_names_both_values() -> None:
-    """A transaction that may hang for days holds every reader back (R33)."""
+    """A transaction that may hang for days blocks every reader (R33)."""
     with pytest.raises(InvalidTxnTimeoutError, match=rf"900001.*{TIMEOUT_MS_MAX}"):
         init(None, timeout_ms=TIMEOUT_MS_MAX + 1)
     with pytest.raises(InvalidTxnTimeoutError):
@@ -211,7 +207,7 @@ def test_init_with_a_timeout_above_the_maximum_names_both_values() -> None:
 
 
 def test_init_of_an_empty_id_is_refused() -> None:
-    """All producers that forgot to name themselves would fence one another (R30)."""
+    """All producers without a name would fence one another (R30)."""
     with pytest.raises(InvalidProducerIdMappingError):
         prepare_init(
             None,
@@ -224,15 +220,15 @@ def test_init_of_an_empty_id_is_refused() -> None:
 
 
 def test_begin_writes_nothing_and_the_first_partition_starts_the_clock() -> None:
-    """A time-out that runs from begin aborts whoever has not written yet (R29)."""
+    """A timeout that starts at begin would abort a producer that has not written yet (R29)."""
     row = moved(init(None))
     assert (row.state, row.started_ms) == (S.EMPTY, -1)
     ongoing = moved(add(row, "t"))
     assert (ongoing.state, ongoing.started_ms, ongoing.txn_epoch) == (S.ONGOING, 2, 0)
 
 
-def test_add_partitions_is_idempotent_and_widens() -> None:
-    """A repeated request must not restart the time-out (R30)."""
+def test_add_partitions_is_idempotent_and_adds_partitions() -> None:
+    """A repeated request must not restart the timeout (R30)."""
     one = moved(add(moved(init(None)), "t"))
     assert add(one, "t") == Done(one)
     two = moved(add(one, "u", groups=("g",)))
@@ -242,12 +238,12 @@ def test_add_partitions_is_idempotent_and_widens() -> None:
 
 
 def test_add_partitions_checks_run_epoch_and_state() -> None:
-    """A zombie would widen its successor's transaction (R30)."""
+    """A zombie would add partitions to its successor's transaction (R30)."""
     row = moved(init(moved(init(None)), "b"))
     with pytest.raises(ProducerFencedError):
         add(row, "t", epoch=1, run="a")
     with pytest.raises(ProducerFencedError):
-        add(row, "t", epoch=1, run="stranger")
+        add(row, "t", epoch=1, run="other")
     with pytest.raises(InvalidProducerEpochError):
         add(row, "t", epoch=0, run="b")
     decided = moved(end(moved(add(row, "t", epoch=1, run="b")), ABORT, epoch=1, run="b"))
@@ -268,7 +264,7 @@ def test_end_again_succeeds_and_the_opposite_is_refused(
 
 
 def test_late_end_never_ends_a_later_transaction() -> None:
-    """An EndTxn that was under way for long meets the next transaction (R31)."""
+    """A delayed EndTxn arrives during the next transaction (R31)."""
     first = complete(moved(end(moved(add(moved(init(None)), "t")), COMMIT)))
     second = moved(add(first, "t", epoch=1))
     with pytest.raises(InvalidProducerEpochError):
@@ -285,7 +281,7 @@ def test_end_by_a_fenced_run_is_refused() -> None:
 
 
 def test_deferred_commit_is_one_write_and_a_deferred_abort_none() -> None:
-    """Staged files are nobody's business before PREPARE, or without it (R29, R36)."""
+    """Staged files need no write before PREPARE, or without it (R29, R36)."""
     row = moved(init(None))
     assert end(row, ABORT) == Done(row)
     assert end(row, COMMIT) == Done(row)
@@ -297,25 +293,25 @@ def test_deferred_commit_is_one_write_and_a_deferred_abort_none() -> None:
 
 
 def test_commit_remembers_the_batch_in_the_same_write() -> None:
-    """A crash between the decision and its batch id repeats the batch (R55)."""
+    """A crash between the decision and its batch id would repeat the batch (R55)."""
     manifest = Manifest(batches=(staged(),))
     last = LastBatch(batch_id=4, digest="d")
     row = moved(end(moved(init(None)), COMMIT, manifest=manifest, batch=("q", last)))
     assert row.owner.batches == {"q": last}
-    heir = moved(init(complete(row), "b", query="q2"))
-    assert heir.owner.batches == {"q": last}
+    successor = moved(init(complete(row), "b", query="q2"))
+    assert successor.owner.batches == {"q": last}
 
 
-def test_commit_keeps_the_groups_that_the_row_names_already() -> None:
-    """A group that is forgotten keeps its entry, and loses its offsets (R45)."""
+def test_commit_keeps_the_groups_named_in_the_row() -> None:
+    """A forgotten group would keep its entry and lose its offsets (R45)."""
     row = moved(add(moved(init(None)), "t", groups=("g",)))
     assert moved(end(row, COMMIT, manifest=Manifest(groups=("h",)))).pending.groups == ("g", "h")
     assert moved(end(row, COMMIT)).pending.groups == ("g",)
     assert moved(end(row, ABORT)).pending.groups == ("g",)
 
 
-def test_two_phase_commit_publishes_what_was_prepared() -> None:
-    """Whoever commits after a crash has no list of files to give (R36, R45)."""
+def test_two_phase_commit_publishes_the_prepared_batches() -> None:
+    """A client that commits after a crash has no list of files (R36, R45)."""
     manifest = Manifest(batches=(staged(),), groups=("g",))
     prepared = moved(add(moved(init(None)), manifest=manifest))
     decided = moved(end(prepared, COMMIT, manifest=Manifest(groups=("g",))))
@@ -324,7 +320,7 @@ def test_two_phase_commit_publishes_what_was_prepared() -> None:
 
 
 def test_two_phase_prepare_keeps_groups_named_before() -> None:
-    """Entries of groups that the row forgets never become offsets (R45)."""
+    """Entries of forgotten groups would never become offsets (R45)."""
     row = moved(add(moved(init(None)), groups=("g",)))
     prepared = moved(add(row, manifest=Manifest(batches=(staged(),))))
     assert prepared.pending.groups == ("g",)
@@ -335,19 +331,21 @@ def test_complete_raises_the_epoch_once_and_repeats_change_nothing() -> None:
     """Two helpers complete one transaction (R10, R36)."""
     done = complete(moved(end(moved(add(moved(init(None)), "t")), COMMIT)))
     assert (done.producer_epoch, done.txn_epoch, done.partitions) == (1, 0, ())
-    assert prepare_complete(done, producer_id=done.producer_id, txn_epoch=0, now_ms=9) == Done(done)
-    assert prepare_complete(None, producer_id=0, txn_epoch=0, now_ms=9) == Done(None)
+    assert prepare_complete(
+        done, transaction=ProducerIdAndEpoch(done.producer_id, 0), now_ms=9
+    ) == Done(done)
+    assert prepare_complete(None, transaction=ProducerIdAndEpoch(0, 0), now_ms=9) == Done(None)
 
 
 def test_complete_of_another_producer_id_changes_nothing() -> None:
-    """The id expired and came back: its epochs start again (R35, R36)."""
+    """The id expired and was initialized again: its epochs restart (R35, R36)."""
     decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
     again = replace(decided, producer_id=8)
-    assert prepare_complete(again, producer_id=7, txn_epoch=0, now_ms=9) == Done(again)
+    assert prepare_complete(again, transaction=ProducerIdAndEpoch(7, 0), now_ms=9) == Done(again)
 
 
-def test_time_out_is_one_write_and_touches_only_this_ongoing_transaction() -> None:
-    """Epoch and result in two writes leave a moment in which the victim commits (R32)."""
+def test_time_out_is_one_write_and_ends_only_this_ongoing_transaction() -> None:
+    """With epoch and result in two writes the producer could commit in between (R32)."""
     idle = moved(init(None))
     ongoing = moved(add(idle, "t"))
     row = moved(time_out(ongoing))
@@ -360,8 +358,8 @@ def test_time_out_is_one_write_and_touches_only_this_ongoing_transaction() -> No
     assert time_out(later) == Done(later)
 
 
-def test_timed_out_producer_goes_on_after_init() -> None:
-    """A slow producer is no zombie: it may start over (R32, R41)."""
+def test_timed_out_producer_continues_after_init() -> None:
+    """A slow producer is no zombie: it may initialize again (R32, R41)."""
     timed_out = moved(time_out(moved(add(moved(init(None)), "t"))))
     row = complete(timed_out)
     assert init(row) == Done(row)
@@ -369,13 +367,13 @@ def test_timed_out_producer_goes_on_after_init() -> None:
 
 
 def test_two_phase_transaction_never_times_out() -> None:
-    """What the client has prepared is a promise (R32)."""
+    """A prepared transaction must stay committable (R32)."""
     prepared = moved(add(moved(init(None)), manifest=Manifest(batches=(staged(),))))
     assert time_out(prepared) == Done(prepared)
 
 
-def test_fence_raises_the_epoch_and_shuts_the_run_out() -> None:
-    """A fresh commit worker of the fenced run would adopt the raised epoch (R43, R58)."""
+def test_fence_raises_the_epoch_and_refuses_the_run() -> None:
+    """A new commit worker of the fenced run would adopt the raised epoch (R43, R58)."""
     row = moved(fence(moved(init(None)), 0))
     assert (row.state, row.producer_epoch) == (S.EMPTY, 1)
     with pytest.raises(ProducerFencedError, match="by admin: test"):
@@ -385,7 +383,7 @@ def test_fence_raises_the_epoch_and_shuts_the_run_out() -> None:
 
 
 def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:
-    """Its headers would hang under an epoch that nobody ends (R43, R44)."""
+    """Its headers would stay undecided under an epoch that never ends (R43, R44)."""
     row = moved(fence(moved(add(moved(init(None)), "t")), 0))
     assert (row.state, row.txn_epoch, row.producer_epoch) == (S.PREPARE_ABORT, 0, 1)
     with pytest.raises(ProducerFencedError, match="by admin: test"):
@@ -393,7 +391,7 @@ def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:
 
 
 def test_fence_of_a_decided_transaction_asks_to_finish_first() -> None:
-    """What is decided is decided (R36)."""
+    """A decision is final (R36)."""
     decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
     with pytest.raises(ConcurrentTransactionsError):
         fence(decided, 0)

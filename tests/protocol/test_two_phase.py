@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError
 from txnlog.protocol.appends import check_added
 from txnlog.protocol.metadata import (
+    Holder,
     Manifest,
     Owner,
+    ProducerIdAndEpoch,
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
@@ -48,25 +50,25 @@ IDLE = TransactionMetadata(
 def add(row: TransactionMetadata, **request: object) -> Transition | Done:
     return prepare_add_partitions(
         row,
-        transactional_id="tx",
-        producer_id=7,
-        producer_epoch=row.producer_epoch,
-        run_id=row.owner.run_id,
+        holder=row.holder,
         now_ms=1,
         **request,  # type: ignore[arg-type]
     )
 
 
 def end(
-    row: TransactionMetadata, result: TransactionResult, **request: object
+    row: TransactionMetadata,
+    result: TransactionResult,
+    *,
+    holder: Holder | None = None,
+    **request: object,
 ) -> TransactionMetadata:
     decision = prepare_end(
         row,
-        transactional_id="tx",
-        producer_id=7,
+        holder=row.holder if holder is None else holder,
         result=result,
         now_ms=2,
-        **{"producer_epoch": row.producer_epoch, "run_id": row.owner.run_id, **request},  # type: ignore[arg-type]
+        **request,  # type: ignore[arg-type]
     )
     return decision.next if isinstance(decision, Transition) else decision.metadata  # type: ignore[return-value]
 
@@ -90,7 +92,7 @@ def prepared() -> TransactionMetadata:
 
 
 def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
-    """No two owners hold one epoch, and the outside database's name stays true (R10, KIP-939)."""
+    """No two owners share an epoch, and the external database's name stays valid (R10, KIP-939)."""
     row = prepared()
     kept = init(row, "second", keep_prepared=True)
     assert isinstance(kept, Transition)
@@ -100,7 +102,7 @@ def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
     assert kept.next.owner.former_runs == ("first",)
     assert isinstance(init(kept.next, "second", keep_prepared=True), Done)
     with pytest.raises(ProducerFencedError):
-        end(kept.next, TransactionResult.COMMIT, txn_epoch=3, run_id="first", producer_epoch=3)
+        end(kept.next, TransactionResult.COMMIT, txn_epoch=3, holder=row.holder)
     aborting = init(kept.next, "third")
     assert isinstance(aborting, Transition)
     assert aborting.next.state is TransactionState.PREPARE_ABORT
@@ -111,23 +113,23 @@ def test_kept_transaction_changes_owner_and_epoch_but_not_its_name() -> None:
 def test_kept_transaction_ends_under_its_own_epoch_and_repeats_are_recognised(
     result: TransactionResult,
 ) -> None:
-    """Entries in the groups are of that epoch; a lost reply is settled by asking again (R31)."""
+    """Entries in the groups have that epoch; after a lost reply the call is repeated (R31)."""
     kept = init(prepared(), "second", keep_prepared=True)
     assert isinstance(kept, Transition)
     ended = end(kept.next, result, manifest=Manifest(), txn_epoch=3)
     assert (ended.state, ended.txn_epoch) == (result.prepared, 3)
     assert ended.pending.batches == ((BATCH,) if result is TransactionResult.COMMIT else ())
-    again = end(ended, result, manifest=Manifest(), txn_epoch=3, producer_epoch=4)
+    again = end(ended, result, manifest=Manifest(), txn_epoch=3, holder=kept.next.holder)
     assert again == ended
-    completed = prepare_complete(ended, producer_id=7, txn_epoch=3, now_ms=4)
+    completed = prepare_complete(ended, transaction=ProducerIdAndEpoch(7, 3), now_ms=4)
     assert isinstance(completed, Transition)
     assert completed.next.producer_epoch == 5
-    late = end(completed.next, result, manifest=Manifest(), txn_epoch=3, producer_epoch=4)
+    late = end(completed.next, result, manifest=Manifest(), txn_epoch=3, holder=kept.next.holder)
     assert late == completed.next
 
 
 def test_commit_repeated_with_other_batches_is_refused() -> None:
-    """Whoever asks for B after A was decided must not be told that B is committed (R31)."""
+    """A request for B after A was decided must not report B as committed (R31)."""
     decided = end(IDLE, TransactionResult.COMMIT, manifest=Manifest(batches=(BATCH,)))
     assert decided.state is TransactionState.PREPARE_COMMIT
     same = Manifest(batches=(BATCH,))
@@ -138,8 +140,8 @@ def test_commit_repeated_with_other_batches_is_refused() -> None:
         end(prepared(), TransactionResult.COMMIT, manifest=Manifest(batches=(OTHER,)))
 
 
-def test_nothing_joins_a_prepared_transaction() -> None:
-    """What the database was promised is what is committed (R30)."""
+def test_nothing_is_added_to_a_prepared_transaction() -> None:
+    """The commit must be exactly what was prepared (R30)."""
     row = prepared()
     touched = TopicPartitions(topic="stock", topic_id="s", partitions=(0,))
     for request in (
@@ -153,15 +155,15 @@ def test_nothing_joins_a_prepared_transaction() -> None:
     assert isinstance(add(row), Done)
 
 
-def test_init_that_may_not_take_over_leaves_another_owner_alone() -> None:
-    """A producer that revives its expired id must not fence who has it now (R35, R44)."""
+def test_init_without_take_over_does_not_fence_another_owner() -> None:
+    """A producer that renews its expired id must not fence its current owner (R35, R44)."""
     with pytest.raises(ProducerFencedError):
         init(IDLE, "second", take_over=False)
     assert isinstance(init(IDLE, "first", take_over=False), Done)
 
 
 def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
-    """It would get no marker, and stay undecided for ever (R30)."""
+    """It would get no marker, and stay undecided forever (R30)."""
     added = [TopicPartitions(topic="orders", topic_id="o", partitions=(0, 2))]
     check_added(added, [BATCH, replace(BATCH, partition=2)])
     for wrong in (replace(BATCH, partition=1), replace(BATCH, topic_id="newer")):

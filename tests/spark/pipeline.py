@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +137,7 @@ def _records(cluster: Cluster, topic: str) -> Iterator[Record]:
     for partition in range(log.partitions):
         end = log.view.last_stable_offset(partition)
         for header in log.view.batches(partition, 0, end, True):
-            for batch in read_batch_file(cluster.store, f"{log.path}/{header.path}"):
+            for batch in read_batch_file(cluster.store, FileSpan(f"{log.path}/{header.path}")):
                 for row in batch.to_pylist():
                     offset = header.base_offset + row["offset_delta"]
                     key, value = row["key"].decode(), int(row["value"])

@@ -25,7 +25,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_key
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
 TASK_MS = 1_700_000_000_000
@@ -76,13 +76,8 @@ def read(cluster: Cluster, staged: list[StagedBatch]) -> dict[tuple[str, int], l
     found: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for item in staged:
         path = f"{cluster.topic(item.topic).path}/{item.path}"
-        rows = [
-            row
-            for part in read_batch_file(
-                cluster.store, path, num_records=item.num_records, size_bytes=item.size_bytes
-            )
-            for row in part.to_pylist()
-        ]
+        span = FileSpan(path, num_records=item.num_records, size_bytes=item.size_bytes)
+        rows = [row for part in read_batch_file(cluster.store, span) for row in part.to_pylist()]
         assert [row.pop("offset_delta") for row in rows] == list(range(item.num_records))
         times = [int(row["timestamp"].timestamp() * 1000) * 1000 for row in rows]
         assert (min(times), max(times)) == (item.timestamp_min_us, item.timestamp_max_us)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     reads: list[dict[str, Any]] = []
     read = timestamps.read_batch_file
 
-    def counted(store: Any, path: str, **options: Any) -> Any:
-        reads.append({"path": path, **options})
-        return read(store, path, **options)
+    def counted(store: Any, span: Any, **options: Any) -> Any:
+        reads.append({**asdict(span), **options})
+        return read(store, span, **options)
 
     monkeypatch.setattr(timestamps, "read_batch_file", counted)
     return reads

@@ -21,7 +21,7 @@ from checkpoint.reader import Checkpoint
 from txnlog.cluster import Cluster
 from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import Owner
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_log
@@ -355,7 +355,7 @@ for kind in IRREGULAR:
         kind(world.path(name))
         store = world.opened().store
         for size_bytes in (7, None):
-            list(read_batch_file(store, name, size_bytes=size_bytes))
+            list(read_batch_file(store, FileSpan(name, size_bytes=size_bytes)))
         return name
 
     @case(f"query checkpoint: {kind.__name__}")

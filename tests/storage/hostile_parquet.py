@@ -15,7 +15,7 @@ import pytest
 
 from tests.storage.hostile import DELTAS, HUGE, OFF, World, case, roomy
 from txnlog.errors import TxnLogError
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.small_batch import footer_begin
 from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
@@ -73,7 +73,7 @@ def data_file(world: World, parquet: bytes, *, rows: int | None = None, known: b
     world.path(name).write_bytes(parquet)
     store = world.opened().store
     size_bytes = len(parquet) if known else None
-    for _ in read_batch_file(store, name, num_records=rows, size_bytes=size_bytes):
+    for _ in read_batch_file(store, FileSpan(name, num_records=rows, size_bytes=size_bytes)):
         pass
     return name
 

@@ -21,7 +21,7 @@ from tests.storage.hostile import CASES, LEVELS, MEMORY_BYTES, OFF, World
 from tests.storage.hostile_parquet import foreign
 from tests.storage.hostile_queries import MARKED, META
 from txnlog.errors import TxnLogError
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.delta.checkpoints import create_checkpoint
 
 # --- At random ------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def read_damaged(world: World, seed: int) -> Iterator[str]:
         world.path(name).write_bytes(mutated(whole_file, rng))
         for read in (
             lambda: [world.read(table) for table in ("orders", "__consumer_offsets", world.shard)],
-            lambda: list(read_batch_file(world.opened().store, data)),
+            lambda: list(read_batch_file(world.opened().store, FileSpan(data))),
             lambda: source_positions(Checkpoint(str(world.root / "query")), 0, "c"),
         ):
             end = ended(read)

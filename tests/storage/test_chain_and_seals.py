@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from txnlog.errors import CorruptLogError
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.store import seals
@@ -32,7 +32,7 @@ def test_data_file_of_another_name_is_damage(store: ObjectStore, records: int) -
     size_bytes = len(store.get("t/part-0-a.parquet"))
     for known in (None, size_bytes):
         with pytest.raises(CorruptLogError, match="part-0-a.parquet.*written under another name"):
-            list(read_batch_file(store, "t/part-0-a.parquet", size_bytes=known))
+            list(read_batch_file(store, FileSpan("t/part-0-a.parquet", size_bytes=known)))
 
 
 def test_file_sealed_by_an_earlier_version_is_read_and_checked(store: ObjectStore) -> None:
@@ -46,8 +46,8 @@ def test_file_sealed_by_an_earlier_version_is_read_and_checked(store: ObjectStor
     end = crc32(data[at:], crc32(body)).to_bytes(4, "little") + seals.MAGIC_WITHOUT_NAME
     older = pages + body + end + data[at:]
     store.put("t/part-0-b.parquet", older)
-    batches = list(read_batch_file(store, "t/part-0-b.parquet", size_bytes=len(older)))
+    batches = list(read_batch_file(store, FileSpan("t/part-0-b.parquet", size_bytes=len(older))))
     assert pa.Table.from_batches(batches).column("value").to_pylist() == [b"a", b"b"]
     store.put("t/part-0-b.parquet", b"PAR2" + older[4:])
     with pytest.raises(CorruptLogError, match="checksum"):
-        list(read_batch_file(store, "t/part-0-b.parquet", size_bytes=len(older)))
+        list(read_batch_file(store, FileSpan("t/part-0-b.parquet", size_bytes=len(older))))

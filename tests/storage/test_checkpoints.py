@@ -11,7 +11,7 @@ import pytest
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, slots, write
 from txnlog.errors import CorruptLogError, LogGapError, StorageError
 from txnlog.protocol.appends import prepare_append, prepare_marker
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.storage.delta import checkpointer, log_files
 from txnlog.storage.delta.checkpoints import create_checkpoint
@@ -84,12 +84,9 @@ def test_topic_memory_rebuilt_from_a_checkpoint_equals_warm_memory(store: Object
             topic.transact(
                 lambda state, e=epoch, b=batches: prepare_append(
                     state,
-                    topic=TABLE,
-                    topic_id=topic.topic_id,
-                    producer_id=7,
-                    producer_epoch=e,
+                    b,
+                    producer=ProducerIdAndEpoch(7, e),
                     base_sequences={},
-                    batches=b,
                     transactional=True,
                 )
             )
@@ -98,8 +95,7 @@ def test_topic_memory_rebuilt_from_a_checkpoint_equals_warm_memory(store: Object
             lambda state, e=epoch, b=() if eager else batches, r=result: prepare_marker(
                 state,
                 topic_id=topic.topic_id,
-                producer_id=7,
-                txn_epoch=e,
+                transaction=ProducerIdAndEpoch(7, e),
                 result=r,
                 batches=b,
             )
@@ -107,12 +103,9 @@ def test_topic_memory_rebuilt_from_a_checkpoint_equals_warm_memory(store: Object
         topic.transact(
             lambda state, e=epoch: prepare_append(
                 state,
-                topic=TABLE,
-                topic_id=topic.topic_id,
-                producer_id=100 + e,
-                producer_epoch=0,
+                [staged(topic, 0, 100 + e)],
+                producer=ProducerIdAndEpoch(100 + e, 0),
                 base_sequences={0: 0},
-                batches=[staged(topic, 0, 100 + e)],
                 transactional=False,
             )
         )

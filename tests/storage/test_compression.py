@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.writer import BatchFileWriter, write_batch_file
 from txnlog.storage.store.objects import ObjectStore
 
@@ -36,5 +36,5 @@ def test_batch_file_values_without_repeats_are_not_compressed(
             write_batch_file(store, path, table, compression=asked)
         file = pq.ParquetFile(pa.BufferReader(store.get(path)))
         assert file.metadata.row_group(0).column(3).compression == expect
-        found = pa.Table.from_batches(read_batch_file(store, path))
+        found = pa.Table.from_batches(read_batch_file(store, FileSpan(path)))
         assert found.column("value").to_pylist() == values[100:]

@@ -19,7 +19,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
     StorageError,
 )
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.records import (
     DATA_SCHEMA,
     HEADER_OVERHEAD_BYTES,
@@ -59,8 +59,16 @@ def records(count: int, *, seed: int = 1) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RECORD_SCHEMA)
 
 
-def read(store: ObjectStore, path: str = PATH, **options: Any) -> pa.Table:
-    batches = list(read_batch_file(store, path, **options))
+def read(
+    store: ObjectStore,
+    path: str = PATH,
+    *,
+    columns: list[str] | None = None,
+    batch_rows: int = 16_384,
+    **span: int,
+) -> pa.Table:
+    found = read_batch_file(store, FileSpan(path, **span), columns=columns, batch_rows=batch_rows)
+    batches = list(found)
     return pa.Table.from_batches(batches, schema=batches[0].schema if batches else DATA_SCHEMA)
 
 
@@ -137,7 +145,7 @@ def test_batch_file_writer_dropped_leaves_nothing_that_can_be_read(store: Object
     writer.write(records(10))
     del writer
     with pytest.raises((ObjectNotFoundError, CorruptLogError)):
-        list(read_batch_file(store, PATH))
+        list(read_batch_file(store, FileSpan(PATH)))
 
 
 def test_batch_file_writer_failing_upload_is_a_storage_error(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.record_lists import (
     Headers,
     RecordLists,
@@ -117,7 +117,8 @@ def test_files_made_of_lists_and_of_arrow_hold_the_same(rows: list[Row], codec: 
     second = write_batch_file(store, "t/2/same", lists.to_arrow(), compression=codec)
     assert store.get("t/1/same") == store.get("t/2/same")
     assert (first.size_bytes, first.num_records) == (second.size_bytes, len(rows))
-    found = pa.Table.from_batches(read_batch_file(store, "t/1/same", columns=RECORD_SCHEMA.names))
+    read = read_batch_file(store, FileSpan("t/1/same"), columns=RECORD_SCHEMA.names)
+    found = pa.Table.from_batches(read)
     assert found.select(RECORD_SCHEMA.names).equals(pa.Table.from_batches([lists.to_arrow()]))
 
 

@@ -12,7 +12,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.record_lists import from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.batches.small_batch import ROWS_MAX, encode
@@ -77,15 +77,14 @@ def test_small_batch_is_read_back_without_pyarrow_as_pyarrow_reads_it(
     wanted = [field for field in DATA_SCHEMA if columns is None or field.name in columns]
 
     def read(size_bytes: int | None) -> pa.Table:
-        batches = read_batch_file(
-            store,
+        span = FileSpan(
             "t/small.parquet",
-            columns=columns and sorted(columns),
             first_delta=first,
             end_delta=end,
             num_records=len(rows),
             size_bytes=size_bytes,
         )
+        batches = read_batch_file(store, span, columns=columns and sorted(columns))
         return pa.Table.from_batches(batches, pa.schema(wanted)).combine_chunks()
 
     # Only a file of a known small size is decoded by our own reader.
@@ -180,5 +179,5 @@ def test_write_batch_file_leaves_to_pyarrow_what_is_not_small_and_plain() -> Non
         write_batch_file(store, name, table, compression=compression)
         created_by = pq.ParquetFile(pa.BufferReader(store.get(name))).metadata.created_by
         assert created_by.startswith("txnlog") == (name == "small"), name
-        [batch] = read_batch_file(store, name, batch_rows=ROWS_MAX * 2)
+        [batch] = read_batch_file(store, FileSpan(name), batch_rows=ROWS_MAX * 2)
         assert batch.select(table.column_names).to_pylist() == table.to_pylist()

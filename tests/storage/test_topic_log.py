@@ -19,7 +19,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
-from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit
 from txnlog.storage.delta.actions import Add, Txn
@@ -74,8 +74,7 @@ def publish(topic: TopicLog, batches: list[StagedBatch], *, epoch: int = 0) -> o
         lambda state: prepare_marker(
             state,
             topic_id=batches[0].topic_id,
-            producer_id=5,
-            txn_epoch=epoch,
+            transaction=ProducerIdAndEpoch(5, epoch),
             result=TransactionResult.COMMIT,
             batches=batches,
         )
@@ -88,12 +87,9 @@ def append(
     return topic.transact(
         lambda state: prepare_append(
             state,
-            topic=topic.name,
-            topic_id=batches[0].topic_id,
-            producer_id=9,
-            producer_epoch=0,
+            batches,
+            producer=ProducerIdAndEpoch(9, 0),
             base_sequences={batches[0].partition: 0},
-            batches=batches,
             transactional=True,
         )
     )
@@ -256,12 +252,9 @@ def test_refusal_by_the_protocol_after_an_unknown_commit_is_reported_as_unknown(
         asked.append(1)
         return prepare_append(  # type: ignore[return-value]
             writer.view,
-            topic="orders",
-            topic_id=topic.topic_id,
-            producer_id=9,
-            producer_epoch=0,
+            [batch(topic, "a")],
+            producer=ProducerIdAndEpoch(9, 0),
             base_sequences={0: 0},
-            batches=[batch(topic, "a")],
             transactional=True,
         )
 

@@ -26,7 +26,7 @@ from txnlog.protocol.group_changes import (
     prepare_give_up_group,
 )
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.groups import Entangled, OffsetsCommit, unstable
+from txnlog.protocol.groups import OffsetsCommit, UnstableOffsets, unstable
 from txnlog.protocol.membership import is_rebalancing
 from txnlog.storage.tables.row_log import RowView
 
@@ -133,7 +133,7 @@ def delete_offsets(
     partitions = request.topic_partitions
     named = by_topic(partitions) if partitions is not None else group.positions()
 
-    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | Entangled | None:
+    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | UnstableOffsets | None:
         return prepare_delete_offsets(now, partitions=named, now_ms=now_ms)
 
     _change(cluster, request.group_id, decide, by=by)
@@ -153,7 +153,7 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
         return
     require_group(cluster, group_id)
 
-    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | Entangled | None:
+    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | UnstableOffsets | None:
         return prepare_delete_group(now, now_ms=now_ms)
 
     _change(cluster, group_id, decide, by=by)
@@ -171,7 +171,7 @@ def _give_up(cluster: Cluster, key: str) -> None:
         return prepare_give_up_group(key, row.values, path=row.path, now_ms=clock.now_ms())
 
     if key == log.view.rows.unreadable[key].path:
-        log.give_up(key, "DELETE CONSUMER GROUP")
+        log.remove_unreadable(key, "DELETE CONSUMER GROUP")
     else:
         log.change(decide)
 
@@ -190,7 +190,7 @@ def require_group(cluster: Cluster, group_id: str) -> Group:
 def _change(
     cluster: Cluster,
     group_id: str,
-    decide: Callable[[Group | None, int], OffsetsCommit | Entangled | None],
+    decide: Callable[[Group | None, int], OffsetsCommit | UnstableOffsets | None],
     *,
     by: str,
 ) -> None:
@@ -200,7 +200,7 @@ def _change(
         found = cluster.offsets_log().change(
             lambda view, _: decide(view.rows.get(group_id), clock.now_ms())
         )
-        if not isinstance(found, Entangled):
+        if not isinstance(found, UnstableOffsets):
             return
         for entry in found.entries:
             cluster.groups.settle(group_id, entry, by=by)

@@ -39,7 +39,7 @@ def delete_transaction(cluster: Cluster, transactional_id: str) -> None:
     for number in range(cluster.shards):
         shard = cluster.shard(number)
         shard.refresh()
-        if shard.give_up(transactional_id, "DELETE TRANSACTIONAL ID"):
+        if shard.remove_unreadable(transactional_id, "DELETE TRANSACTIONAL ID"):
             return
     row = require_row(cluster, transactional_id)
     raise InvalidTxnStateError(

@@ -26,7 +26,7 @@ from txnlog.messages import TopicPartition
 from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.appends import prepare_marker
 from txnlog.protocol.batches import BatchHeader
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
@@ -369,8 +369,7 @@ def abort_hanging(
             lambda state: prepare_marker(
                 state,
                 topic_id=log.topic_id,
-                producer_id=spec.producer_id,
-                txn_epoch=spec.producer_epoch,
+                transaction=ProducerIdAndEpoch(spec.producer_id, spec.producer_epoch),
                 result=TransactionResult.ABORT,
             )
         )

@@ -19,7 +19,6 @@ from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
 from txnlog.consuming.membership import MemberSettings, check_subscription
 from txnlog.consuming.record_stream import RecordStream
-from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import (
     ClientStateError,
     ConfigError,
@@ -213,7 +212,7 @@ class Consumption:
         self._resolve()
         if session is not None:
             self._commits.commit_if_due(session)
-        sweep_if_due(self.cluster)
+        self.cluster.sweeper.sweep_if_due()
 
     @property
     def _is_refused(self) -> bool:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
-from txnlog.storage.batches.reader import read_records
+from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.records import to_messages
 from txnlog.storage.tables.topic_log import TopicLog
@@ -190,15 +190,15 @@ class PartitionReader:
         count = header.num_records or header.last_offset - header.base_offset + 1
         rows = CHUNK_BYTES // max(1, header.size_bytes // count)
         self._header = header
-        self._records = read_records(
-            self.log.store,
+        span = FileSpan(
             f"{self.log.path}/{header.path}",
-            columns=_COLUMNS,
             first_delta=max(0, self._next - header.base_offset),
             end_delta=min(self._end, header.last_offset + 1) - header.base_offset,
             num_records=header.num_records,
             size_bytes=header.size_bytes,
-            batch_rows=max(1, min(CHUNK_ROWS, rows)),
+        )
+        self._records = read_records(
+            self.log.store, span, columns=_COLUMNS, batch_rows=max(1, min(CHUNK_ROWS, rows))
         )
 
     def _next_chunk(self) -> Chunk | None:

@@ -8,7 +8,7 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import check_ages
 from txnlog.coordinator.state_rows import check_owner
 from txnlog.protocol.appends import Appended, check_added, prepare_append
-from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
+from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch, TransactionMetadata
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.storage.delta.readings import Reading
 
@@ -23,8 +23,8 @@ def append_in_transaction(
 ) -> tuple[int, ...]:
     """See TransactionCoordinator.append.
 
-    A row that was read too long ago is read again: the marker that would refuse a zombie's batches
-    may have been forgotten (D3).
+    A row read too long ago is read again: the marker that fences a zombie's batches may have
+    expired (D3).
     """
     check_added(row.partitions, batches)
     while True:
@@ -35,8 +35,7 @@ def append_in_transaction(
             root,
             batches,
             base_sequences,
-            producer_id=row.producer_id,
-            producer_epoch=row.producer_epoch,
+            producer=ProducerIdAndEpoch(row.producer_id, row.producer_epoch),
             transactional=True,
             reading=reading,
         )
@@ -56,8 +55,7 @@ def append_idempotent(
         root,
         batches,
         base_sequences,
-        producer_id=producer_id,
-        producer_epoch=0,
+        producer=ProducerIdAndEpoch(producer_id, 0),
         transactional=False,
     )
     assert offsets is not None
@@ -69,36 +67,30 @@ def _append(
     batches: Sequence[StagedBatch],
     base_sequences: Mapping[int, int],
     *,
-    producer_id: int,
-    producer_epoch: int,
+    producer: ProducerIdAndEpoch,
     transactional: bool,
     reading: Reading | None = None,
 ) -> tuple[int, ...] | None:
-    """All batches in one commit; their first offsets, also when they were in the log already.
+    """Append all batches in one commit; returns their first offsets, also if already in the log.
 
-    None: not written, since the row that allows it was read too long ago.
+    None: not written, because the state row was read too long ago.
     `base_sequences` maps partition -> sequence of its first record here. Raises what
-    `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError: then the same call
-    again settles it.
+    `prepare_append` raises, StagedFileTooOldError, CommitStateUnknownError (repeat the same call).
     """
-    first = batches[0]
-    log = root.topic_log(first.topic)
+    log = root.topic_log(batches[0].topic)
 
     def decide(state: TopicState) -> TopicCommit | Appended | None:
         if reading is not None and not reading.counts_for(log.log):
             return None
         decision = prepare_append(
             state,
-            topic=first.topic,
-            topic_id=first.topic_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
+            batches,
+            producer=producer,
             base_sequences=base_sequences,
-            batches=batches,
             transactional=transactional,
         )
         if isinstance(decision, TopicCommit):
-            # Here, so that it is asked again after vacuum's barrier commit (R72).
+            # Inside `decide`, so that it is repeated after vacuum's barrier commit (R72).
             check_ages(root, batches)
         return decision
 

@@ -1,4 +1,4 @@
-"""Ends that other processes give to a transaction: fencing its producer, and its time-out."""
+"""How other processes end a transaction: by fencing its producer, or by its timeout."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def fence(
     reason: str,
     spare_two_phase: bool = False,
 ) -> TransactionMetadata | None:
-    """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43).
+    """Raise the row's epoch above `above_epoch`, and finish the transaction this aborts (R43).
 
-    `spare_two_phase` leaves a transaction alone that its client has prepared.
+    `spare_two_phase` leaves a transaction that its client has prepared unchanged.
     """
     for _ in range(ATTEMPTS_MAX):
         row = describe(root, transactional_id)
@@ -53,15 +53,11 @@ def fence(
 
 
 def time_out(root: Root, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
-    """Abort an Ongoing transaction that took too long (R32)."""
+    """Abort an Ongoing transaction after transaction.timeout.ms (R32)."""
     timed_out = root.shard_for(row.transactional_id).transition(
         row.transactional_id,
         lambda now: prepare_time_out(
-            now,
-            producer_id=row.producer_id,
-            txn_epoch=row.txn_epoch,
-            by=by,
-            now_ms=root.store.clock.now_ms(),
+            now, transaction=row.transaction, by=by, now_ms=root.store.clock.now_ms()
         ),
     )
     if timed_out is not None and timed_out.state.is_prepared:

@@ -1,7 +1,6 @@
-"""Steps 2 to 4 of a decided transaction: what any process may do for any other that died.
+"""Steps 2 to 4 of a decided transaction: any process may complete them.
 
-Every step is refused, by the log it is written to, when it has been done before; so helpers that
-meet, or come back late, change nothing.
+Each log refuses a step that it already has, so concurrent or late helpers change nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ def finish(
     reading: Reading | None = None,
     phases: Phases | None = None,
 ) -> TransactionMetadata | None:
-    """Steps 2 to 4 of a decided transaction, whoever decided it; the row afterwards.
+    """Steps 2 to 4 of a transaction that any process decided; returns the row afterwards.
 
     `reading` began before the row was read or written; without it the row is read again. A
     topic that cannot be written delays only its own marker: the others are written, then its
-    error is raised and the row stays decided for the next process to finish (R37).
+    error is raised, and the row stays decided for the next process to finish (R37).
     """
     if not row.state.is_prepared:
         return row
@@ -59,10 +58,8 @@ def finish(
     with measured.measure("complete"):
         completed = shard.transition(
             row.transactional_id,
-            lambda now: prepare_complete(
-                now, producer_id=row.producer_id, txn_epoch=row.txn_epoch, now_ms=clock.now_ms()
-            ),
-            # A helper has timed a part of the work only.
+            lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
+            # A helper has measured only part of the commit.
             parameters=dict if phases is None else phases.parameters,
         )
     reach("complete.after")
@@ -100,9 +97,9 @@ def _while_decided(
     reading: Reading | None,
     write: Callable[[Reading], bool],
 ) -> Reading | None:
-    """Write what the row has decided, having read it again as often as `write` finds that too old.
+    """Call `write` with a reading of the row, and read the row again while it is too old.
 
-    The newest reading; None when another process has finished the transaction.
+    Returns the newest reading; None if another process has finished the transaction.
     """
     while reading is None or not write(reading):
         reading = _still_decided(root, row)
@@ -119,7 +116,7 @@ def _write_marker(
     topic_id: str,
     reading: Reading,
 ) -> bool:
-    """False: not written, since the row was read too long ago; read it again and retry."""
+    """False: not written, because the row was read too long ago."""
     batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)]
     log = root.topic_log(topic)
 
@@ -129,8 +126,7 @@ def _write_marker(
         return prepare_marker(
             state,
             topic_id=topic_id,
-            producer_id=row.producer_id,
-            txn_epoch=row.txn_epoch,
+            transaction=row.transaction,
             result=result,
             batches=batches,
             app=row.pending.app,
@@ -156,8 +152,7 @@ def _write_offsets(
             view.rows,
             view.markers,
             group_ids=row.pending.groups,
-            producer_id=row.producer_id,
-            txn_epoch=row.txn_epoch,
+            transaction=row.transaction,
             result=result,
             version=version,
             now_ms=clock.now_ms(),
@@ -168,10 +163,9 @@ def _write_offsets(
 
 
 def _still_decided(root: Root, row: TransactionMetadata) -> Reading | None:
-    """A reading of the row, unchanged; None when it has moved on."""
+    """A new reading of the row; None if this transaction is no longer prepared."""
     reading = Reading.begin(root.store.clock)
     now = describe(root, row.transactional_id, sure=True)
     if now is None or not now.state.is_prepared:
         return None
-    same = (now.producer_id, now.txn_epoch) == (row.producer_id, row.txn_epoch)
-    return reading if same else None
+    return reading if now.transaction == row.transaction else None

@@ -10,12 +10,12 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
 from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.groups import (
-    Entangled,
     Group,
     GroupOffsets,
     OffsetsCommit,
     PendingOffsets,
     Positions,
+    UnstableOffsets,
     prepare_clear,
     prepare_fetch,
     prepare_generation,
@@ -29,16 +29,13 @@ from txnlog.protocol.states import TransactionState
 
 
 class GroupCoordinator:
-    """Any process may do this for any group; every change is one compare-and-swap."""
+    """The group coordinator, in any process, for any group; each change is one compare-and-swap."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
 
     def start(self, group_id: str) -> int:
-        """Bump the generation, so that whoever ran in the group before commits nothing more.
-
-        Returns the new generation.
-        """
+        """Bump the generation, which fences all former users of the group; returns the new one."""
         log = self._root.offsets_log()
         written = log.change(
             lambda view, version: prepare_generation(
@@ -58,10 +55,10 @@ class GroupCoordinator:
     ) -> dict[str, dict[int, int]]:
         """Committed positions (topic -> partition -> next offset), with nothing pending on them.
 
-        Entries met on the way are settled (R46): those on `partitions` only, if given, and not
-        before their holders had `patience_ms` to end by themselves; with `fence=False` never.
-        Raises IllegalGenerationError when the group has moved on, UnstableOffsetCommitError when
-        an open transaction must be waited for.
+        Pending entries are settled first (R46): only those on `partitions`, if given, and only
+        after their transactions had `patience_ms` to end; with `fence=False` never.
+        Raises IllegalGenerationError for an old generation, UnstableOffsetCommitError while an
+        open transaction has entries there.
         """
         log = self._root.offsets_log()
         clock = self._root.store.clock
@@ -75,7 +72,7 @@ class GroupCoordinator:
                 generation=generation,
                 partitions=partitions,
             )
-            if not isinstance(found, Entangled):
+            if not isinstance(found, UnstableOffsets):
                 return found
             is_patient = clock.boot_ms() < patient_until_ms
             if not is_patient:
@@ -103,7 +100,7 @@ class GroupCoordinator:
         member_id: str = "",
         metadata: Mapping[str, Mapping[int, str]] | None = None,
     ) -> None:
-        """A consumer's commit outside of transactions (R48).
+        """OffsetCommit of a consumer, outside of transactions (R48).
 
         Raises IllegalGenerationError, UnknownMemberIdError.
         """
@@ -121,10 +118,10 @@ class GroupCoordinator:
         )
 
     def add_pending(self, row: TransactionMetadata, requests: Sequence[GroupOffsets]) -> None:
-        """Step 0: an entry in each group's row, in one commit, before PREPARE names the groups.
+        """Step 0 (TxnOffsetCommit): an entry in each group's row, in one commit, before PREPARE.
 
-        The offsets of an Ongoing transaction may come piece by piece; in any other state these are
-        all of them, and replace what a try that failed has left.
+        The offsets of an Ongoing transaction may come in several calls; in any other state one call
+        has all of them and replaces those of a failed attempt.
         Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
         ProducerFencedError.
         """
@@ -136,15 +133,13 @@ class GroupCoordinator:
                     view.rows,
                     view.markers,
                     requests,
-                    transactional_id=row.transactional_id,
-                    producer_id=row.producer_id,
-                    txn_epoch=row.producer_epoch,
+                    holder=row.holder,
                     version=version,
                     now_ms=self._now_ms(),
                     merge=row.state is TransactionState.ONGOING,
                 )
             )
-            if not isinstance(written, Entangled):
+            if not isinstance(written, UnstableOffsets):
                 return
             entries = written.entries
             for entry in entries:
@@ -154,7 +149,7 @@ class GroupCoordinator:
         raise unstable(requests[0].group_id, entries)
 
     def reset(self, group_id: str, positions: Positions) -> int:
-        """An operator's reset: new positions under a new generation. Returns the generation."""
+        """Reset offsets as an operator: new positions under a new generation, which is returned."""
         log = self._root.offsets_log()
         for attempt in range(ATTEMPTS_MAX):
             written = log.change(
@@ -174,11 +169,11 @@ class GroupCoordinator:
         raise unstable(group_id, ())
 
     def settle(self, group_id: str, entry: PendingOffsets, *, by: str, fence: bool = True) -> None:
-        """Resolve a pending entry of another transaction, in the one way that is allowed.
+        """Resolve a pending entry of another transaction.
 
-        Its holder is finished if decided; waited for if two-phase (UnstableOffsetCommitError);
-        else its epoch is raised, so that it can decide nothing, and only then the entry dropped.
-        With `fence=False` a holder that may yet decide is left alone, and so is its entry.
+        A decided transaction is finished, a prepared two-phase one is waited for
+        (UnstableOffsetCommitError). Otherwise the producer is fenced first, and then the entry is
+        removed. With `fence=False` a transaction that may still be decided, and its entry, stay.
         """
         row = describe(self._root, entry.transactional_id)
         if row is not None and row.producer_id == entry.producer_id:
@@ -199,7 +194,7 @@ class GroupCoordinator:
                     reason=f"its offsets were pending in group {group_id!r}",
                     spare_two_phase=True,
                 )
-                # Whoever decided in between is met, and finished, on the next look.
+                # If it was decided meanwhile, the next call finishes it.
                 return self.settle(group_id, entry, by=by)
         self._root.offsets_log().change(
             lambda view, version: prepare_clear(

@@ -1,8 +1,7 @@
-"""Which transactions were committed, and how: read from the history of the transaction log.
+"""Committed transactions and the times of their phases, from the transaction log's history.
 
-A commit's operationParameters name its transaction and the time of each of its phases. They stand
-in the log's commits only, not in its checkpoints: what was committed before the newest checkpoint
-is not seen.
+A commit's operationParameters name its transaction and the time of each of its phases. They are in
+the log's commits only, not in its checkpoints: commits below the newest checkpoint are not read.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ class CommittedTransaction:
 
 
 class CommittedTransactions:
-    """Tails shards of the transaction log, and writes nothing. One thread at a time."""
+    """Tails shards of the transaction log, read-only. Not thread-safe."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
         self._shards: dict[int, tuple[DeltaLog, _Commits]] = {}
 
-    def look(self, transactional_id: str) -> tuple[int, CommittedTransaction | None]:
-        """(transactions of the id seen committed so far, the newest of them).
+    def read(self, transactional_id: str) -> tuple[int, CommittedTransaction | None]:
+        """(number of the id's committed transactions read so far, the newest of them).
 
-        The first look at a shard sees what is in its log after its newest checkpoint.
+        The first call for a shard reads its log from the newest checkpoint on.
         """
         number = self._root.shard_of(transactional_id)
         if number not in self._shards:
             view = _Commits()
-            # Not root.shard(): that one makes the table if it is not there.
+            # Not root.shard(), which creates the table if it does not exist.
             log = DeltaLog(
                 self._root.store,
                 f"__transaction_state-{number}",
@@ -67,7 +66,7 @@ class CommittedTransactions:
 
 
 class _Commits:
-    """What a shard's commits say. A log that is opened anew does not count them again."""
+    """Committed transactions of a shard; reopening the log does not count them again."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

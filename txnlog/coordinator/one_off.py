@@ -1,4 +1,4 @@
-"""A batch write: one deferred transaction, under an id that leaves no row behind."""
+"""A batch write: one deferred transaction, whose state row is removed when it completes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnlog.errors import (
 )
 from txnlog.process.clock import ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
-from txnlog.protocol.app_transactions import is_written, known_version, transactional_id_of
+from txnlog.protocol.app_transactions import is_written, newest_version, transactional_id_of
 from txnlog.protocol.metadata import (
     AppTransaction,
     Manifest,
@@ -36,18 +36,18 @@ def commit_one_off(
     app: AppTransaction | None = None,
     phases: Phases | None,
 ) -> bool:
-    """Prepare and finish a batch write; whether it was written. False: all topics have `app`.
+    """Prepare and finish a batch write. False: not written, all topics already have `app`.
 
-    Raises DuplicateTransactionError when only some of its topics have `app`, and what fences or
+    Raises DuplicateTransactionError if only some of its topics have `app`, and what fences or
     refuses a commit.
 
-    A missing row means complete to whoever knows that PREPARE landed: so a lost reply is settled
-    by the marker in the first topic, and else by preparing again.
+    After PREPARE has landed, a missing row means that the write is complete. After a lost reply
+    the marker in the first topic shows that; without a marker the write is prepared again.
 
     All writes of an app id share one transactional.id, so they are decided one after another: the
-    row is there while one of them is decided and not yet in all topics. The topics are read after
-    the row was seen missing, and PREPARE lands only if it is missing still; so what they say of
-    the app id is complete, and no process can decide the same pair twice.
+    row exists while one of them is decided and not yet in all topics. The topics are read after
+    the row was found missing, and PREPARE lands only if it is still missing. So the versions read
+    are complete, and no process can decide the same pair twice.
     """
     if not batches:
         return False
@@ -63,8 +63,8 @@ def commit_one_off(
             with measured.measure("prepare"):
                 row = shard.transition(write.transactional_id, write.decide)
         except DuplicateTransactionError:
-            # Topics are read one after another, and another write may have come between. What is
-            # read twice, with no decided write between the two, is what there is.
+            # Topics are read one after another, and another write may have landed meanwhile. Two
+            # equal readings without a decided write between them are consistent.
             if write.is_confirmed:
                 raise
             shard.refresh()
@@ -83,15 +83,15 @@ def commit_one_off(
             )
         finish(root, row, reading=None, phases=None)
     raise ConcurrentTransactionsError(
-        f"{write.transactional_id!r}: other processes keep writing under this txnAppId; try again.",
+        f"{write.transactional_id!r}: other processes keep writing with this txnAppId; try again.",
         transactional_id=write.transactional_id,
     )
 
 
 class _BatchWrite:
-    """One batch write, and what is known of it.
+    """One batch write.
 
-    `is_repeat`: all topics have its `app`; `is_confirmed`: they said the same the time before.
+    `is_repeat`: all topics have its `app`. `is_confirmed`: the last two readings were equal.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class _BatchWrite:
         self._read: dict[str, int] = {}
 
     def decide(self, row: TransactionMetadata | None) -> Transition | Done:
-        """PREPARE_COMMIT; Done with the row that is there, or with None when all is written."""
+        """PREPARE_COMMIT; Done with an existing row, or with None if all is written."""
         if row is None and self._is_written():
             return Done(None)
         decision = prepare_one_off_commit(
@@ -137,22 +137,22 @@ class _BatchWrite:
             if first.view.markers.get(self.producer_id, -1) >= 0:
                 return True
         if self._app is not None:
-            before, self._read = self._read, self._known(self._app.app_id)
+            before, self._read = self._read, self._versions(self._app.app_id)
             self.is_confirmed = self._read == before
             self.is_repeat = is_written(self._app, self._read)
         return self.is_repeat
 
-    def _known(self, app_id: str) -> dict[str, int]:
-        """Topic -> the newest version of the app id there."""
-        known = {}
+    def _versions(self, app_id: str) -> dict[str, int]:
+        """Topic -> its newest version of the app id."""
+        versions = {}
         for topic in self._topics:
             log = self._root.topic_log(topic)
             log.refresh()
             properties = {} if log.log.metadata is None else log.log.metadata.configuration
-            known[topic] = known_version(
+            versions[topic] = newest_version(
                 log.view.txns,
                 app_id,
                 configuration=properties,
                 now_ms=self._root.store.now_ms(),
             )
-        return known
+        return versions

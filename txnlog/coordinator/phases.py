@@ -1,14 +1,14 @@
-"""How long each phase of one commit took. Passed along with the commit; nothing is kept globally.
+"""How long each phase of one commit took. Passed along with the commit; no global state.
 
-housekeeping   sweeping what others left, when it is time to
+housekeeping   sweeping transactions of dead processes, if due
 sources        reading the batch's source offsets in Spark's checkpoint
 tail           bringing the state row and the topics' logs up to date
-own            finishing what was left under the transactional.id; a take-over, once per run
+own            finishing the former transaction of the transactional.id; take-over, once per run
 pending        step 0: entries in the group rows
 prepare        step 1: PREPARE_COMMIT
 publish        step 2: the marker commits of all topics
 offsets        step 3: entries become offsets
-complete       step 4: COMPLETE_COMMIT; not in that commit itself, which cannot know it
+complete       step 4: COMPLETE_COMMIT; not in that commit itself, which is written before
 """
 
 from __future__ import annotations

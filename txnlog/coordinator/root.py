@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Root:
-    """Handles on the logs of one root, as far as they were tailed. One thread at a time."""
+    """Handles on the logs of one root, as of their last refresh. Not thread-safe."""
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings) -> None:
         self.store = store
@@ -47,7 +47,7 @@ class Root:
         return self._meta.shards
 
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
-        """Handle of a topic that may not exist, as it was last tailed."""
+        """Handle of a topic that may not exist, as of its last refresh."""
         check_topic_name(name, internal=internal)
         log = self._topics.get(name)
         if log is None:
@@ -64,9 +64,9 @@ class Root:
         return self.shard(self.shard_of(transactional_id))
 
     def shard(self, number: int) -> TransactionLog:
-        """A shard of the transaction log, created when it is first asked for.
+        """A shard of the transaction log, created on first use.
 
-        Raises NotCoordinatorError when it is another cluster's.
+        Raises NotCoordinatorError if it belongs to another cluster.
         """
         log = self._shards.get(number)
         if log is None:
@@ -76,32 +76,32 @@ class Root:
             found = log.log.metadata
             if found is not None and found.id != expected:
                 raise NotCoordinatorError(
-                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the root was "
-                    "made anew, maybe with another number of shards, since this process opened "
-                    "it. Open it again.",
+                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the cluster "
+                    "was created again, maybe with another number of shards, since this process "
+                    "opened it. Open it again.",
                     table=log.path,
                 )
             self._shards[number] = log
         return log
 
     def offsets_log(self) -> OffsetsLog:
-        """`__consumer_offsets`, created when it is first asked for."""
+        """`__consumer_offsets`, created on first use."""
         if not self.offsets.log.exists:
             self.offsets.create(f"{self.cluster_id}-offsets", {})
         return self.offsets
 
     def vacuum_age_ms(self, topics: Iterable[str]) -> int:
-        """The smallest vacuum age that these topics and the shards read so far know of.
+        """Smallest vacuum age in the barrier commits of these topics and the shards read so far.
 
-        From vacuum's barrier commits: a commit after such a barrier has read it.
+        A commit after such a barrier has read it.
         """
         return min(known.vacuum_age_ms for known in self._memories(topics))
 
     def store_now_ms(self, topics: Iterable[str]) -> int:
-        """The store's time, at least that of the newest vacuum of these topics.
+        """The store's time, or that of the newest vacuum of these topics if that is later.
 
-        A process that stood still, clocks and all, still reads the time of the barrier that its
-        commit met, so it finds a file too old that this vacuum found old enough.
+        The clocks of a process that was paused may be behind. It still reads the time of the
+        barrier below its commit, and so rejects a file that this vacuum found old enough to delete.
         """
         vacuumed_ms = max(known.vacuumed_ms for known in self._memories(topics))
         now_ms = self.store.now_ms()

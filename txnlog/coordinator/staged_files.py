@@ -1,4 +1,4 @@
-"""Whether staged files can still be committed: their topics exist, vacuum cannot have them yet."""
+"""Whether staged files can still be committed: topics exist, vacuum cannot have deleted files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txnlog.protocol.metadata import StagedBatch
 
 
 def check_batches(root: Root, batches: Sequence[StagedBatch]) -> None:
-    """Raise if a batch's topic is gone, or its staged file is too old; before anything is written.
+    """Raise if a batch's topic is gone or its staged file is too old, before anything is written.
 
     Raises UnknownTopicIdError, StagedFileTooOldError.
     """
@@ -33,7 +33,7 @@ def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:
     if age_ms > vacuum_age_ms // 2:
         raise StagedFileTooOldError(
             f"{oldest.topic}/{oldest.path} was staged {age_ms // 1000} s ago, more than half "
-            f"of the vacuum age ({vacuum_age_ms // 1000} s), and may be gone. Abort, and "
+            f"of the vacuum age ({vacuum_age_ms // 1000} s), and may be deleted. Abort, and "
             "write the data again.",
             path=oldest.path,
         )

@@ -1,25 +1,19 @@
-"""State rows of transactional.ids, read."""
+"""Reading the state rows of transactional.ids."""
 
 from __future__ import annotations
 
 from txnlog.coordinator.root import Root
-from txnlog.protocol.fencing import check_producer
+from txnlog.protocol.fencing import check_holder
 from txnlog.protocol.metadata import TransactionMetadata
 
 
 def describe(
     root: Root, transactional_id: str, *, sure: bool = False
 ) -> TransactionMetadata | None:
-    """The newest state row of an id, None when there is none; `sure` as in DeltaLog.refresh."""
+    """The newest state row of an id, None if it has none; `sure` as in DeltaLog.refresh."""
     return root.shard_for(transactional_id).row(transactional_id, sure=sure)
 
 
 def check_owner(root: Root, row: TransactionMetadata) -> None:
-    """Raises what fences the holder of this row: the error that says who did it, and when."""
-    check_producer(
-        describe(root, row.transactional_id, sure=True),
-        row.transactional_id,
-        row.producer_id,
-        row.producer_epoch,
-        row.owner.run_id,
-    )
+    """Raises the error that fences the holder of this row: it says who did it, and when."""
+    check_holder(describe(root, row.transactional_id, sure=True), row.holder)

@@ -1,7 +1,7 @@
-"""Finishing what processes that are gone for good left behind (R73).
+"""Finishing, or timing out, the transactions of processes that have died (R73).
 
-Every long-lived process with write access looks at the shards and groups now and then. Ages are the
-time this sweeper has watched a thing unchanged, so neither another machine's wrong clock nor a
+Every long-lived process with write access checks the shards and groups periodically. Ages are the
+time this sweeper has observed a row unchanged, so neither another machine's wrong clock nor a
 suspend of this one ends a healthy transaction (R34).
 """
 
@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Hashable
 from contextlib import suppress
-from weakref import WeakKeyDictionary
 
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
@@ -33,7 +32,7 @@ PENDING_TIMEOUT_MS = 60_000
 
 
 class Sweeper:
-    """Looks at most every `interval_ms`; made once per process and cluster."""
+    """Sweeps at most every `interval_ms`; each Cluster has one."""
 
     def __init__(self, root: Root, *, interval_ms: int = INTERVAL_MS) -> None:
         self._root = root
@@ -43,11 +42,11 @@ class Sweeper:
         self._watch: Watch | None = None
         self._swept_ms: int | None = None
         self._refused = False
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
-        """Sweep when the interval has passed; trouble is logged, never the caller's."""
+        """Sweep if the interval has passed; errors are logged, not raised."""
         now_ms = self._root.store.clock.boot_ms()
         if self._refused or (
             self._swept_ms is not None and now_ms - self._swept_ms < self._interval_ms
@@ -57,19 +56,19 @@ class Sweeper:
         try:
             self.sweep()
         except StorePermissionError:
-            # A reader without write access leaves this to others.
+            # A reader without write access leaves this to other processes.
             self._refused = True
         except TxnLogError as error:
-            logger.warning("Sweeping %s failed, it will be tried again: %s", self._root, error)
+            logger.warning("Sweeping %s failed and will be retried: %s", self._root, error)
         except Exception:
-            # A client sweeps for others: a bug there ends no call of its own user.
-            logger.exception("Sweeping %s failed, it will be tried again", self._root)
+            # A client sweeps for others: a bug there must not fail its own user's call.
+            logger.exception("Sweeping %s failed and will be retried", self._root)
 
     def sweep(self) -> int:
-        """One look at everything; how many transactions and entries were settled.
+        """Check all shards and groups; returns the number of transactions and entries settled.
 
-        A decided transaction is finished when it was there at an earlier look, an Ongoing one is
-        aborted after its time-out, a pending group entry is settled after its holder's.
+        A decided transaction is finished if an earlier sweep saw it, an Ongoing one is aborted
+        after its timeout, a pending group entry is settled after its transaction's timeout.
         """
         now_ms = self._root.store.clock.boot_ms()
         before = self._watch or Watch(now_ms)
@@ -81,7 +80,7 @@ class Sweeper:
         for row in rows.values():
             with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
-        self._tell_unreadable(failures)
+        self._report_unreadable(failures)
         for group_id, entry in self._entries():
             if self._is_unreadable(entry.transactional_id):
                 continue
@@ -90,7 +89,7 @@ class Sweeper:
             key = ("group", group_id, entry.producer_id, entry.version)
             if self._watched_ms(key, seen) < timeout_ms:
                 continue
-            # A transaction that its client has prepared: only the client ends it.
+            # Only the client ends a transaction that it has prepared.
             with failures.of(f"group {group_id!r}"), suppress(UnstableOffsetCommitError):
                 self._groups.settle(group_id, entry, by=self._name)
                 settled += 1
@@ -103,7 +102,7 @@ class Sweeper:
         if not row.state.is_prepared and not is_open:
             return 0
         watched_ms = self._watched_ms(_key(row), seen)
-        # Finishing early takes nothing from anyone, so any time that has passed counts.
+        # Finishing early harms no one, so time asleep counts, too.
         age_ms = self._root.store.clock.boot_ms() - seen[_key(row)].looked_ms
         if row.state.is_prepared and age_ms >= self._interval_ms:
             finish(self._root, row)
@@ -113,14 +112,14 @@ class Sweeper:
             return 1
         return 0
 
-    def _tell_unreadable(self, failures: Failures) -> None:
-        """Rows and groups that cannot be read: each fails one sweep of this process."""
+    def _report_unreadable(self, failures: Failures) -> None:
+        """Report rows and groups that cannot be read, each once per process."""
         logs: list[TransactionLog | OffsetsLog] = [self._root.offsets_log()]
         logs += [self._root.shard(number) for number in range(self._root.shards)]
         for log in logs:
             for key, row in log.view.rows.unreadable.items():
-                if f"{log.path}/{key}" not in self._told:
-                    self._told.add(f"{log.path}/{key}")
+                if f"{log.path}/{key}" not in self._reported:
+                    self._reported.add(f"{log.path}/{key}")
                     failures.add(f"{log.path}, {key!r}", row.error)
 
     def _is_unreadable(self, transactional_id: str) -> bool:
@@ -145,7 +144,7 @@ class Sweeper:
         ]
 
     def _watched_ms(self, key: Hashable, seen: dict[Hashable, Watch]) -> int:
-        """How long this sweeper has watched a thing; `seen` keeps the look that met it first."""
+        """How long this sweeper has observed a key; `seen` keeps its first observation."""
         assert self._watch is not None
         first = seen[key] = self._first_seen.get(key, self._watch)
         return self._watch.watched_ms - first.watched_ms
@@ -153,14 +152,3 @@ class Sweeper:
 
 def _key(row: TransactionMetadata) -> Hashable:
     return row.transactional_id, row.producer_id, row.producer_epoch, row.txn_epoch, row.state
-
-
-_SWEEPERS: WeakKeyDictionary[Root, Sweeper] = WeakKeyDictionary()
-
-
-def sweep_if_due(root: Root) -> None:
-    """Sweep with this process's own sweeper of the root, when it is time to."""
-    sweeper = _SWEEPERS.get(root)
-    if sweeper is None:
-        sweeper = _SWEEPERS[root] = Sweeper(root)
-    sweeper.sweep_if_due()

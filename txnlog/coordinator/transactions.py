@@ -1,8 +1,8 @@
 """The transaction coordinator: any process may do this for any transactional.id.
 
 Each method decides with a pure function of txnlog.protocol, persists by compare-and-swap, and
-only then goes on. What happens when the process dies between two writes is told in
-ARCHITECTURE.md, and held by tests that kill it at each `failpoint.reach`.
+only then continues. Tests kill the process between any two writes, at each `failpoint.reach`; see
+ARCHITECTURE.md.
 
     step 0  groups.add_pending     entries in the group rows
     step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
@@ -53,7 +53,7 @@ from txnlog.storage.delta.readings import Reading
 
 
 class TransactionCoordinator:
-    """Transitions of state rows, marker commits, and finishing what others left."""
+    """Transitions of state rows, marker commits, and finishing transactions of other processes."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -63,7 +63,7 @@ class TransactionCoordinator:
     # -- rows ------------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
-        """The newest state row of an id, None when there is none; `sure` as in DeltaLog.refresh."""
+        """The newest state row of an id, None if it has none; `sure` as in DeltaLog.refresh."""
         return describe(self._root, transactional_id, sure=sure)
 
     def init_producer_id(
@@ -75,11 +75,11 @@ class TransactionCoordinator:
         keep_prepared: bool = False,
         take_over: bool = True,
     ) -> TransactionMetadata:
-        """Make `owner` the owner, after finishing or aborting what the former one left (R27).
+        """Make `owner` the owner, after ending the former owner's transaction (R27).
 
-        Asking again with the same run id changes nothing (R28). `keep_prepared` gives back an
-        Ongoing row when its client has prepared it; without `take_over` another owner's row is
-        left alone. Raises ProducerFencedError when this run was taken over before.
+        A repeated call with the same run id changes nothing (R28). `keep_prepared` returns an
+        Ongoing row that its client has prepared; without `take_over` another owner's row is not
+        changed. Raises ProducerFencedError if this run has been fenced.
         """
         new_producer_id: list[int] = []
 
@@ -124,15 +124,12 @@ class TransactionCoordinator:
         groups: Sequence[str] = (),
         manifest: Manifest | None = None,
     ) -> TransactionMetadata:
-        """AddPartitionsToTxn for eager publication: must come before the first data (R30)."""
+        """AddPartitionsToTxn for eager publication; call it before the first append (R30)."""
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_add_partitions(
                 now,
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                run_id=row.owner.run_id,
+                holder=row.holder,
                 partitions=tuple(partitions),
                 groups=tuple(groups),
                 manifest=manifest,
@@ -155,7 +152,7 @@ class TransactionCoordinator:
         """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
 
         `reading` began before the row was read or written; without it the row is read again.
-        Raises InvalidTxnStateError for a partition that was not added before.
+        Raises InvalidTxnStateError for a partition that was not added.
         """
         return append_in_transaction(self._root, row, batches, base_sequences, reading=reading)
 
@@ -178,13 +175,13 @@ class TransactionCoordinator:
     ) -> TransactionMetadata:
         """Steps 0 to 4: commit staged batches and group offsets as one transaction.
 
-        `batch` is the micro-batch of a streaming query, remembered with the decision; `phases`
-        takes the times. The row as it is afterwards: another owner may have it by then. Raises what
-        fences or refuses the transaction, before anything is decided; afterwards an error, which
-        has `decided` in its context, leaves it for the next one to finish.
+        `batch` is the micro-batch of a streaming query, recorded with the decision; `phases`
+        measures the times. Returns the row afterwards, which another owner may have taken. Before
+        the decision, raises what fences or refuses the transaction. An error after it has `decided`
+        in its context, and any process may finish the transaction.
         """
         measured = phases or Phases()
-        # Those of a prepared transaction are named already, and stay however old they get (R72).
+        # The row names the files of a prepared transaction: vacuum keeps them at any age (R72).
         fresh = () if row.pending.prepared_by_client else batches
         try:
             with measured.measure("tail"):
@@ -194,7 +191,7 @@ class TransactionCoordinator:
                     self._groups.add_pending(row, offsets)
                 reach("pending_offsets.after")
         except TxnLogError:
-            # A repeated call: what is decided already cannot be refused any more (R36).
+            # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
                 raise
         groups = tuple(sorted({request.group_id for request in offsets}))
@@ -211,9 +208,9 @@ class TransactionCoordinator:
         *,
         offsets: Sequence[GroupOffsets] = (),
     ) -> TransactionMetadata:
-        """The first of two phases: hold the transaction, without time-out, until it is ended.
+        """Prepare of a two-phase commit: keep the transaction, without timeout, until it is ended.
 
-        Entries in the group rows come first, as in a commit: what the row says it can publish.
+        Entries in the group rows come first, as in a commit: all the row names can be published.
         """
         check_batches(self._root, batches)
         if offsets:
@@ -223,7 +220,7 @@ class TransactionCoordinator:
         return self.add_partitions(row, (), manifest=manifest)
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
-        """Abort the row's transaction; a deferred one leaves nothing to do."""
+        """Abort the row's transaction; a deferred one needs no write."""
         return self._end(row, TransactionResult.ABORT, Phases())
 
     def _end(
@@ -241,10 +238,7 @@ class TransactionCoordinator:
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
                 now,
-                transactional_id=row.transactional_id,
-                producer_id=row.producer_id,
-                producer_epoch=row.producer_epoch,
-                run_id=row.owner.run_id,
+                holder=row.holder,
                 result=result,
                 manifest=manifest,
                 batch=batch,
@@ -263,7 +257,7 @@ class TransactionCoordinator:
             try:
                 finished = finish(self._root, ended, reading=reading, phases=phases)
             except TxnLogError as error:
-                # Whoever asks again may be told less: the row may be another's by then.
+                # A repeated call may not learn this: the row may have another owner by then.
                 error.context["decided"] = result
                 raise
             return finished if finished is not None else ended
@@ -272,10 +266,10 @@ class TransactionCoordinator:
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
     ) -> None:
-        """Commit a batch write under an id used once, which leaves no row behind."""
+        """Commit a batch write under an id used once, whose row is removed afterwards."""
         commit_one_off(self._root, batches, owner, phases=phases)
 
-    # -- what others left ------------------------------------------------------------------------
+    # -- transactions of other processes ---------------------------------------------------------
 
     def finish(
         self, row: TransactionMetadata, *, reading: Reading | None = None
@@ -292,9 +286,9 @@ class TransactionCoordinator:
         reason: str,
         spare_two_phase: bool = False,
     ) -> TransactionMetadata | None:
-        """Raise the row's epoch above `above_epoch`, finishing what that aborts (R43).
+        """Raise the row's epoch above `above_epoch`, and finish the transaction this aborts (R43).
 
-        `spare_two_phase` leaves a transaction alone that its client has prepared.
+        `spare_two_phase` leaves a transaction that its client has prepared unchanged.
         """
         return fence(
             self._root,
@@ -306,13 +300,13 @@ class TransactionCoordinator:
         )
 
     def time_out(self, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
-        """Abort an Ongoing transaction that took too long (R32)."""
+        """Abort an Ongoing transaction after transaction.timeout.ms (R32)."""
         return time_out(self._root, row, by=by)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def is_committed(self, row: TransactionMetadata) -> bool:
-        """Whether the transaction this row would end is decided, and decided as a commit."""
+        """Whether the transaction that an end of this row would end is decided as a commit."""
         now = self.describe(row.transactional_id)
         if now is None or now.producer_id != row.producer_id:
             return False
@@ -337,5 +331,5 @@ class TransactionCoordinator:
 
 
 def _ending(row: TransactionMetadata) -> int:
-    """Epoch of the transaction that an end of this row ends: a kept one has that of its owner."""
+    """Epoch of the transaction that an end of this row ends: a kept one has a former epoch."""
     return row.txn_epoch if row.state is TransactionState.ONGOING else row.producer_epoch

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.sweeper import sweep_if_due
 from txnlog.errors import TxnLogError, unexpected
 from txnlog.producing.accumulator import Accumulator
 from txnlog.producing.batching import split, unsplit
@@ -170,7 +169,7 @@ class Sender:
                         self._accumulator.changed.wait(RETRY_MS / 1000)
         elif self.io.acquire(blocking=False):
             try:
-                sweep_if_due(self._cluster)
+                self._cluster.sweeper.sweep_if_due()
             finally:
                 self.io.release()
 

@@ -1,7 +1,7 @@
-"""txnAppId and txnVersion of batch writes: Delta's SetTransaction, kept by each topic for itself.
+"""txnAppId and txnVersion of batch writes: Delta's SetTransaction, per topic.
 
-A topic has a pair when its newest version of that app id is the pair's or a higher one, and is
-younger than the table's delta.setTransactionRetentionDuration (by default nothing expires).
+A topic has a pair if its newest version of that app id is at least the pair's, and is younger than
+the table's delta.setTransactionRetentionDuration (by default nothing expires).
 Versions of different topics are independent, as they are for Delta tables.
 """
 
@@ -18,14 +18,14 @@ RETENTION_PROPERTY = "delta.setTransactionRetentionDuration"
 
 
 def transactional_id_of(app_id: str) -> str:
-    """The id under which all batch writes of an app id are decided, one after another."""
+    """The transactional.id of all batch writes of an app id, which are decided one by one."""
     return f"_batch-txnAppId-{app_id}"
 
 
-def known_version(
+def newest_version(
     memory: TxnMemory, app_id: str, *, configuration: Mapping[str, str], now_ms: int
 ) -> int:
-    """The newest txnVersion of an app id in a topic; -1 when there is none, or it has expired.
+    """The newest txnVersion of an app id in a topic; -1 if it has none, or it has expired.
 
     `configuration` are the properties of the topic's table, `now_ms` is by the store's clock.
     """
@@ -36,20 +36,20 @@ def known_version(
     return version if memory.applications.updated_ms[app_id] >= now_ms - retention_ms else -1
 
 
-def is_written(app: AppTransaction, known: Mapping[str, int]) -> bool:
-    """Whether a batch write is in its topics already; `known` maps topic -> `known_version`.
+def is_written(app: AppTransaction, versions: Mapping[str, int]) -> bool:
+    """Whether all topics have a batch write; `versions` maps topic -> `newest_version`.
 
-    Raises DuplicateTransactionError when only some of the topics have it.
+    Raises DuplicateTransactionError if only some of them have it.
     """
-    having = sorted(topic for topic, version in known.items() if version >= app.version)
-    if having and len(having) < len(known):
-        lacking = sorted(known.keys() - set(having))
+    having = sorted(topic for topic, version in versions.items() if version >= app.version)
+    if having and len(having) < len(versions):
+        lacking = sorted(versions.keys() - set(having))
         raise DuplicateTransactionError(
             f"txnVersion {app.version} of txnAppId {app.app_id!r} is in "
-            f"{_listed(having, known)}, and not in {_listed(lacking, known)}. To write all rows "
-            "would repeat those of the former, to skip all would lose those of the latter; nothing "
-            "was written. Write to the topics that lack it only, or give a txnVersion that none of "
-            "them has.",
+            f"{_listed(having, versions)}, and not in {_listed(lacking, versions)}. Writing all "
+            "rows would duplicate those of the former, skipping all would lose those of the "
+            "latter; nothing was written. Write only to the topics that lack it, or use a "
+            "txnVersion that none of them has.",
             app_id=app.app_id,
             version=app.version,
             topics=having,
@@ -58,8 +58,6 @@ def is_written(app: AppTransaction, known: Mapping[str, int]) -> bool:
     return bool(having)
 
 
-def _listed(topics: list[str], known: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"topic {topic!r} ({f'at version {known[topic]}' if known[topic] >= 0 else 'no version'})"
-        for topic in topics
-    )
+def _listed(topics: list[str], versions: Mapping[str, int]) -> str:
+    shown = {topic: f"at version {v}" if v >= 0 else "no version" for topic, v in versions.items()}
+    return ", ".join(f"topic {topic!r} ({shown[topic]})" for topic in topics)

@@ -1,7 +1,7 @@
 """The two decisions about a topic's next commit: append batches, or write a transaction's marker.
 
 Mirrors UnifiedLog.append and endTransaction markers of Apache Kafka. Both are pure: TopicState in,
-TopicCommit (write this at the version after the state's) or Appended/Settled (done already) out.
+TopicCommit (to be written at the version after the state's) or Appended/Settled (already done) out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.protocol.batches import COMMITTED, NONE, ONGOING, BatchHeader, encode_stats
-from txnlog.protocol.metadata import AppTransaction, StagedBatch, TopicPartitions
+from txnlog.protocol.metadata import (
+    AppTransaction,
+    ProducerIdAndEpoch,
+    StagedBatch,
+    TopicPartitions,
+)
 from txnlog.protocol.producer_expiry import check_remembered
 from txnlog.protocol.sequences import ProducerState, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
@@ -28,35 +33,34 @@ from txnlog.protocol.topics import TopicCommit, TopicState, marker_app_id, seque
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Every batch is in the log already; `base_offsets` are theirs, in the order asked."""
+    """All batches are in the log already, with these `base_offsets`, in the order given."""
 
     base_offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The marker is there, or the topic it was for is gone (R71)."""
+    """The topic has the marker already, or has been deleted (R71)."""
 
 
 def prepare_append(
     state: TopicState,
-    *,
-    topic: str,
-    topic_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequences: Mapping[int, int],
     batches: Sequence[StagedBatch],
+    *,
+    producer: ProducerIdAndEpoch,
+    base_sequences: Mapping[int, int],
     transactional: bool,
 ) -> TopicCommit | Appended:
-    """Append a producer's batches: `ongoing` inside a transaction, else final at once.
+    """Append a producer's batches of one topic: `ongoing` inside a transaction, else final at once.
 
     `base_sequences` maps partition -> sequence of the first record in it. All partitions are
     written by one commit, all or none. Raises the errors of `check_sequence`,
-    UnknownProducerIdError for what a forgotten producer may have written before, and
-    InvalidProducerEpochError when the transaction of this epoch has its marker already (R4).
+    UnknownProducerIdError for batches that an expired producer may have written before, and
+    InvalidProducerEpochError if the transaction of this epoch has its marker already (R4).
     """
-    check_topic_id(state, topic=topic, topic_id=topic_id)
+    producer_id, producer_epoch = producer
+    topic = batches[0].topic
+    check_topic_id(state, topic=topic, topic_id=batches[0].topic_id)
     marked = state.markers.get(producer_id, -1)
     if transactional and marked >= producer_epoch:
         raise InvalidProducerEpochError(
@@ -79,8 +83,7 @@ def prepare_append(
         state,
         batches,
         status=ONGOING if transactional else NONE,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
+        producer=producer,
         base_sequences=base_sequences,
     )
     known = _repeats(state, adds, topic=topic)
@@ -88,8 +91,8 @@ def prepare_append(
         return Appended(known)
     txns = {}
     if not transactional:
-        strange = [batch for batch in batches if not _is_known(state, producer_id, batch)]
-        check_remembered(state.txns, strange, topic=topic, producer_id=producer_id)
+        unknown = [batch for batch in batches if not _has_sequence(state, producer_id, batch)]
+        check_remembered(state.txns, unknown, topic=topic, producer_id=producer_id)
         txns = {sequence_app_id(producer_id, add.partition): add.last_sequence for add in adds}
     return TopicCommit(
         operation="PRODUCE",
@@ -100,7 +103,7 @@ def prepare_append(
     )
 
 
-def _is_known(state: TopicState, producer_id: int, batch: StagedBatch) -> bool:
+def _has_sequence(state: TopicState, producer_id: int, batch: StagedBatch) -> bool:
     return (producer_id, batch.partition) in state.last_sequences
 
 
@@ -108,19 +111,19 @@ def prepare_marker(
     state: TopicState,
     *,
     topic_id: str,
-    producer_id: int,
-    txn_epoch: int,
+    transaction: ProducerIdAndEpoch,
     result: TransactionResult,
     batches: Sequence[StagedBatch] = (),
     app: AppTransaction | None = None,
 ) -> TopicCommit | Settled:
-    """The marker commit of (producer_id, txn_epoch) in one topic (D4).
+    """The marker commit of a transaction in one topic (D4).
 
-    It settles every live `ongoing` header of the producer up to the epoch, on commit publishes
+    It settles every live `ongoing` header of the producer up to the epoch, publishes on commit
     every staged batch of the manifest with its offsets, and carries the `txn` that refuses any
-    later write of the transaction (R4, R5). Written even when there is nothing to mark. A commit
-    remembers `app` in the same write, so that data and txnVersion appear together.
+    later write of the transaction (R4, R5). Written even if there is nothing to mark. A commit
+    records `app` in the same write, so that data and txnVersion appear together.
     """
+    producer_id, txn_epoch = transaction
     if state.deleted or state.topic_id != topic_id:
         return Settled()
     if state.markers.get(producer_id, -1) >= txn_epoch:
@@ -137,8 +140,7 @@ def prepare_marker(
             state,
             [batch for batch in batches if batch.topic_id == topic_id],
             status=COMMITTED,
-            producer_id=producer_id,
-            producer_epoch=txn_epoch,
+            producer=transaction,
             base_sequences={},
         )
     return TopicCommit(
@@ -157,16 +159,13 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
     for add in adds:
         key = add.producer_id, add.partition
         newest = state.last_sequences.get(key, -1)
-        # Of a forgotten producer some batches may be left: they no longer say which came last.
+        # An expired producer may have batches left, which do not show its last sequence.
         is_known = add.status == ONGOING or key in state.last_sequences
         before = seen.get(add.partition, state.sequences.get(key) if is_known else None)
         first_offset = check_sequence(
             before,
+            add,
             where=f"Topic {topic!r} partition {add.partition}",
-            producer_id=add.producer_id,
-            producer_epoch=add.producer_epoch,
-            base_sequence=add.base_sequence,
-            last_sequence=add.last_sequence,
             newest_sequence=-1 if add.partition in seen or add.status == ONGOING else newest,
         )
         if first_offset is None:
@@ -175,8 +174,8 @@ def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> t
             known.append(first_offset)
     if known and len(known) < len(adds):
         raise DuplicateSequenceError(
-            f"Topic {topic!r}: of {len(adds)} batches {len(known)} are in the log already. Send "
-            "again exactly what was sent before; nothing was written.",
+            f"Topic {topic!r}: of {len(adds)} batches {len(known)} are in the log already. Repeat "
+            "exactly the batches sent before; nothing was written.",
             topic=topic,
         )
     return tuple(known)
@@ -187,11 +186,10 @@ def _place(
     batches: Sequence[StagedBatch],
     *,
     status: str,
-    producer_id: int,
-    producer_epoch: int,
+    producer: ProducerIdAndEpoch,
     base_sequences: Mapping[int, int],
 ) -> tuple[BatchHeader, ...]:
-    """Give out offsets and sequences, dense per partition, in the order of the batches."""
+    """Assign offsets and sequences, dense per partition, in the order of the batches."""
     next_offset: dict[int, int] = {}
     next_sequence = dict(base_sequences)
     placed = []
@@ -209,8 +207,7 @@ def _place(
                 partition,
                 base,
                 base + batch.num_records - 1,
-                producer_id,
-                producer_epoch,
+                *producer,
                 sequence,
                 status,
                 batch.size_bytes,
@@ -221,12 +218,12 @@ def _place(
 
 
 def check_topic_id(state: TopicState, *, topic: str, topic_id: str) -> None:
-    """Raises UnknownTopicIdError when the topic was deleted, or created again, since (R71)."""
+    """Raises UnknownTopicIdError if the topic has been deleted, or created again (R71)."""
     if state.deleted or state.topic_id != topic_id:
         now = "deleted" if state.deleted else f"another topic (id {state.topic_id})"
         raise UnknownTopicIdError(
             f"Topic {topic!r} with id {topic_id} is now {now}. Look the topic up again, or "
-            "restart the query that knew it.",
+            "restart the query that used it.",
             topic=topic,
             topic_id=topic_id,
         )
@@ -245,7 +242,7 @@ def check_partition(state: TopicState, *, topic: str, partition: int) -> None:
 def check_added(added: Sequence[TopicPartitions], batches: Sequence[StagedBatch]) -> None:
     """Raises InvalidTxnStateError unless the transaction names every partition it writes (R30).
 
-    What it does not name gets no marker, and would stay undecided for ever.
+    A partition it does not name gets no marker: its batches would stay undecided forever.
     """
     named = {(tp.topic_id, partition) for tp in added for partition in tp.partitions}
     for batch in batches:

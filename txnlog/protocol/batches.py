@@ -1,7 +1,7 @@
 """The record batch header: one Parquet file is one batch, its header is in the Delta log.
 
 Mirrors the fixed part of org.apache.kafka.common.record.RecordBatch (v2). Values are never null
-nor empty: -1 stands for "no producer", `none` for "no transaction".
+nor empty: -1 means "no producer", `none` "no transaction".
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ HEADER_COLUMNS: Mapping[str, str] = {
 }
 _STATUS = "txn_status"
 _OFFSET_MAX = 2**63 - 2
-"""The end, one after it, must be a long, too."""
+"""The end offset, one higher, must be a long, too."""
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """Where a batch stands and who wrote it; offsets are inclusive.
+    """The place of a batch, and its producer; offsets are inclusive.
 
-    `stats` is Delta's JSON of the file's statistics, carried along unread until somebody asks.
+    `stats` is Delta's JSON of the file's statistics, decoded on demand.
     """
 
     path: str
@@ -66,14 +66,14 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def statistics(self) -> Statistics:
-        """What `stats` says. Raises CorruptLogError naming the file."""
+        """`stats`, decoded. Raises CorruptLogError naming the file."""
         try:
             return decode_stats(self.stats)
         except (msgspec.MsgspecError, NestingError, TypeError) as error:
             raise CorruptLogError(
                 f"Data file {self.path}: its statistics in the log cannot be read ({error}): "
-                f"{self.stats[:200]!r}. Whoever rewrote the file must leave them as they were, or "
-                "leave them out.",
+                f"{self.stats[:200]!r}. A tool that rewrites the file must keep them as they were, "
+                "or omit them.",
                 file=self.path,
             ) from error
 
@@ -81,7 +81,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     def num_records(self) -> int | None:
         """Records in the file: fewer than the offsets it spans once some were erased.
 
-        None where the log does not say: another tool rewrote the file, and left statistics out.
+        None if unknown: another tool rewrote the file without statistics.
         """
         return self.statistics.num_records
 
@@ -115,7 +115,7 @@ def header_from_values(
     stats: str,
     source: str,
 ) -> BatchHeader:
-    """Read a header back. Raises CorruptLogError naming `source` and the file's path."""
+    """Parse a header. Raises CorruptLogError naming `source` and the file's path."""
     try:
         header = BatchHeader(
             path,
@@ -137,7 +137,7 @@ def header_from_values(
         or not 0 <= header.partition < PARTITIONS_MAX
         or min(header.producer_id, header.producer_epoch, header.base_sequence) < -1
     ):
-        raise _corrupt(source, path, f"it cannot be: {header.to_values()}"[:400])
+        raise _corrupt(source, path, f"invalid values: {header.to_values()}"[:400])
     return header
 
 
@@ -168,7 +168,7 @@ def headers_from_columns(
     stats: pa.Array,
     source: str,
 ) -> HeaderColumns:
-    """Read the headers of a checkpoint back, `values` as Arrow string arrays per column.
+    """Parse the headers of a checkpoint, `values` as Arrow string arrays per column.
 
     Raises CorruptLogError naming `source`.
     """
@@ -192,7 +192,7 @@ def headers_from_columns(
     if not known or len(wrong):
         path = paths[int(wrong[0])].as_py() if len(wrong) else ""
         statuses = statuses.dictionary.to_pylist()
-        raise _corrupt(source, path, f"its offsets or other numbers, or statuses {statuses}"[:400])
+        raise _corrupt(source, path, f"invalid offsets, numbers or statuses {statuses}"[:400])
     order = np.lexsort((base_offset, partition))
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
@@ -217,7 +217,7 @@ def headers_from_columns(
 def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:
     """Delta's `stats` JSON; timestamps in microseconds since the epoch, UTC, none of them null.
 
-    Times that no calendar year 1 to 9999 holds are left out: statistics are a hint.
+    Times outside the years 1 to 9999 are omitted: statistics are a hint.
     """
     try:
         low, high = _iso(timestamp_min_us), _iso(timestamp_max_us)
@@ -225,13 +225,13 @@ def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int)
         return f'{{"numRecords":{num_records}}}'
     return (
         f'{{"numRecords":{num_records},"minValues":{{"timestamp":"{low}"}},'
-        # Spark leaves a file out only if the nulls of all filtered columns are known.
+        # Spark skips a file only if the null counts of all filtered columns are known.
         f'"maxValues":{{"timestamp":"{high}"}},"nullCount":{{"offset_delta":0,"timestamp":0}}}}'
     )
 
 
 class Statistics(NamedTuple):
-    """Of a file's records: how many (None: not known), and their times; unknown ones are wide."""
+    """Number of a file's records (None: unknown), and bounds of their times."""
 
     num_records: int | None = None
     timestamp_min_us: int = -(2**63)
@@ -239,7 +239,7 @@ class Statistics(NamedTuple):
 
 
 def decode_stats(stats: str) -> Statistics:
-    """Read Delta's `stats`; nothing is known of a file without. Raises what its decoder raises."""
+    """Parse Delta's `stats`; "" gives unknown values. Raises what the decoder raises."""
     if not stats:
         return Statistics()
     found = decode(_STATS, stats)
@@ -274,13 +274,13 @@ def _iso(time_us: int) -> str:
 
 @lru_cache(64)
 def _iso_second(second: int) -> str:
-    """The batches of one moment have the same few."""
+    """Cached, as batches written together share seconds."""
     return (_EPOCH + timedelta(seconds=second)).isoformat()[:19]
 
 
 def _corrupt(source: str, path: str, why: str) -> CorruptLogError:
     return CorruptLogError(
         f"{source}: the header of data file {path} cannot be read ({why}). The log is damaged or "
-        "was written by something else than txnlog; restore it from a backup.",
+        "was not written by txnlog; restore it from a backup.",
         file=source,
     )

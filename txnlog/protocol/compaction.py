@@ -15,6 +15,7 @@ a logarithmic number of times.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -62,6 +63,10 @@ class CompactionGroup(msgspec.Struct, frozen=True):
     @property
     def last_offset(self) -> int:
         return self.inputs[-1].last_offset
+
+    def changed_input(self, live: Mapping[str, BatchHeader]) -> BatchHeader | None:
+        """The first input that is not live as planned any more: removed, or replaced."""
+        return next((batch for batch in self.inputs if live.get(batch.path) != batch), None)
 
     @property
     def sources(self) -> tuple[BatchHeader, ...]:
@@ -225,9 +230,9 @@ def prepare_compaction(
         return Compacted()
     if state.deleted or state.topic_id != group.topic_id:
         return Obsolete("the topic was deleted")
-    for batch in group.inputs:
-        if state.by_path.get(batch.path) != batch:
-            return Obsolete(f"{batch.path} has been removed or compacted by another")
+    changed = group.changed_input(state.by_path)
+    if changed is not None:
+        return Obsolete(f"{changed.path} has been removed or compacted by another")
     if group.last_offset >= state.last_stable_offset(group.partition):
         return Obsolete("some of its batches are undecided")
     if max(now_ms, state.txns.vacuumed_ms) - segment.staged_ms > state.txns.vacuum_age_ms // 2:

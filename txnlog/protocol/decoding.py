@@ -1,7 +1,6 @@
-"""Limits of what is believed of decoded JSON: ranges of numbers, and depth of nesting.
+"""Limits for decoded JSON: ranges of numbers, and depth of nesting.
 
-A decoder that meets what no process of ours writes must end with an error, in little time and
-memory, whatever the file says.
+Content that txnlog never writes must end in an error, in little time and memory.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ T = TypeVar("T")
 INT64_MIN = -(2**63)
 INT64_MAX = 2**63 - 1
 PARTITIONS_MAX = 100_000
-"""Most partitions a topic may have: each is an object in memory of every process."""
+"""Maximum partitions of a topic: each is an object in memory of every process."""
 NESTING_MAX = 200
-"""Levels of lists and objects; what we write has fewer than ten."""
+"""Maximum levels of lists and objects; txnlog writes fewer than ten."""
 
 Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=INT64_MAX)]
@@ -28,11 +27,11 @@ _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 
 
 class NestingError(ValueError):
-    """JSON of more levels than anything of ours has."""
+    """JSON nested deeper than NESTING_MAX levels."""
 
 
 def decode(decoder: msgspec.json.Decoder[T], text: str | bytes) -> T:
-    """Decode a value. Raises ValueError for what it cannot be."""
+    """Decode a value. Raises ValueError if it is invalid."""
     try:
         return decoder.decode(text)
     except RecursionError as error:
@@ -41,9 +40,9 @@ def decode(decoder: msgspec.json.Decoder[T], text: str | bytes) -> T:
 
 
 def nesting_error(data: bytes, error: RecursionError) -> NestingError:
-    """What to raise from a decoder's RecursionError; raises `error` if it is not the data's fault.
+    """The error for a decoder's RecursionError; raises `error` if the data nests less deeply.
 
-    A caller that is itself deep in a recursion has little left for data that is whole.
+    A caller that is itself deep in a recursion may have too little stack left for valid data.
     """
     depth = 0
     for found in _STRING_OR_BRACKET.finditer(data):
@@ -67,7 +66,7 @@ def to_int64(text: str) -> int:
 
 
 def check_partition_number(number: int) -> int:
-    """Raises ValueError for a partition no topic can have."""
+    """Raises ValueError for a number that no partition can have."""
     if not 0 <= number < PARTITIONS_MAX:
         raise ValueError(f"partition {number} is not one of 0 to {PARTITIONS_MAX - 1}")
     return number

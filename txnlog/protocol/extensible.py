@@ -1,8 +1,8 @@
 """JSON in partition values that a newer txnlog may have written, with fields unknown to this one.
 
-A process that rewrites a row must not drop them: the newer one believes what it wrote (R38). They
-travel with the value they were found in, at every level, and are written back beside the known
-ones. The usual row has none; it is read and written by msgspec alone.
+A process that rewrites a row must not drop them: the newer one relies on them (R38). They are kept
+with the value they belong to, at every level, and are written back beside the known fields. Most
+rows have none and are read and written by msgspec alone.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PLAIN: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 class Extensible(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A JSON object; `unknown` holds the fields that this version does not know, as JSON text."""
+    """A JSON object; `unknown` holds the fields unknown to this version, as JSON text."""
 
     unknown: str = msgspec.field(default="", name=_MARK)
 
 
 class ExtensibleArray(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A JSON array with a place per field.
+    """A JSON array with one item per field.
 
-    A newer version may append items; then the value is of the class that `extended` gives.
+    A newer version may append items; then the value is of the class that `extended` returns.
     """
 
     @classmethod
@@ -50,24 +50,24 @@ class Codec(Generic[T]):
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
 
     def decode(self, text: str) -> T:
-        """Raises msgspec.MsgspecError, ValueError, TypeError, KeyError for what cannot be read."""
+        """Raises msgspec.MsgspecError, ValueError, TypeError, KeyError for invalid text."""
         try:
             if f'"{_MARK}"' not in text:
                 return decode(self._decoder, text)
         except msgspec.ValidationError:
-            # Fields that are unknown, or damage, which raises again.
+            # Unknown fields, or damage, which raises again below.
             pass
         return _built(self._kind, decode(_PLAIN, text))  # type: ignore[no-any-return]
 
     def encode(self, value: T) -> str:
         """The value as JSON text."""
         text = _ENCODER.encode(value).decode()
-        # A topic or an id may look like the mark, which costs time and nothing else.
+        # A topic or an id may look like the mark, which only costs time.
         return _ENCODER.encode(_plain(value)).decode() if f'"{_MARK}' in text else text
 
 
 def _built(kind: Any, plain: Any) -> Any:
-    """The value of a type, with what the type does not know kept aside."""
+    """The value of a type; fields unknown to the type go to `unknown`."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType:
         known = next(one for one in inner if one is not NoneType)
@@ -101,7 +101,7 @@ def _is_default(field: msgspec.structs.FieldInfo, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """What is written for a value: its fields, and those kept aside for it."""
+    """The JSON form of a value: its fields, and those in its `unknown`."""
     if isinstance(value, Extensible):
         known = {
             field.name: _plain(getattr(value, field.name))

@@ -1,4 +1,4 @@
-"""Who may write under a transactional.id; a fenced producer is told who fenced it, and when."""
+"""Who may write under a transactional.id; the error says who fenced a producer, and when."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from txnlog.errors import (
     InvalidProducerIdMappingError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import Holder, TransactionMetadata
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
-    """The error for a run that was taken over: who owns the id now, who fenced it and when."""
+    """The error for a fenced run: who owns the id now, who fenced it and when."""
     now = f"it is owned by {row.owner.describe()}"
     if row.owner.run_id in row.owner.former_runs:
-        now = "its owner was fenced, and nobody has taken it over yet,"
+        now = "its owner was fenced, and it has no new owner yet,"
     return ProducerFencedError(
         f"{who} may no longer write under transactional.id {row.transactional_id!r}: {now} "
         f"at epoch {row.producer_epoch}{fenced_note(row)}. Stop this one, or give it a "
@@ -29,7 +29,7 @@ def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
 
 
 def fenced_note(row: TransactionMetadata) -> str:
-    """A clause for error messages, "" for a row that nobody was fenced from."""
+    """A clause for error messages; "" if no producer was ever fenced from the row."""
     last = row.owner.fenced
     if last is None:
         return ""
@@ -37,44 +37,43 @@ def fenced_note(row: TransactionMetadata) -> str:
     return f" (last fenced at {at} by {last.by}: {last.reason})"
 
 
-def check_producer(
-    row: TransactionMetadata | None,
-    transactional_id: str,
-    producer_id: int,
-    producer_epoch: int,
-    run_id: str,
-) -> TransactionMetadata:
-    """The row, of which this run is the owner at this epoch; else the error that says why not."""
+def check_holder(row: TransactionMetadata | None, holder: Holder) -> TransactionMetadata:
+    """The row, if the holder owns it at this epoch.
+
+    Raises ProducerFencedError, InvalidProducerIdMappingError, InvalidProducerEpochError.
+    """
+    transactional_id, run_id = holder.transactional_id, holder.run_id
     if row is not None and row.owner.run_id != run_id:
         raise fenced(row, f"run {run_id}")
-    if row is None or row.producer_id != producer_id:
+    if row is None or row.producer_id != holder.producer_id:
         found = "no row" if row is None else f"producer id {row.producer_id}"
         raise InvalidProducerIdMappingError(
-            f"transactional.id {transactional_id!r} has {found}, not producer id {producer_id}: it "
-            "expired, and may have had another owner in between. This try committed nothing. "
-            "Abort, read the input positions again, and begin another transaction.",
+            f"transactional.id {transactional_id!r} has {found}, not producer id "
+            f"{holder.producer_id}: it expired, and may have had another owner since. This attempt "
+            "committed nothing. Abort, read the input positions again, and begin another "
+            "transaction.",
             transactional_id=transactional_id,
         )
     refuse_former(row, run_id)
-    if row.producer_epoch != producer_epoch:
+    if row.producer_epoch != holder.producer_epoch:
         raise InvalidProducerEpochError(
-            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {producer_epoch}"
+            f"{transactional_id!r} is at epoch {row.producer_epoch}, not {holder.producer_epoch}"
             f"{fenced_note(row)}. Abort, and call init_transactions again.",
             transactional_id=transactional_id,
             expected_epoch=row.producer_epoch,
-            actual_epoch=producer_epoch,
+            actual_epoch=holder.producer_epoch,
         )
     return row
 
 
 def refuse_former(row: TransactionMetadata, run_id: str) -> None:
-    """Raises ProducerFencedError for a run that was taken over."""
+    """Raises ProducerFencedError for a run that was fenced."""
     if run_id in row.owner.former_runs:
         raise fenced(row, f"run {run_id}")
 
 
 def refuse_prepared(row: TransactionMetadata) -> None:
-    """Raises ConcurrentTransactionsError: a decided transaction comes first."""
+    """Raises ConcurrentTransactionsError if a decided transaction must be finished first."""
     if row.state.is_prepared:
         raise ConcurrentTransactionsError(
             f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from txnlog.errors import NonEmptyGroupError
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.groups import Entangled, OffsetsCommit
+from txnlog.protocol.groups import OffsetsCommit, UnstableOffsets
 from txnlog.protocol.membership import Sightings
 
 GENERATION_UNKNOWN = 1 << 30
@@ -25,12 +25,12 @@ def is_gone(group: Group) -> bool:
 
 def prepare_delete_offsets(
     group: Group | None, *, partitions: Mapping[str, Collection[int]], now_ms: int
-) -> OffsetsCommit | Entangled | None:
+) -> OffsetsCommit | UnstableOffsets | None:
     """Forget the positions of partitions, under a new generation; None when there are none."""
     if group is None:
         return None
     if group.pending:
-        return Entangled(group.pending)
+        return UnstableOffsets(group.pending)
     offsets = {
         topic: {
             number: known
@@ -52,7 +52,9 @@ def prepare_delete_offsets(
     return OffsetsCommit(operation="DELETE CONSUMER GROUP OFFSETS", groups=(row,))
 
 
-def prepare_delete_group(group: Group | None, *, now_ms: int) -> OffsetsCommit | Entangled | None:
+def prepare_delete_group(
+    group: Group | None, *, now_ms: int
+) -> OffsetsCommit | UnstableOffsets | None:
     """Forget all of a group but its generation; None when it is gone.
 
     Raises NonEmptyGroupError for one with members.
@@ -66,7 +68,7 @@ def prepare_delete_group(group: Group | None, *, now_ms: int) -> OffsetsCommit |
             group_id=group.group_id,
         )
     if group.pending:
-        return Entangled(group.pending)
+        return UnstableOffsets(group.pending)
     row = replace(
         group, offsets={}, generation=group.generation + 1, assignment={}, updated_ms=now_ms
     )

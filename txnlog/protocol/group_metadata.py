@@ -1,7 +1,7 @@
 """The group row: committed offsets, pending offsets of open transactions, and the members.
 
-A row lives in `__consumer_offsets`; every value is frozen, a decision makes a new one. Mirrors
-what org.apache.kafka.coordinator.group keeps of a classic group.
+A row is in `__consumer_offsets`; values are frozen, a decision makes new ones. Mirrors the state
+of a classic group in org.apache.kafka.coordinator.group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CommittedOffset(ExtensibleArray, frozen=True, array_like=True):
 
 
 class NewerOffset(CommittedOffset, frozen=True, array_like=True):
-    """One with more items, of a newer version of the format."""
+    """A CommittedOffset of a newer format version, with more items."""
 
     unknown: str = ""
 
@@ -51,9 +51,9 @@ class PendingOffsets(Extensible, frozen=True, kw_only=True):
 class Member(Extensible, frozen=True, kw_only=True):
     """A consumer of the group. It is alive as long as its `heartbeat`, a counter, changes.
 
-    `joined` is the generation that it has let go of: it waits for the next one. `topics` are those
-    it reads, `assignors` the names of those it knows, the one it likes best first. A consumer with
-    an `instance_id` takes the place of the member that had it before.
+    `joined` is the generation whose assignment it has revoked: it waits for the next one. `topics`
+    are its subscription, `assignors` the names of its assignors in order of preference. A static
+    member (`instance_id`) replaces the former member with that id.
     """
 
     topics: tuple[str, ...]
@@ -71,7 +71,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One row of `__consumer_offsets`.
 
     `assignment` is that of the generation, member id -> topic -> partitions; empty when the
-    generation was begun by somebody who is no member.
+    generation was started by a process that is no member.
     """
 
     group_id: str
@@ -107,7 +107,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, path: str, source: str) -> Group:
-        """Read a row back. Raises CorruptLogError naming `source`."""
+        """Parse a row. Raises CorruptLogError naming `source`."""
         try:
             return cls(
                 group_id=values["group_id"],

@@ -1,8 +1,8 @@
 """Decisions about a group's row: its generation, committed offsets, and pending ones.
 
 Pure decisions, as in org.apache.kafka.coordinator.group.OffsetMetadataManager. The offsets table's
-transactional markers (`txn` per producer id) are passed along, because an entry of a transaction
-that has its marker must never come back. Joining and leaving are in txnlog.protocol.membership.
+transactional markers (`txn` per producer id) are arguments, too, because an entry must never be
+added for a transaction that has its marker. Joining and leaving are in txnlog.protocol.membership.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from txnlog.protocol.group_metadata import (
     PendingOffsets,
     Positions,
 )
+from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionResult
 
 __all__ = [
     "GROUP_COLUMNS",
     "CommittedOffset",
-    "Entangled",
     "Group",
     "GroupOffsets",
     "OffsetsCommit",
     "PendingOffsets",
     "Positions",
+    "UnstableOffsets",
     "prepare_clear",
     "prepare_fetch",
     "prepare_generation",
@@ -63,9 +64,9 @@ class OffsetsCommit:
 class GroupOffsets:
     """The offsets of one group that a transaction commits.
 
-    `start` is where the transaction's input began (Spark batches: refused when the group has
-    moved past it under the same generation), `end` the next offsets to read. `member_id` is that
-    of a consumer with a subscription, "" for everybody else.
+    `start` is where the transaction's input begins (Spark batches: refused if the group is past it
+    under the same generation), `end` the next offsets to read. `member_id` is that of a consumer
+    with a subscription, otherwise "".
     """
 
     group_id: str
@@ -77,14 +78,14 @@ class GroupOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Entangled:
+class UnstableOffsets:
     """Other transactions have pending offsets on these partitions."""
 
     entries: tuple[PendingOffsets, ...]
 
 
 def prepare_generation(group: Group | None, *, group_id: str, now_ms: int) -> OffsetsCommit:
-    """Bump the generation: whoever held the old one, members too, commits nothing any more."""
+    """Bump the generation, which fences all users of the old one, members included."""
     row = group if group is not None else Group(group_id=group_id)
     bumped = replace(row, generation=row.generation + 1, assignment={}, updated_ms=now_ms)
     return OffsetsCommit(operation="JOIN GROUP", groups=(bumped,))
@@ -96,23 +97,23 @@ def prepare_fetch(
     group_id: str,
     generation: int | None,
     partitions: Partitions | None = None,
-) -> dict[str, dict[int, int]] | Entangled:
-    """Committed positions, believed only under the generation and with nothing pending (R46).
+) -> dict[str, dict[int, int]] | UnstableOffsets:
+    """Committed positions, valid only under this generation and with no pending entry (R46).
 
-    `partitions`: only entries on these matter, to a member that was assigned them.
+    `partitions`: those assigned to a member; entries on other partitions are ignored.
     """
     if group is None:
         if generation:
-            raise _stale(group_id, generation, 0)
+            raise _illegal_generation(group_id, generation, 0)
         return {}
     if generation is not None and group.generation != generation:
-        raise _stale(group_id, generation, group.generation)
-    met = tuple(
+        raise _illegal_generation(group_id, generation, group.generation)
+    entries = tuple(
         entry
         for entry in group.pending
         if partitions is None or _overlaps(entry.offsets, partitions)
     )
-    return Entangled(met) if met else group.positions()
+    return UnstableOffsets(entries) if entries else group.positions()
 
 
 def prepare_offset_commit(
@@ -126,15 +127,15 @@ def prepare_offset_commit(
     version: int,
     now_ms: int,
 ) -> OffsetsCommit | None:
-    """A consumer's own commit, outside of transactions; None when it is there already.
+    """OffsetCommit of a consumer, outside of transactions; None if the row has it already.
 
-    Wins over entries that were pending before it, even if they commit later (R47). It is a sign of
-    life as well. Raises IllegalGenerationError, UnknownMemberIdError (R48).
+    Overrides entries that were pending before it, even if they commit later (R47). It counts as a
+    heartbeat. Raises IllegalGenerationError, UnknownMemberIdError (R48).
     """
     row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
     merged = {topic: dict(known) for topic, known in row.offsets.items()}
-    met = [entry.version for entry in row.pending if _overlaps(entry.offsets, offsets)]
-    newest = max(met, default=-1)
+    pending = [entry.version for entry in row.pending if _overlaps(entry.offsets, offsets)]
+    newest = max(pending, default=-1)
     changed = False
     for topic, partitions in offsets.items():
         known = merged.setdefault(topic, {})
@@ -163,12 +164,12 @@ def check_member(group: Group | None, *, group_id: str, generation: int, member_
     """
     current = 0 if group is None else group.generation
     if group is None or current != generation:
-        raise _stale(group_id, generation, current)
+        raise _illegal_generation(group_id, generation, current)
     if member_id and member_id not in group.members:
         raise UnknownMemberIdError(
-            f"Group {group_id!r} has no member {member_id!r}: it left, or was taken for dead after "
-            "session.timeout.ms without a heartbeat or max.poll.interval.ms without a poll. What "
-            "it has read since its last commit will be read again; it joins anew at its next poll.",
+            f"Group {group_id!r} has no member {member_id!r}: it left, or was removed after "
+            "session.timeout.ms without a heartbeat or max.poll.interval.ms without a poll. "
+            "Records read since its last commit will be read again; it rejoins at its next poll.",
             group_id=group_id,
             member_id=member_id,
         )
@@ -180,28 +181,27 @@ def prepare_pending(
     markers: Mapping[int, int],
     requests: Sequence[GroupOffsets],
     *,
-    transactional_id: str,
-    producer_id: int,
-    txn_epoch: int,
+    holder: Holder,
     version: int,
     now_ms: int,
     merge: bool = False,
-) -> OffsetsCommit | Entangled | None:
-    """Step 0: put an entry into each group's row; None when they are there already.
+) -> OffsetsCommit | UnstableOffsets | None:
+    """Step 0: put an entry into each group's row; None if the rows have them already.
 
-    `version` is the log version this commit would get. The request replaces what an earlier try of
-    the same epoch left; with `merge` it adds to that, for a transaction that is Ongoing and gets
-    its offsets piece by piece. Raises ProducerFencedError, IllegalGenerationError,
+    `version` is the log version this commit would have. The request replaces entries of a former
+    attempt of the same epoch; with `merge` it adds to them, for an Ongoing transaction that gets
+    its offsets in several calls. Raises ProducerFencedError, IllegalGenerationError,
     UnknownMemberIdError, OffsetConflictError.
     """
+    producer_id, txn_epoch = holder.producer_id, holder.producer_epoch
     if markers.get(producer_id, -1) >= txn_epoch:
         raise ProducerFencedError(
-            f"The transaction of {transactional_id!r} at epoch {txn_epoch} has ended in "
+            f"The transaction of {holder.transactional_id!r} at epoch {txn_epoch} has ended in "
             "__consumer_offsets already: another process finished or fenced it. Start again.",
-            transactional_id=transactional_id,
+            transactional_id=holder.transactional_id,
         )
     rows = []
-    strangers: list[PendingOffsets] = []
+    conflicts: list[PendingOffsets] = []
     for request in requests:
         group = check_member(
             groups.get(request.group_id),
@@ -209,24 +209,24 @@ def prepare_pending(
             generation=request.generation,
             member_id=request.member_id,
         )
-        _check_epochs(group, transactional_id, producer_id, txn_epoch)
+        _check_epochs(group, holder)
         wanted = {topic: dict(partitions) for topic, partitions in request.end.items()}
         own = [e for e in group.pending if e.producer_id == producer_id]
         others = [e for e in group.pending if e.producer_id != producer_id]
         same = [e for e in own if e.txn_epoch == txn_epoch]
         if merge:
-            wanted = _without(wanted, [e for e in same if e.generation == request.generation])
+            wanted = _not_pending(wanted, [e for e in same if e.generation == request.generation])
             if not wanted:
                 continue
-            kept = [left for e in same if (left := _less(e, wanted)) is not None]
+            kept = [left for e in same if (left := _minus(e, wanted)) is not None]
         else:
             if any((e.generation, e.offsets) == (request.generation, wanted) for e in same):
                 continue
             kept = []
-        strangers += [e for e in others if _overlaps(e.offsets, wanted)]
+        conflicts += [e for e in others if _overlaps(e.offsets, wanted)]
         _check_start(group, request)
         entry = PendingOffsets(
-            transactional_id=transactional_id,
+            transactional_id=holder.transactional_id,
             producer_id=producer_id,
             txn_epoch=txn_epoch,
             version=version,
@@ -234,8 +234,8 @@ def prepare_pending(
             offsets=wanted,
         )
         rows.append(replace(group, pending=(*others, *kept, entry), updated_ms=now_ms))
-    if strangers:
-        return Entangled(tuple(strangers))
+    if conflicts:
+        return UnstableOffsets(tuple(conflicts))
     if not rows:
         return None
     return OffsetsCommit(operation="TXN OFFSET COMMIT", groups=tuple(rows))
@@ -246,16 +246,16 @@ def prepare_offsets_marker(
     markers: Mapping[int, int],
     *,
     group_ids: Sequence[str],
-    producer_id: int,
-    txn_epoch: int,
+    transaction: ProducerIdAndEpoch,
     result: TransactionResult,
     version: int,
     now_ms: int,
 ) -> OffsetsCommit | None:
-    """Step 3: turn this transaction's entries into offsets, or on abort drop them (R45, R47).
+    """Step 3: turn this transaction's entries into offsets, or drop them on abort (R45, R47).
 
-    An offset written at a higher log version than the entry stays. None when the marker is there.
+    An offset written at a higher log version than the entry stays. None if the marker exists.
     """
+    producer_id, txn_epoch = transaction
     if markers.get(producer_id, -1) >= txn_epoch:
         return None
     rows = []
@@ -282,7 +282,7 @@ def prepare_offsets_marker(
 def prepare_clear(
     group: Group | None, entry: PendingOffsets, *, now_ms: int
 ) -> OffsetsCommit | None:
-    """Drop an entry whose holder's epoch has been raised above it; None when it is gone."""
+    """Drop an entry whose producer is fenced; None if the row does not have it."""
     if group is None or entry not in group.pending:
         return None
     rest = tuple(other for other in group.pending if other != entry)
@@ -292,11 +292,11 @@ def prepare_clear(
 
 def prepare_reset(
     group: Group | None, *, group_id: str, positions: Positions, version: int, now_ms: int
-) -> OffsetsCommit | Entangled:
-    """An operator sets positions, under a new generation: no running batch goes on from before."""
+) -> OffsetsCommit | UnstableOffsets:
+    """An operator sets positions, under a new generation, which fences batches under way."""
     row = group if group is not None else Group(group_id=group_id)
     if row.pending:
-        return Entangled(row.pending)
+        return UnstableOffsets(row.pending)
     generation = row.generation + 1
     offsets = {topic: dict(known) for topic, known in row.offsets.items()}
     for topic, partitions in positions.items():
@@ -318,21 +318,21 @@ def _settle(
                 known[partition] = CommittedOffset(offset, entry.generation, version)
 
 
-def _check_epochs(group: Group, transactional_id: str, producer_id: int, txn_epoch: int) -> None:
+def _check_epochs(group: Group, holder: Holder) -> None:
     for entry in group.pending:
-        if entry.producer_id == producer_id and entry.txn_epoch > txn_epoch:
+        if entry.producer_id == holder.producer_id and entry.txn_epoch > holder.producer_epoch:
             raise ProducerFencedError(
-                f"{transactional_id!r} has an entry of epoch {entry.txn_epoch} in group "
-                f"{group.group_id!r}, newer than this producer's epoch {txn_epoch}: a newer "
-                "instance took over. Stop this one.",
-                transactional_id=transactional_id,
+                f"{holder.transactional_id!r} has an entry of epoch {entry.txn_epoch} in group "
+                f"{group.group_id!r}, newer than this producer's epoch {holder.producer_epoch}: a "
+                "newer instance took over. Stop this one.",
+                transactional_id=holder.transactional_id,
             )
 
 
-def _without(
+def _not_pending(
     wanted: dict[str, dict[int, int]], entries: Sequence[PendingOffsets]
 ) -> dict[str, dict[int, int]]:
-    """What is wanted and not pending yet: an entry that is there keeps its version (R28, R47)."""
+    """The wanted offsets that are not pending yet: an entry keeps its version (R28, R47)."""
     there = {
         (topic, partition, offset)
         for entry in entries
@@ -346,8 +346,8 @@ def _without(
     return {topic: partitions for topic, partitions in left.items() if partitions}
 
 
-def _less(entry: PendingOffsets, wanted: Positions) -> PendingOffsets | None:
-    """The entry without the partitions that are sent anew; None when nothing is left of it."""
+def _minus(entry: PendingOffsets, wanted: Positions) -> PendingOffsets | None:
+    """The entry without partitions that are sent again; None if none is left."""
     left = {
         topic: {p: offset for p, offset in partitions.items() if p not in wanted.get(topic, {})}
         for topic, partitions in entry.offsets.items()
@@ -357,7 +357,7 @@ def _less(entry: PendingOffsets, wanted: Positions) -> PendingOffsets | None:
 
 
 def _check_start(group: Group, request: GroupOffsets) -> None:
-    """Refuse input that another batch under the same generation has committed already."""
+    """Refuse input that another batch of the same generation has already committed."""
     for topic, partitions in request.start.items():
         for partition, start in partitions.items():
             known = group.offsets.get(topic, {}).get(partition)
@@ -365,7 +365,7 @@ def _check_start(group: Group, request: GroupOffsets) -> None:
                 continue
             if start < known.offset:
                 raise OffsetConflictError(
-                    f"Group {request.group_id!r} stands at offset {known.offset} of {topic!r} "
+                    f"Group {request.group_id!r} is at offset {known.offset} of {topic!r} "
                     f"partition {partition}, past this batch's start {start}: another run has "
                     "committed this input. Stop the other run, or start a new query with "
                     "startingOffsets=committed and a new checkpointLocation.",
@@ -381,11 +381,11 @@ def _overlaps(left: Partitions, right: Partitions) -> bool:
     )
 
 
-def _stale(group_id: str, generation: int, current: int) -> IllegalGenerationError:
+def _illegal_generation(group_id: str, generation: int, current: int) -> IllegalGenerationError:
     return IllegalGenerationError(
         f"Group {group_id!r} is at generation {current}, not {generation}: another consumer or "
         "query started in it, or an operator reset it. A consumer with a subscription gets its "
-        "partitions anew at its next poll; stop anything else, or start it anew (a Spark query "
+        "partitions again at its next poll; stop anything else, or restart it (a Spark query "
         "with startingOffsets=committed and a new checkpointLocation).",
         group_id=group_id,
         expected_generation=current,
@@ -394,7 +394,7 @@ def _stale(group_id: str, generation: int, current: int) -> IllegalGenerationErr
 
 
 def unstable(group_id: str, entries: Sequence[PendingOffsets]) -> UnstableOffsetCommitError:
-    """The error for entries that must be waited for."""
+    """The error for entries of open transactions."""
     holders = ", ".join(sorted({entry.transactional_id for entry in entries}))
     return UnstableOffsetCommitError(
         f"Group {group_id!r} has offsets pending in open transactions of {holders}; they will be "

@@ -1,4 +1,4 @@
-"""The transaction state row: what a transactional.id is doing, and all that is needed to finish it.
+"""The state row of a transactional.id, with all that is needed to finish its transaction.
 
 Mirrors org.apache.kafka.coordinator.transaction.TransactionMetadata. Every value is frozen; a
 transition makes a new one with `msgspec.structs.replace`.
@@ -7,6 +7,8 @@ transition makes a new one with `msgspec.structs.replace`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +23,7 @@ NO_EPOCH = -1
 
 
 class StagedBatch(Extensible, frozen=True, kw_only=True):
-    """One pre-committed Parquet file: invisible until a marker commit names it.
+    """One staged Parquet file: invisible until a marker commit names it.
 
     Timestamps are microseconds since the epoch, `staged_ms` is by the store's clock.
     """
@@ -38,7 +40,7 @@ class StagedBatch(Extensible, frozen=True, kw_only=True):
 
 
 class TopicPartitions(Extensible, frozen=True, kw_only=True):
-    """The partitions of one topic that a transaction touches."""
+    """The partitions of one topic in a transaction."""
 
     topic: str
     topic_id: str
@@ -55,7 +57,7 @@ class AppTransaction(Extensible, frozen=True, kw_only=True):
 def merge_partitions(
     known: Iterable[TopicPartitions], more: Iterable[TopicPartitions]
 ) -> tuple[TopicPartitions, ...]:
-    """The partitions of both, each topic once, in order."""
+    """The union of both, with each topic once, in order."""
     merged: dict[tuple[str, str], TopicPartitions] = {}
     for tp in (*known, *more):
         there = merged.setdefault((tp.topic, tp.topic_id), tp)
@@ -79,8 +81,8 @@ class Manifest(Extensible, frozen=True, kw_only=True):
 class LastBatch(Extensible, frozen=True, kw_only=True):
     """The newest micro-batch a streaming query committed.
 
-    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" where not readable;
-    `run_id` is the run that committed it.
+    `digest` is that of `offsets/<batch_id>` in the query's checkpoint, "" if it was unreadable;
+    `run_id` is the run that committed the batch.
     """
 
     batch_id: Int64
@@ -90,7 +92,7 @@ class LastBatch(Extensible, frozen=True, kw_only=True):
 
 
 class Fenced(Extensible, frozen=True, kw_only=True):
-    """Who ended the previous owner's right to write, when (wall clock, ms) and why."""
+    """Who fenced the previous owner, when (wall clock, ms) and why."""
 
     by: str
     at_ms: Int64
@@ -100,10 +102,10 @@ class Fenced(Extensible, frozen=True, kw_only=True):
 class Owner(Extensible, frozen=True, kw_only=True):
     """Who writes under a transactional.id: one run of a Spark query, or one producer session.
 
-    `former_runs` are the last runs that were taken over; `batches` maps query id -> LastBatch, the
-    query that committed last at the end, and `forgotten` is what is left of older ones: see
+    `former_runs` are the last fenced runs. `batches` maps query id -> LastBatch, the query that
+    committed last at the end; `forgotten` is a filter of older queries, see
     txnlog.protocol.query_batches. `since_ms` is when it became the owner, by its wall clock (-1:
-    not known).
+    unknown).
     """
 
     run_id: str = ""
@@ -118,18 +120,35 @@ class Owner(Extensible, frozen=True, kw_only=True):
     since_ms: Int64 = -1
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line for messages."""
         what = f"query {self.query_id}, run {self.run_id}" if self.query_id else self.run_id
         return f"{what} on {self.host}, process {self.pid}"
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Kafka's class of this name. With a txn epoch it names one transaction."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who makes a request under a transactional.id: a run, with the id and epoch it was given."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    run_id: str
 
 
 class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """One row of a `__transaction_state` shard.
 
-    `producer_epoch` is the epoch the next transaction uses; `txn_epoch` names the transaction that
-    is open, prepared, or was last ended (-1: none yet). `path` is the row's one-row file, `extra`
-    holds partition columns of a newer version of the format, kept as they are; unknown fields of
-    the JSON in the others are kept, too, see txnlog.protocol.extensible.
+    `producer_epoch` is the epoch of the next transaction, `txn_epoch` that of the transaction that
+    is open, prepared, or ended last (-1: none yet). `path` is the row's one-row file. `extra` holds
+    partition columns of a newer format version, kept unchanged; unknown fields of the JSON in the
+    other columns are kept, too, see txnlog.protocol.extensible.
     """
 
     transactional_id: str
@@ -147,13 +166,28 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     extra: dict[str, str] = {}
 
     @property
+    def holder(self) -> Holder:
+        """Who may write under this row."""
+        return Holder(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            run_id=self.owner.run_id,
+        )
+
+    @property
+    def transaction(self) -> ProducerIdAndEpoch:
+        """The name of the transaction that is open, prepared, or was last ended."""
+        return ProducerIdAndEpoch(self.producer_id, self.txn_epoch)
+
+    @property
     def topics(self) -> dict[str, str]:
         """Topic -> topic id, of the partitions and the manifest together."""
         return dict(self.topic_ids)
 
     @property
     def topic_ids(self) -> tuple[tuple[str, str], ...]:
-        """(topic, topic id) of all that gets a marker; a topic created anew is there twice."""
+        """(topic, topic id) of all topics that get a marker; one created again is in it twice."""
         named = {(tp.topic, tp.topic_id) for tp in self.partitions}
         named.update((batch.topic, batch.topic_id) for batch in self.pending.batches)
         return tuple(sorted(named))
@@ -180,7 +214,7 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def from_values(
         cls, values: Mapping[str, str], *, path: str, source: str
     ) -> TransactionMetadata:
-        """Read a row back. Raises CorruptLogError naming `source` for what cannot be one (R38)."""
+        """Parse a row. Raises CorruptLogError naming `source` if it is invalid (R38)."""
         try:
             return cls(
                 transactional_id=values["transactional_id"],

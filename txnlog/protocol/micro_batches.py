@@ -1,4 +1,4 @@
-"""Which micro-batches of a streaming query are decided already (R54, R55), under whichever id."""
+"""Which micro-batches of a streaming query are decided already (R54, R55), under any id."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from txnlog.protocol.transitions import Done, Transition, prepare_fence
 
 
 def is_of_query(row: TransactionMetadata, query_id: str) -> bool:
-    """Whether a query owns the row, or has a batch in it, or may have had one that was dropped."""
+    """Whether a query owns the row, or has a batch in it, or may have had a dropped one."""
     owner = row.owner
     is_known = owner.query_id == query_id or query_id in owner.batches
     return is_known or may_be_forgotten(owner, query_id)
 
 
 def newest_row(rows: Iterable[TransactionMetadata], query_id: str) -> TransactionMetadata | None:
-    """The row that has the newest batch of a query; None when no row has one.
+    """The row that has the newest batch of a query; None if no row has one.
 
-    Raises CheckpointError when a row may have had one that was dropped.
+    Raises CheckpointError if a row may have had one that was dropped.
     """
     known = list(rows)
     having = [row for row in known if query_id in row.owner.batches]
@@ -34,7 +34,7 @@ def newest_row(rows: Iterable[TransactionMetadata], query_id: str) -> Transactio
 
 
 def has_committed(row: TransactionMetadata | None, *, query_id: str, run_id: str) -> bool:
-    """Whether the run owns the row and has committed under it: its other ids are stopped then."""
+    """Whether the run owns the row and has committed under it; its other ids are stopped then."""
     if row is None or row.owner.run_id != run_id or run_id in row.owner.former_runs:
         return False
     last = row.owner.batches.get(query_id)
@@ -44,9 +44,9 @@ def has_committed(row: TransactionMetadata | None, *, query_id: str, run_id: str
 def prepare_stop_query(
     row: TransactionMetadata | None, *, query_id: str, by: str, reason: str, now_ms: int
 ) -> Transition | Done:
-    """Fence the run of a query that owns the row; Done when no run of it may write there.
+    """Fence the run of a query that owns the row; Done if no run of it may write there.
 
-    Raises ConcurrentTransactionsError when a decided transaction must be finished first.
+    Raises ConcurrentTransactionsError if a decided transaction must be finished first.
     """
     if row is None or row.owner.query_id != query_id:
         return Done(row)
@@ -60,8 +60,8 @@ def prepare_forget_query(
 ) -> Transition | Done:
     """Drop a query from an idle row whose batch of it is older than `below`, so that it can expire.
 
-    Another row has batch `below` of the query. Done when the row has a newer one, or an owner that
-    was not stopped. Raises ConcurrentTransactionsError as prepare_stop_query.
+    Another row has batch `below` of the query. Done if the row has a newer one, or an owner that
+    was not fenced. Raises ConcurrentTransactionsError as prepare_stop_query.
     """
     if row is None or not is_of_query(row, query_id):
         return Done(row)
@@ -87,8 +87,8 @@ def prepare_forget_query(
 def is_committed(row: TransactionMetadata, *, query_id: str, batch_id: int, digest: str) -> bool:
     """True: this batch is committed, skip it. False: commit it (gaps in the ids are normal).
 
-    `digest` is that of the batch's offsets file, "" where the checkpoint cannot be read. Raises
-    CheckpointError when the query's checkpoint is behind the log, or is another one's.
+    `digest` is that of the batch's offsets file, "" if the checkpoint cannot be read. Raises
+    CheckpointError if the query's checkpoint is behind the log, or is another query's.
     """
     last = row.owner.batches.get(query_id)
     if last is None:

@@ -33,7 +33,7 @@ R = 24
 MASK_32 = 0xFFFFFFFF
 MASK_POSITIVE = 0x7FFFFFFF
 
-# A stretch of rows whose hashes, positions and gathered blocks stay in the processor's cache.
+# So many rows that their hashes, positions and gathered blocks stay in the processor's cache.
 ROWS_PER_STRETCH = 32_768
 # Below this many rows a numpy call per block costs more than a Python step per block and row, so
 # that one key of a megabyte among short ones does not cost a quarter of a million numpy calls.
@@ -111,8 +111,8 @@ def sticky_partitions(
 ) -> tuple[npt.NDArray[np.int32], int]:
     """Partitions of records without a key, in runs of `run_bytes`, as KIP-794 has it.
 
-    A small batch makes one file, a large one feeds all partitions alike. A record belongs to the
-    run in which it begins; `sent_bytes` went out before, and what has then is given back, too.
+    A small batch makes one file, a large one fills all partitions evenly. A record belongs to the
+    run in which it begins. `sent_bytes` were sent before; their new sum is returned, too.
     """
     ends = sent_bytes + np.cumsum(sizes_bytes)
     runs = (ends - sizes_bytes) // run_bytes
@@ -173,7 +173,7 @@ def _hash_rows(words: UInt32s, starts: Int64s, lengths: Int64s) -> UInt32s:
     order = order[::-1]
     starts, lengths, blocks = starts[order], lengths[order], blocks[order]
     h: UInt32s = np.uint32(SEED) ^ lengths.astype(np.uint32)
-    # Longest first, so the rows that have a block number i are always the first so many.
+    # Longest first, so the rows that have a block number i are always the first ones.
     alive = np.searchsorted(-blocks, -np.arange(blocks_max), side="left")
     for i, rows in enumerate(alive):
         if rows < ROWS_PER_BLOCK_MIN:

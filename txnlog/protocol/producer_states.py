@@ -1,7 +1,7 @@
 """The states of a producer and the one table of what may be called in each of them.
 
 Mirrors org.apache.kafka.clients.producer.internals.TransactionManager.State. A producer without
-transactional.id knows only IDLE, FATAL_ERROR and CLOSED. While a commit or an abort is under way,
+transactional.id uses only IDLE, FATAL_ERROR and CLOSED. While a commit or an abort is under way,
 or has timed out, the state says which of the two may be called again.
 """
 
@@ -91,7 +91,7 @@ VALID_PREVIOUS: Mapping[ProducerState, frozenset[ProducerState]] = {
     S.CLOSED: frozenset(S),
 }
 
-# What to do instead; the rest of the sentence "This producer is <state>: ...".
+# What to do instead, as the end of the sentence "This producer is <state>: ...".
 ADVICE: Mapping[ProducerState, str] = {
     S.IDLE: "set transactional.id to use transactions, or just call produce() and flush()",
     S.UNINITIALIZED: "call init_transactions() first",
@@ -122,7 +122,7 @@ def prepare_call(state: ProducerState, call: ProducerCall) -> ProducerState:
 
 
 def prepare_move(state: ProducerState, to: ProducerState) -> ProducerState:
-    """The state after an outcome; every pair the table does not have is a bug, and refused."""
+    """The state after an outcome. A pair that is not in the table is a bug, and refused."""
     if state not in VALID_PREVIOUS[to]:
         raise InvalidTxnStateError(
             f"A producer that is {state.value} cannot become {to.value}.", state=state.name
@@ -131,16 +131,16 @@ def prepare_move(state: ProducerState, to: ProducerState) -> ProducerState:
 
 
 def failed_state(error: TxnLogError, state: ProducerState) -> ProducerState:
-    """What an error that is not retriable makes of a producer; other topics are not its end."""
+    """The state after an error that is not retriable; an idempotent producer stays IDLE."""
     if error.fatal:
         return ProducerState.FATAL_ERROR
     return state if state is ProducerState.IDLE else ProducerState.ABORTABLE_ERROR
 
 
 def failed_call(error: TxnLogError, state: ProducerState) -> TxnLogError:
-    """What a call raises that `error` left in `state`: its flags say what that state allows.
+    """The error that a call raises in `state`: its flags say what that state allows.
 
-    Where only the same call may be made again, no error says "abort".
+    If only the same call may be repeated, no error says "abort".
     """
     if state is ProducerState.ABORTABLE_ERROR:
         return error if error.abortable else failed_transaction(error)
@@ -148,7 +148,7 @@ def failed_call(error: TxnLogError, state: ProducerState) -> TxnLogError:
 
 
 def failed_transaction(error: TxnLogError | None) -> TransactionAbortableError:
-    """What every call but abort answers in a transaction that failed with `error`."""
+    """The error of every call but abort in a transaction that failed with `error`."""
     why = "" if error is None else f" It failed with {type(error).__name__}: {error.message}"
     return TransactionAbortableError(
         f"The transaction has failed. Call abort_transaction(), then begin another one.{why}"

@@ -1,8 +1,8 @@
 """Which queries a state row remembers: the newest batch of each of the last QUERIES_MAX (R54, R55).
 
-A row that kept every query id would grow with every checkpoint that was ever lost. A query that is
-dropped leaves some bits in a filter of fixed size: whether it is among the dropped ones is then
-"no" for certain, or "maybe". Maybe is an error, since a batch of it could be a repeat.
+A row that kept every query id would grow with every lost checkpoint. A dropped query sets bits in a
+Bloom filter of fixed size, which says of a query that it was certainly not dropped, or may have
+been. The latter is an error, since a batch of it could be a repeat.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
 
 QUERIES_MAX = 50
 FILTER_BITS = 8_192
-"""After 500 dropped queries one new query of 450 is refused, after 1,000 one of 45."""
+"""After 500 dropped queries 1 in 450 new queries is refused, after 1,000 1 in 45."""
 
 _HASHES = 4
 
 
 def remember_batch(owner: Owner, query_id: str, last: LastBatch) -> Owner:
-    """The owner with this batch as the query's newest; the queries that are silent longest go."""
+    """The owner with this batch as the query's newest; the least recent queries are dropped."""
     batches = {known: batch for known, batch in owner.batches.items() if known != query_id}
     batches[query_id] = last
     dropped = list(batches)[:-QUERIES_MAX]
@@ -33,7 +33,7 @@ def remember_batch(owner: Owner, query_id: str, last: LastBatch) -> Owner:
 
 
 def may_be_forgotten(owner: Owner, query_id: str) -> bool:
-    """Whether the query may have committed here and was dropped since."""
+    """Whether the query may have committed under this owner's row and been dropped."""
     if not owner.forgotten or query_id in owner.batches:
         return False
     bits = _decoded(owner.forgotten)
@@ -41,14 +41,14 @@ def may_be_forgotten(owner: Owner, query_id: str) -> bool:
 
 
 def check_remembered(row: TransactionMetadata, query_id: str) -> None:
-    """Raises CheckpointError for a query whose newest batch here may have been dropped."""
+    """Raises CheckpointError for a query whose newest batch in the row may have been dropped."""
     if may_be_forgotten(row.owner, query_id):
         raise CheckpointError(
-            f"What query {query_id} committed under transactional.id {row.transactional_id!r} is "
-            f"no longer known: {QUERIES_MAX} other queries have committed there since, and this "
-            "batch may be a repeat. Start a new query with a new checkpointLocation, the same "
-            "group.id and startingOffsets=committed, and give each query a transactional.id of its "
-            "own.",
+            f"The batches that query {query_id} committed under transactional.id "
+            f"{row.transactional_id!r} are no longer known: {QUERIES_MAX} other queries have "
+            "committed there since, and this batch may be a repeat. Start a new query with a new "
+            "checkpointLocation, the same group.id and startingOffsets=committed, and give each "
+            "query a transactional.id of its own.",
             query_id=query_id,
             transactional_id=row.transactional_id,
         )

@@ -19,7 +19,7 @@ BATCHES_REMEMBERED = 5
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """A batch still remembered: its sequences and its first offset."""
+    """A remembered batch: its sequences and its first offset."""
 
     base_sequence: int
     last_sequence: int
@@ -27,7 +27,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerState(msgspec.Struct, frozen=True):
-    """The newest epoch a partition has seen of a producer, and its last five batches in order."""
+    """A producer's newest epoch in a partition, and its last five batches in order."""
 
     producer_epoch: int
     recent: tuple[Appended, ...]
@@ -40,8 +40,8 @@ class ProducerState(msgspec.Struct, frozen=True):
 def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | None:
     """The state after a header is read from the log; the same header twice changes nothing.
 
-    A batch of a transaction that has ended is forgotten: the marker refuses whatever else would
-    come of its epoch (R4). So it does not matter whether the batch is still there (R11).
+    A batch of an ended transaction is forgotten: the marker refuses later batches of its epoch
+    (R4). So the state does not depend on whether the batch's file still exists (R11).
     """
     if batch.base_sequence < 0:
         return state
@@ -62,7 +62,7 @@ def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | 
 
 
 def forget(state: ProducerState, batch: BatchHeader) -> ProducerState | None:
-    """The state after a batch's file is gone, as rebuilt from the others; None: there is none."""
+    """The state without a removed batch, as rebuilt from the others; None if none is left."""
     if batch.producer_epoch != state.producer_epoch:
         return state
     left = tuple(known for known in state.recent if known.base_offset != batch.base_offset)
@@ -104,22 +104,17 @@ def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
 
 
 def check_sequence(
-    state: ProducerState | None,
-    *,
-    where: str,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    last_sequence: int,
-    newest_sequence: int = -1,
+    state: ProducerState | None, batch: BatchHeader, *, where: str, newest_sequence: int = -1
 ) -> int | None:
-    """None: append it. An offset: an exact repeat, acknowledged with its first offset (R1-R3).
+    """None: append the batch. An offset: an exact repeat, whose first offset this is (R1-R3).
 
-    `newest_sequence` is what an idempotent producer is known to have reached even where none of
-    its batches is left.
+    `newest_sequence` is the last sequence of an idempotent producer, even if none of its batches
+    is left.
     Raises InvalidProducerEpochError for an older epoch, OutOfOrderSequenceError for a gap,
     DuplicateSequenceError for a partial repeat or one that is no longer remembered.
     """
+    producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
+    base_sequence, last_sequence = batch.base_sequence, batch.last_sequence
     who = f"{where}: producer {producer_id} epoch {producer_epoch}"
     if state is not None and producer_epoch < state.producer_epoch:
         raise InvalidProducerEpochError(

@@ -22,12 +22,12 @@ class TransactionState(IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """How Kafka's tools write it, as in CompleteCommit."""
+        """The name in Kafka's tools, e.g. CompleteCommit."""
         return self.name.title().replace("_", "")
 
     @property
     def is_prepared(self) -> bool:
-        """The result is decided and must be carried out by whoever comes next."""
+        """The result is decided; any process may carry it out."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -41,7 +41,7 @@ class TransactionState(IntEnum):
 
 
 class TransactionResult(Enum):
-    """What EndTxn asks for; `status` is what the header of each settled batch then says."""
+    """The result that EndTxn requests; `status` is that of each settled batch's header."""
 
     COMMIT = "committed"
     ABORT = "aborted"
@@ -64,7 +64,7 @@ class TransactionResult(Enum):
 
     @classmethod
     def of(cls, state: TransactionState) -> TransactionResult:
-        """The result a Prepare* or Complete* state stands for."""
+        """The result of a Prepare* or Complete* state."""
         return _RESULT_OF[state]
 
 

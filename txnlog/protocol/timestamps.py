@@ -1,9 +1,9 @@
 """Which batches may hold the first record of a time, from their headers alone.
 
 Mirrors the search behind Kafka's offsetsForTimes: the offset of the first record, in offset order,
-whose timestamp is at or after a time. Timestamps need not rise with offsets, so the first batch
-that holds one so late is looked for from the left. Times are whole milliseconds: statistics that
-another writer cut off to milliseconds give the same answers.
+whose timestamp is at or after a time. Timestamps need not rise with offsets, so the search starts
+at the lowest offset. Times are whole milliseconds, so statistics that another writer truncated to
+milliseconds give the same results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txnlog.protocol.batches import BatchHeader
 
 
 class Candidate(NamedTuple):
-    """A batch to look into; `offset` is the answer where the header gives it, else None."""
+    """A batch to search; `offset` is the result if the header gives it, else None."""
 
     header: BatchHeader
     offset: int | None
@@ -26,9 +26,9 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield the batches that may hold a record of `timestamp_ms` or later at `start` or after.
 
-    `batches` in offset order, none of them undecided or aborted if that is not to be seen (R15).
-    The first record found in them is the answer; a batch that holds none is passed over, since its
-    times may be unknown, or be those of records below `start`.
+    `batches` are in offset order, and only those that the reader may see (R15). The first record
+    found in them is the result. A batch may hold none, since its times may be unknown, or be those
+    of records below `start`.
     """
     time_us = timestamp_ms * 1000
     for header in batches:

@@ -15,9 +15,9 @@ from txnlog.protocol.topics import TopicCommit, TopicState, start_app_id
 def prepare_delete_records(
     state: TopicState, *, topic: str, before: Mapping[int, int]
 ) -> TopicCommit | None:
-    """Move log starts up to `before` (partition -> offset, -1: the end); None when they are there.
+    """Move log starts up to `before` (partition -> offset, -1: the end); None if nothing moves.
 
-    A log start never moves down. The files below it go by txnlog.protocol.retention.
+    A log start never moves down. Retention removes the files below it.
     Raises UnknownTopicOrPartitionError, and OffsetOutOfRangeError for an offset above the end.
     """
     moves = {}
@@ -27,8 +27,8 @@ def prepare_delete_records(
         offset = end if asked == -1 else asked
         if not 0 <= offset <= end:
             raise OffsetOutOfRangeError(
-                f"Records of {topic!r} partition {partition} can be deleted before offset {end} "
-                f"at most, the end, not before {asked}. Use -1 for all of them.",
+                f"Records of {topic!r} partition {partition} can be deleted up to offset {end}, "
+                f"the end, not up to {asked}. Use -1 for all of them.",
                 topic=topic,
                 partition=partition,
                 end_offset=end,

@@ -1,8 +1,8 @@
-"""What a topic's log says, in memory, and the pure decisions about the next commit to it.
+"""The state of a topic in memory, as its log has it, and commits to it as data.
 
 TopicState is the whole state: headers per partition, transactional markers, producer sequences,
-ends. A decision takes the state and gives a TopicCommit (or Done); the shell writes it by
-put-if-absent and, having won, applies the same commit to its state.
+ends. A decision takes the state and returns a TopicCommit; the caller writes it by put-if-absent
+and, if that succeeds, applies the same commit to its state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _last_offset = attrgetter("last_offset")
 
 
 def check_topic_name(name: str, *, internal: bool = False) -> str:
-    """Kafka's rule for names (R64). Raises InvalidTopicError saying what is allowed."""
+    """Check a name by Kafka's rules (R64). Raises InvalidTopicError."""
     if not TOPIC_NAME.match(name) or name in (".", ".."):
         raise InvalidTopicError(
             f"Topic name {name[:249]!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, "
@@ -61,10 +61,10 @@ def check_topic_name(name: str, *, internal: bool = False) -> str:
 
 @dataclass(slots=True)
 class PartitionState:
-    """One partition's live batches in offset order, and what they imply.
+    """One partition's live batches in offset order, and its bounds.
 
-    Key compaction has been through all before `cleaned_offset`; tombstones before
-    `tombstone_offset` may go from `horizon_ms` on (see txnlog.protocol.key_compaction).
+    Key compaction is done below `cleaned_offset`; tombstones below `tombstone_offset` may be
+    removed from `horizon_ms` on (see txnlog.protocol.key_compaction).
     """
 
     batches: list[BatchHeader] = field(default_factory=list)
@@ -85,12 +85,12 @@ class PartitionState:
 
     @property
     def log_start_offset(self) -> int:
-        """Oldest live offset, never above the end; what delete_records set if that is higher."""
+        """Oldest live offset, or that of delete_records if it is higher; never above the end."""
         oldest = self.batches[0].base_offset if self.batches else self.end_offset
         return min(max(oldest, self.start_offset), self.end_offset)
 
     def add(self, batch: BatchHeader) -> None:
-        """Add a batch, or replace the header of a path that is there."""
+        """Add a batch, or replace the header of a known path."""
         at = bisect_left(self.batches, batch.base_offset, key=_base_offset)
         if at < len(self.batches) and self.batches[at].path == batch.path:
             self.batches[at] = batch
@@ -105,7 +105,7 @@ class PartitionState:
         self.end_offset = max(self.end_offset, batch.last_offset + 1)
 
     def remove(self, batches: Collection[BatchHeader]) -> None:
-        """Forget batches; a run of neighbours costs little more than one of them."""
+        """Remove batches; a run of adjacent ones costs little more than one."""
         paths = {batch.path for batch in batches}
         offsets = [batch.base_offset for batch in batches]
         first = bisect_left(self.batches, min(offsets), key=_base_offset)
@@ -127,7 +127,7 @@ class PartitionState:
 
 
 class TopicState:
-    """Everything decisions about one topic need; changed only by `apply` and `reset`."""
+    """The state of one topic that decisions need; changed only by commits and `reset`."""
 
     def __init__(self) -> None:
         self.reset()
@@ -147,7 +147,7 @@ class TopicState:
         """Apply a `metaData` action; a partition count never shrinks."""
         deleted = config.get("deleted") == "true"
         if deleted or topic_id != self.topic_id:
-            # What producers wrote before is no repeat here: it is gone, and would be lost again.
+            # Batches of the former topic are gone: sending them again is no repeat.
             self.sequences.clear()
         self.topic_id = topic_id
         self.config = dict(config)
@@ -170,7 +170,7 @@ class TopicState:
                 self.sequences[key] = seen
 
     def load(self, columns: HeaderColumns) -> None:
-        """Add all headers of a checkpoint at once; the state has none yet (R11)."""
+        """Add all headers of a checkpoint to an empty state (R11)."""
         assert not self.by_path
         numbers = columns.partition
         starts = np.flatnonzero(np.diff(numbers, prepend=-1))
@@ -187,7 +187,7 @@ class TopicState:
         self.sequences = sequences.observe_all(columns)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Forget files, and producers none of whose batches is left (R11)."""
+        """Remove files, and the states of producers without other batches (R11)."""
         gone: dict[int, list[BatchHeader]] = {}
         for path in paths:
             batch = self.by_path.pop(path, None)
@@ -206,7 +206,7 @@ class TopicState:
             self.partitions[partition].remove(batches)
 
     def set_txn(self, app_id: str, version: int, updated_ms: int | None = None) -> None:
-        """Apply a `txn` action: a marker, a bound of a partition, an idempotent sequence, ..."""
+        """Apply a `txn` action: a marker, a partition's bound, an idempotent sequence, ..."""
         self.txns.set_txn(app_id, version, updated_ms)
         self._set_bound(app_id, version)
 
@@ -226,13 +226,13 @@ class TopicState:
         while len(self.partitions) < count:
             self.partitions.append(PartitionState())
 
-    # -- what readers ask ------------------------------------------------------------------------
+    # -- for readers and decisions ---------------------------------------------------------------
 
     def log_start_offset(self, partition: int) -> int:
         return self.partitions[partition].log_start_offset
 
     def high_watermark(self, partition: int) -> int:
-        """The offset the next record will get."""
+        """The offset of the next record."""
         return self.partitions[partition].end_offset
 
     def last_stable_offset(self, partition: int) -> int:
@@ -244,7 +244,7 @@ class TopicState:
         return self.partitions[partition].slice(start, end, read_committed=read_committed)
 
     def may_be_repeated(self, batch: BatchHeader) -> bool:
-        """Whether its idempotent producer is known, and remembers it as one of its last (R2)."""
+        """Whether it is one of the last batches of an idempotent producer that is known (R2)."""
         key = (batch.producer_id, batch.partition)
         if batch.status != NONE or key not in self.last_sequences:
             return False
@@ -264,9 +264,9 @@ class TopicState:
 
 
 def check_bound(app_id: str, version: int) -> tuple[str, int] | None:
-    """(prefix, partition) of a `txn` action that is a bound of a partition, None for others.
+    """(prefix, partition) of a `txn` action that is a partition's bound, None for others.
 
-    Raises ValueError for a partition or an offset that cannot be.
+    Raises ValueError for an invalid partition or offset.
     """
     prefix, slash, number = app_id.rpartition("/")
     prefix += slash
@@ -278,7 +278,7 @@ def check_bound(app_id: str, version: int) -> tuple[str, int] | None:
 
 
 def partition_count(config: Mapping[str, str]) -> int:
-    """How many partitions a topic has by its properties. Raises ValueError."""
+    """Number of partitions in a topic's properties. Raises ValueError."""
     return check_partition_number(to_int64(config.get("partitions", "1")) - 1) + 1
 
 
@@ -293,12 +293,12 @@ def sequence_app_id(producer_id: int, partition: int) -> str:
 
 
 def end_app_id(partition: int) -> str:
-    """`txn` app id of a partition's end, where no live file shows it any more."""
+    """`txn` app id of a partition's end, if no live file shows it."""
     return f"{END_PREFIX}{partition}"
 
 
 def start_app_id(partition: int) -> str:
-    """`txn` app id of a partition's log start, where it is above its oldest batch."""
+    """`txn` app id of a partition's log start, if it is above its oldest batch."""
     return f"{START_PREFIX}{partition}"
 
 
@@ -306,8 +306,7 @@ def start_app_id(partition: int) -> str:
 class TopicCommit:
     """One commit to a topic, as data: headers added or re-added, paths removed, txn versions.
 
-    Without `data_change` it says of the same records that they are elsewhere now: a Delta stream
-    passes over it.
+    Without `data_change` it only moves records to other files: a Delta stream skips it.
     """
 
     operation: str
@@ -319,7 +318,7 @@ class TopicCommit:
     data_change: bool = True
 
     def apply(self, state: TopicState) -> None:
-        """Bring memory up to the commit: what reading it back from the log gives, too (R11)."""
+        """Apply the commit to memory, with the same result as reading it from the log (R11)."""
         for app_id, version in self.txns.items():
             state.set_txn(app_id, version)
         state.remove(self.removes)

@@ -17,7 +17,7 @@ from txnlog.protocol.verification.data_files import RecordCheck, check_files
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import Batches
 from txnlog.protocol.verification.replay import TableState
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.store.objects import ObjectStore
 
 FILES_AT_ONCE = 256
@@ -120,9 +120,9 @@ def _records_wrong(store: ObjectStore, path: str, batches: Batches, at: int) -> 
         return f"its statistics cannot be read: {error}"
     span = int(batches.last_offset[at] - batches.base_offset[at]) + 1
     check = RecordCheck(span=span, statistics=statistics)
-    for batch in read_batch_file(
-        store, path, num_records=statistics.num_records, size_bytes=int(batches.size_bytes[at])
-    ):
+    size_bytes = int(batches.size_bytes[at])
+    whole = FileSpan(path, num_records=statistics.num_records, size_bytes=size_bytes)
+    for batch in read_batch_file(store, whole):
         times = batch.column("timestamp").drop_null().cast(pa.int64())
         check.add(batch.column("offset_delta").to_numpy(), times.to_numpy())
     return check.wrong

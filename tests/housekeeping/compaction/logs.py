@@ -14,7 +14,7 @@ from txnlog.process.clock import Clock
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.sequences import ProducerState
 from txnlog.protocol.topics import TopicState
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.records import RECORD_SCHEMA
 from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.delta_log import LogSettings
@@ -144,15 +144,14 @@ def records_of(log: TopicLog, partition: int = 0, *, read_committed: bool = True
     start = state.log_start_offset(partition)
     found = []
     for header in state.batches(partition, start, end, read_committed):
-        batches = read_batch_file(
-            log.store,
+        span = FileSpan(
             f"{log.path}/{header.path}",
             first_delta=max(0, start - header.base_offset),
             end_delta=min(end, header.last_offset + 1) - header.base_offset,
             num_records=header.num_records,
             size_bytes=header.size_bytes,
         )
-        for batch in batches:
+        for batch in read_batch_file(log.store, span):
             columns = [batch.column(name) for name in ("key", "value", "timestamp", "headers")]
             columns[2] = columns[2].cast(pa.int64())
             for delta, *fields in zip(

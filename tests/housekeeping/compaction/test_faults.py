@@ -27,7 +27,7 @@ from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.compaction.segments import commit_segment, rewrite
 from txnlog.protocol.compaction import Compacted, CompactionSettings, Obsolete, plan
 from txnlog.protocol.topics import TopicCommit
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster
 
@@ -236,12 +236,13 @@ def test_reader_in_the_midst_of_files_reads_on_after_they_were_merged(
     old = [
         header.base_offset + delta
         for header in planned
-        for batch in read_batch_file(reader.store, f"{TOPIC}/{header.path}")
+        for batch in read_batch_file(reader.store, FileSpan(f"{TOPIC}/{header.path}"))
         for delta in batch.column("offset_delta").to_pylist()
     ]
     assert old == [seen.offset for seen in whole]
     log.refresh()
     (segment,) = log.view.batches(0, 3, 6, True)
-    rest = read_batch_file(reader.store, f"{TOPIC}/{segment.path}", first_delta=3)
+    span = FileSpan(f"{TOPIC}/{segment.path}", first_delta=3)
+    rest = read_batch_file(reader.store, span)
     assert [d for batch in rest for d in batch.column("offset_delta").to_pylist()] == [3, 4, 5]
     assert bounds(log.view) == [(0, 6, 6)]

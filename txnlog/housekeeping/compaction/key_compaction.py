@@ -142,8 +142,7 @@ class KeyCompactor:
     def _key_compact(self, group: CompactionGroup) -> int | None:
         """Rewrite a group if needed; returns files replaced, None if the group has changed."""
         self._log.refresh()
-        live = self._log.view.by_path
-        if any(live.get(batch.path) != batch for batch in group.inputs):
+        if group.changed_input(self._log.view.by_path) is not None:
             return None
         keep = self._offsets_to_keep(group)
         if not needs_rewrite(group, len(keep), self._settings):

@@ -146,7 +146,7 @@ class Compactor:
     def _compact(self, log: TopicLog, group: CompactionGroup) -> bool:
         """Merge one group. False: another process has changed its files."""
         log.refresh()
-        if any(log.view.by_path.get(batch.path) != batch for batch in group.inputs):
+        if group.changed_input(log.view.by_path) is not None:
             return False
         segment = rewrite(self._cluster.store, group)
         decision = commit_segment(self._cluster, group, segment)

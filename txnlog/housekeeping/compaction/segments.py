@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +33,7 @@ from txnlog.protocol.key_compaction import (
 )
 from txnlog.protocol.topics import TopicCommit
 from txnlog.settings.topic_configs import config_value
-from txnlog.storage.batches.reader import read_batch_file, read_records
+from txnlog.storage.batches.reader import FileSpan, read_batch_file, read_records
 from txnlog.storage.batches.record_lists import RecordLists, gather
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.batches.writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
@@ -114,25 +113,26 @@ def read_columns(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """A batch's records, some at a time; `columns` of DATA_SCHEMA."""
-    return read_batch_file(store, **_asked(topic, batch, columns))
+    whole = _whole(topic, batch)
+    return read_batch_file(store, whole, columns=columns, batch_rows=_batch_rows(batch))
 
 
 def _read_records(
     store: ObjectStore, topic: str, batch: BatchHeader, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | RecordLists]:
     """The same, but small files stay lists."""
-    return read_records(store, first_delta=0, end_delta=None, **_asked(topic, batch, columns))
+    whole = _whole(topic, batch)
+    return read_records(store, whole, columns=columns, batch_rows=_batch_rows(batch))
 
 
-def _asked(topic: str, batch: BatchHeader, columns: Sequence[str]) -> dict[str, Any]:
+def _whole(topic: str, batch: BatchHeader) -> FileSpan:
+    path = f"{topic}/{batch.path}"
+    return FileSpan(path, num_records=batch.num_records, size_bytes=batch.size_bytes)
+
+
+def _batch_rows(batch: BatchHeader) -> int:
     record_bytes = max(1, batch.size_bytes // (batch.num_records or 1))
-    return {
-        "path": f"{topic}/{batch.path}",
-        "columns": columns,
-        "num_records": batch.num_records,
-        "size_bytes": batch.size_bytes,
-        "batch_rows": max(1, min(READ_ROWS, READ_BYTES // record_bytes)),
-    }
+    return max(1, min(READ_ROWS, READ_BYTES // record_bytes))
 
 
 def _records(

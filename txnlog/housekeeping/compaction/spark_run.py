@@ -208,8 +208,7 @@ class CompactionRun:
         return [
             group
             for group in groups
-            if group.topic in paths
-            and all(paths[group.topic].get(batch.path) == batch for batch in group.inputs)
+            if group.topic in paths and group.changed_input(paths[group.topic]) is None
         ]
 
     # -- key compaction --------------------------------------------------------------------------

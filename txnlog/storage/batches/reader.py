@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any
 
@@ -34,82 +35,75 @@ SORTED_ROWS_MAX = 10_000_000
 _LOOK_ROWS = 65_536
 
 
+@dataclass(frozen=True, slots=True)
+class FileSpan:
+    """Records of one data file: those with first_delta <= offset_delta < end_delta.
+
+    `num_records` and `size_bytes`, of the whole file, come from its batch header and are checked
+    if given (an erased file has a header of its own).
+    """
+
+    path: str
+    _: KW_ONLY
+    first_delta: int = 0
+    end_delta: int | None = None
+    num_records: int | None = None
+    size_bytes: int | None = None
+
+
 def read_batch_file(
     store: ObjectStore,
-    path: str,
+    span: FileSpan,
     *,
     columns: Sequence[str] | None = None,
-    first_delta: int = 0,
-    end_delta: int | None = None,
-    num_records: int | None = None,
-    size_bytes: int | None = None,
     batch_rows: int = 16_384,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records with first_delta <= offset_delta < end_delta, in offset order.
+    """Yield the records of a span, in offset order.
 
     Batches have DATA_SCHEMA, or those of its columns named in `columns`, and at most `batch_rows`
     rows. Files rewritten by other Parquet writers are understood: columns missing (null; not
-    `offset_delta`), in another order, of another width, or rows out of order. `num_records` and
-    `size_bytes`, from the batch header, are checked when given (an erased file has a header of its
-    own).
+    `offset_delta`), in another order, of another width, or rows out of order.
     Raises ObjectNotFoundError, StorageError, CorruptLogError naming the file (R66).
     """
-    for found in read_records(
-        store,
-        path,
-        columns=columns,
-        first_delta=first_delta,
-        end_delta=end_delta,
-        num_records=num_records,
-        size_bytes=size_bytes,
-        batch_rows=batch_rows,
-    ):
+    for found in read_records(store, span, columns=columns, batch_rows=batch_rows):
         if isinstance(found, pa.RecordBatch):
             yield found
         else:
-            whole = _with_deltas(found, first_delta, _schema_of_named(columns))
+            whole = _with_deltas(found, span.first_delta, _schema_of_named(columns))
             for at in range(0, whole.num_rows, batch_rows):
                 yield whole.slice(at, batch_rows)
 
 
 def read_records(
-    store: ObjectStore,
-    path: str,
-    *,
-    columns: Sequence[str] | None,
-    first_delta: int,
-    end_delta: int | None,
-    num_records: int | None,
-    size_bytes: int | None,
-    batch_rows: int,
+    store: ObjectStore, span: FileSpan, *, columns: Sequence[str] | None, batch_rows: int
 ) -> Iterator[pa.RecordBatch | RecordLists]:
     """As `read_batch_file`, but what txnlog.storage.batches.small_batch has encoded stays in lists.
 
-    Then that is all there is, whatever `batch_rows` says: every record from `first_delta` on, up
-    to `end_delta`, one offset after the other.
+    Then that is all there is, whatever `batch_rows` says: every record of the span, one offset
+    after the other.
     """
     schema = _schema_of_named(columns)
     names = schema.names
-    with _damage_named(store, path):
-        file = _open(store, path, size_bytes)
+    with _damage_named(store, span.path):
+        file = _open(store, span.path, span.size_bytes)
         if isinstance(file, RecordLists):
-            _check_count(file.num_rows, num_records)
+            _check_count(file.num_rows, span.num_records)
         else:
-            file.check_counts(num_records)
-            batches = file.batches(["offset_delta", *names], first_delta, end_delta, batch_rows)
+            file.check_counts(span.num_records)
+            batches = file.batches(["offset_delta", *names], span, batch_rows)
     if isinstance(file, RecordLists):
-        lists = file.slice(first_delta, end_delta)
+        lists = file.slice(span.first_delta, span.end_delta)
         if lists.num_rows:
             yield lists
         return
     while True:
-        with _damage_named(store, path):
+        with _damage_named(store, span.path):
             batch = next(batches, None)
             if batch is None:
                 return
             deltas = _column(batch, "offset_delta")
             _check_deltas(deltas)
-            keep = _keep(deltas, first_delta, end_delta)
+            keep = _keep(deltas, span)
             arrays = [_column(batch, name).slice(*keep) for name in names]
             found = pa.RecordBatch.from_arrays(arrays, schema=schema)
         if keep[1]:
@@ -259,7 +253,7 @@ class _File:
         _check_count(found, num_records)
 
     def batches(
-        self, names: Iterable[str], first_delta: int, end_delta: int | None, batch_rows: int
+        self, names: Iterable[str], span: FileSpan, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Batches that may hold wanted records, in offset order, each row group checked first."""
         present = set(self._file.schema_arrow.names)
@@ -268,7 +262,7 @@ class _File:
             yield from self._foreign_batches(wanted, batch_rows)
             return
         for group in range(self._metadata.num_row_groups):
-            if _is_in_range(self._metadata.row_group(group), first_delta, end_delta):
+            if _may_hold(self._metadata.row_group(group), span):
                 check_span(_reading(self._source), self._seal.spans, group)
                 yield from self._file.iter_batches(
                     batch_rows, row_groups=[group], columns=wanted, use_threads=False
@@ -307,8 +301,9 @@ class _File:
         return True
 
 
-def _is_in_range(group: pq.RowGroupMetaData, first_delta: int, end_delta: int | None) -> bool:
-    """Whether a row group of ours may hold a wanted record, by the statistics of offset_delta."""
+def _may_hold(group: pq.RowGroupMetaData, span: FileSpan) -> bool:
+    """Whether a row group of ours may hold such records, by the statistics of offset_delta."""
+    first_delta, end_delta = span.first_delta, span.end_delta
     if first_delta == 0 and end_delta is None:
         return True
     statistics = group.column(0).statistics
@@ -329,11 +324,11 @@ def _check_deltas(deltas: pa.Array) -> None:
         raise _DamageError("its offset_delta does not rise from record to record")
 
 
-def _keep(deltas: pa.Array, first_delta: int, end_delta: int | None) -> tuple[int, int]:
-    """(start, length) of the wanted rows: a slice, as offsets rise."""
+def _keep(deltas: pa.Array, span: FileSpan) -> tuple[int, int]:
+    """(start, length) of the rows in the span: a slice, as offsets rise."""
     values = deltas.to_numpy()
-    start = int(np.searchsorted(values, first_delta)) if first_delta else 0
-    end = len(values) if end_delta is None else int(np.searchsorted(values, end_delta))
+    start = int(np.searchsorted(values, span.first_delta)) if span.first_delta else 0
+    end = len(values) if span.end_delta is None else int(np.searchsorted(values, span.end_delta))
     return start, max(0, end - start)
 
 

@@ -1,4 +1,4 @@
-"""`__cluster`: format version, number of shards, producer ids given out so far, and leases."""
+"""`__cluster`: format version, number of shards, allocated producer ids, and leases."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class ClusterLog:
         self._block: tuple[int, int, int] = (-1, 0, 0)
 
     def open(self, *, create: bool, shards: int = SHARDS_DEFAULT) -> bool:
-        """Read the cluster's settings, making the cluster first if asked to; whether it was made.
+        """Read the cluster's settings; `create` creates it if needed. True if it was created.
 
-        Raises ConfigError when there is none, UnsupportedStoreError when the store cannot hold
-        one, UnsupportedProtocolError when a newer txnlog made it.
+        Raises ConfigError if it does not exist, UnsupportedStoreError if the store cannot hold
+        one, UnsupportedProtocolError if a newer txnlog created it.
         """
         self._log.refresh()
-        made = not self._log.exists
-        if made:
+        is_new = not self._log.exists
+        if is_new:
             if not create:
                 raise ConfigError(
                     f"There is no txnlog cluster at {self._store.url}. Check the path, or create "
@@ -78,11 +78,11 @@ class ClusterLog:
         found = self._view.config.get("format", "")
         if found != str(FORMAT):
             raise UnsupportedProtocolError(
-                f"The cluster at {self._store.url} has format {found!r}; this txnlog knows "
+                f"The cluster at {self._store.url} has format {found!r}; this txnlog reads "
                 f"{FORMAT}. Upgrade txnlog.",
                 root=self._store.url,
             )
-        return made
+        return is_new
 
     def _create(self, shards: int) -> None:
         self._store.probe(PATH)
@@ -109,7 +109,7 @@ class ClusterLog:
         return int(self._view.config["transaction.state.log.num.partitions"])
 
     def next_producer_id(self) -> int:
-        """An id nobody else ever gets (R10). One commit reserves a block for this process."""
+        """A cluster-wide unique id (R10). One commit reserves a block of them for this process."""
         pid, number, end = self._block
         if pid != os.getpid() or number >= end:
             number, end = self._reserve()
@@ -117,7 +117,7 @@ class ClusterLog:
         return number
 
     def _reserve(self) -> tuple[int, int]:
-        # A block whose commit was Unknown is lost, never given out twice.
+        # A block whose commit was Unknown is lost, never allocated twice.
         def commit(start: int) -> Outcome:
             action = Txn(PRODUCER_IDS, start + PRODUCER_ID_BLOCK, self._store.clock.now_ms())
             return self._log.commit([action], operation="ALLOCATE PRODUCER IDS")
@@ -126,7 +126,7 @@ class ClusterLog:
         return start, start + PRODUCER_ID_BLOCK
 
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
-        """Write the lease that `decide` gives, a table property; anything else is returned.
+        """Write the lease that `decide` returns, as a table property; return anything else.
 
         Raises StorageError, CommitStateUnknownError.
         """

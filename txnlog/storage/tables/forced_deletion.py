@@ -1,16 +1,16 @@
 """Deleting a topic whose log cannot be read: a commit above the damage, and a checkpoint of it.
 
-The log is not removed, since a log never restarts (D12): a process that still knows it would put
-its next commit into an empty folder. Readers start at the newest checkpoint, so one that stands
-alone hides all damage below it.
+The log is not removed, since a log never restarts (D12): a process with the log in memory would put
+its next commit into an empty folder. Readers start at the newest checkpoint, so a checkpoint
+without predecessors hides all damage below it.
 
     before the commit      nothing happened
-    after the commit       processes that had the log in memory see the topic deleted; to others it
+    after the commit       processes that had the log in memory see the topic deleted; for others it
                            is damaged as before: deleting again writes another commit
     after the checkpoint   deleted; the files stay for as long as those of any deleted topic
     a lost reply           deleting again changes nothing but the version
 
-A process whose commit takes the slot first has its data deleted, too: all is read again.
+If another process's commit takes the slot first, all is read again, and its data is deleted, too.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actio
 from txnlog.storage.tables.topic_log import DATA_COLUMNS
 
 UNKNOWN_RECORDS = 10**12
-"""Offsets that ends are raised by, for records that stand in damaged files of the log."""
+"""Ends are raised by this many offsets, for records in damaged files of the log."""
 
 _END_MAX = 1 << 62
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError)
@@ -64,23 +64,23 @@ _DATA_FILE = re.compile(r"part-(\d{1,6})-[0-9a-f-]{32,36}\.parquet\Z")
 
 @dataclass(slots=True)
 class _Salvage:
-    """What is left of a log, whose order is not needed: an end is the largest offset seen."""
+    """The readable part of a log, in any order: an end is the largest offset read."""
 
     metadata: Metadata | None = None
     ends: dict[int, int] = field(default_factory=dict)
     vacuum_age_ms: int | None = None
 
-    def take(self, commit: Commit) -> None:
-        """What cannot be understood is the damage, and is left out."""
+    def add(self, commit: Commit) -> None:
+        """Add a commit's actions, except those that cannot be parsed: they are the damage."""
         for action in commit.actions:
             with suppress(TxnLogError, *_DAMAGE):
-                self._take(action)
+                self._add_action(action)
 
-    def _take(self, action: Action) -> None:
+    def _add_action(self, action: Action) -> None:
         if isinstance(action, Metadata):
             self.metadata = action
         elif isinstance(action, Txn):
-            self._take_txn(action)
+            self._add_txn(action)
         elif isinstance(action, Add):
             values = action.partition_values
             partition, last_offset = values["partition"] or "", values["last_offset"] or ""
@@ -95,7 +95,7 @@ class _Salvage:
         if 0 <= partition < PARTITIONS_MAX and 0 <= end < _END_MAX:
             self.ends[partition] = max(end, self.ends.get(partition, 0))
 
-    def _take_txn(self, txn: Txn) -> None:
+    def _add_txn(self, txn: Txn) -> None:
         prefix, slash, number = txn.app_id.rpartition("/")
         if prefix + slash == END_PREFIX and number.isdigit():
             self._see_end(int(number), txn.version)
@@ -105,11 +105,10 @@ class _Salvage:
 
 
 def delete_unreadable(store: ObjectStore, topic: str) -> int:
-    """Delete a topic without reading its log from end to end; the version that says so.
+    """Delete a topic without reading its whole log; returns the version of the deletion.
 
-    What can be read of the log gives the ends, which are raised by UNKNOWN_RECORDS for what
-    cannot. Raises ForeignTableError when what can be read is another tool's, StorageError (call it
-    again).
+    The readable part of the log gives the ends, which are raised by UNKNOWN_RECORDS for the rest.
+    Raises ForeignTableError if the readable part is another tool's, StorageError (retriable).
     """
     for _ in range(ATTEMPTS_MAX):
         files = list_whole_log(store, topic)
@@ -138,33 +137,33 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
 def _commit(store: ObjectStore, topic: str, version: int, actions: list[Action]) -> str | None:
     """The digest of our commit; None: another process has the slot.
 
-    It names no commit before it: that one may be the damaged one.
+    It names no previous commit, which may be damaged.
     """
     path = commit_path(topic, version)
     write_id = os.urandom(16).hex()
     info = CommitInfo(store.clock.now_ms(), _OPERATION, ENGINE, write_id=write_id)
     data = encode_commit(info, actions)
-    # "Exists" may be said of our own put.
+    # "Exists" may be the reply to our own put.
     is_ours = store.put_if_absent(path, data) or store.get(path) == data
     return digest_of(data) if is_ours else None
 
 
 def _salvage(store: ObjectStore, topic: str, files: LogFiles) -> _Salvage:
-    """All that can be read, in the order of versions; StorageError is no damage."""
+    """Everything readable, in version order. Raises StorageError, which is no damage."""
     found = _Salvage()
     for version in sorted({*files.commits, *files.checkpoints}):
         if version in files.checkpoints:
             with _skipping_damage():
-                found.take(read_checkpoint(store, topic, version))
+                found.add(read_checkpoint(store, topic, version))
         if version in files.commits:
             path = commit_path(topic, version)
             with _skipping_damage():
-                found.take(decode_commit(store.get(path), version=version, source=path))
+                found.add(decode_commit(store.get(path), version=version, source=path))
     if found.metadata is not None and f"{CONFIG_PREFIX}partitions" not in (
         found.metadata.configuration
     ):
         raise ForeignTableError(
-            f"{store.url}/{topic} is a Delta table of something else; txnlog does not delete it.",
+            f"{store.url}/{topic} is a Delta table of another tool; txnlog does not delete it.",
             table=topic,
         )
     return found
@@ -175,20 +174,20 @@ def _skipping_damage() -> Iterator[None]:
     try:
         yield
     except StorageError:
-        # No answer is no damage.
+        # An unavailable store is no damage.
         raise
     except (TxnLogError, *_DAMAGE):
         return
 
 
 def _actions(store: ObjectStore, topic: str, found: _Salvage) -> list[Action]:
-    """The deleted topic as a table of its own: no files, ends above all that ever was."""
+    """The deleted topic as a new table: no files, ends above all former offsets."""
     now_ms = store.now_ms()
     names = [item.path[len(topic) + 1 :] for item in store.list_files(topic)]
     files = [match for match in map(_DATA_FILE.match, names) if match is not None]
     config = {} if found.metadata is None else config_of(found.metadata)
-    said = config.get("partitions", "")
-    counts = [int(said) if said.isdigit() else 1, *(number + 1 for number in found.ends)]
+    count = config.get("partitions", "")
+    counts = [int(count) if count.isdigit() else 1, *(number + 1 for number in found.ends)]
     counts += [int(file[1]) + 1 for file in files]
     partitions = min(max(counts), PARTITIONS_MAX)
     topic_id = str(uuid.uuid4()) if found.metadata is None else found.metadata.id

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.timestamps import candidates
 from txnlog.settings.arguments import INT64_MAX, INT64_MIN
-from txnlog.storage.batches.reader import read_batch_file
+from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -23,8 +23,8 @@ def offsets_for_times(
 ) -> dict[int, int | None]:
     """Offset of the first record at or after a time (ms since 1970), per partition.
 
-    None where there is no record so late. Looks at the log as it was last refreshed, from the log
-    start to the last stable offset, or with read_committed=False to the high watermark (R15, R18).
+    None if no record is so late. Reads the log as of its last refresh, from the log start to the
+    last stable offset, or with read_committed=False to the high watermark (R15, R18).
     Raises CorruptLogError, ObjectNotFoundError, StorageError that name the file.
     """
     view = log.view
@@ -50,18 +50,16 @@ def _first_in_file(
     store: ObjectStore, path: str, header: BatchHeader, timestamp_ms: int, start: int
 ) -> int | None:
     """Offset of the file's first record of that time or later, at `start` or after."""
-    # Arrow compares 64 bits; no record has a time as late, or early, as their ends.
+    # Arrow compares 64-bit integers; no record has a time as late or early as their limits.
     wanted_us = max(INT64_MIN, min(timestamp_ms * 1000, INT64_MAX))
-    records = read_batch_file(
-        store,
+    span = FileSpan(
         path,
-        columns=["offset_delta", "timestamp"],
         first_delta=max(0, start - header.base_offset),
         num_records=header.num_records,
         size_bytes=header.size_bytes,
-        batch_rows=READ_ROWS,
     )
-    for batch in records:
+    columns = ["offset_delta", "timestamp"]
+    for batch in read_batch_file(store, span, columns=columns, batch_rows=READ_ROWS):
         times_us = batch.column("timestamp").cast(pa.int64())
         is_late = pc.fill_null(pc.greater_equal(times_us, wanted_us), False)
         late = np.flatnonzero(is_late.to_numpy(zero_copy_only=False))

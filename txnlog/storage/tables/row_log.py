@@ -41,7 +41,7 @@ R = TypeVar("R")
 class UnreadableRow:
     """A live row that this process cannot read: damaged, or written by a newer txnlog.
 
-    `key` is its id, or the name of its file where that cannot be read either.
+    `key` is its id, or its file's name if it has no id.
     """
 
     key: str
@@ -51,14 +51,14 @@ class UnreadableRow:
 
 
 class Rows(dict[str, Row]):
-    """The live rows by id. Who asks for one that is `unreadable` gets its error."""
+    """The live rows by id. Reading one that is `unreadable` raises its error."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unreadable: dict[str, UnreadableRow] = {}
 
     def get(self, key: str, default: Row | None = None) -> Row | None:  # type: ignore[override]
-        """The row of an id, None if there is none. Raises CorruptLogError."""
+        """The row of an id, None if it has none. Raises CorruptLogError."""
         if self.unreadable and key in self.unreadable:
             raise self.unreadable[key].error.replace()
         found: Row | None = dict.get(self, key, default)
@@ -72,7 +72,7 @@ class Rows(dict[str, Row]):
 
 Parsed = tuple[Commit, list[tuple[str, Row | UnreadableRow, Add]]]
 
-_GIVE_UP: Mapping[type, str] = {
+_DELETE_COMMANDS: Mapping[type, str] = {
     TransactionMetadata: "`txnlog transactions delete --transactional-id {}`",
     Group: "`txnlog groups delete --group {}`",
 }
@@ -97,10 +97,10 @@ class RowView(Generic[Row]):
         self._key_of: dict[str, str] = {}
 
     def parse(self, commit: Commit) -> Parsed[Row]:
-        """The commit, or checkpoint in the shape of one, and its rows.
+        """The commit, or a checkpoint in the form of one, and its rows.
 
-        A row that cannot be read costs its own id: it is kept apart. It raises CorruptLogError
-        where it is to be written (`is_writing`): no process could read it.
+        An unreadable row affects only its own id: it is kept apart. Writing one (`is_writing`)
+        raises CorruptLogError.
         """
         adds: list[tuple[str, Row | UnreadableRow, Add]] = []
         for action in commit.actions:
@@ -111,25 +111,25 @@ class RowView(Generic[Row]):
         return commit, adds
 
     def apply(self, parsed: Parsed[Row]) -> None:
-        """Take in what `parse` gave."""
+        """Apply what `parse` returned."""
         commit, adds = parsed
         for action in commit.actions:
             if isinstance(action, Remove):
-                self._forget(action.path)
+                self._drop(action.path)
                 self.sizes.pop(action.path, None)
             elif isinstance(action, Txn):
                 self.txns.set_txn(action.app_id, action.version, action.last_updated)
             elif isinstance(action, Metadata):
                 self.config = config_of(action)
 
-        # A checkpoint's order is that of a hash; whoever walks the rows should not depend on it.
+        # A checkpoint is in hash order; iterating over the rows should not depend on that.
         for key, row, add in sorted(adds, key=itemgetter(0)):
             is_moved = self._key_of.get(add.path, key) != key
             if is_moved or self.rows.unreadable or isinstance(row, UnreadableRow):
-                self._forget(add.path)
+                self._drop(add.path)
             if isinstance(row, UnreadableRow):
                 if key in self.rows.unreadable:
-                    # Another file's, of the same id.
+                    # The same id in another file.
                     key, row = add.path, replace(row, key=add.path)
                 self.rows.unreadable[key] = row
             else:
@@ -137,7 +137,7 @@ class RowView(Generic[Row]):
             self.sizes[add.path] = add.size
             self._key_of[add.path] = key
 
-    def _forget(self, path: str) -> None:
+    def _drop(self, path: str) -> None:
         key = self._key_of.pop(path, None)
         if key is None:
             return
@@ -163,15 +163,15 @@ class RowView(Generic[Row]):
 
     def _unreadable(self, add: Add, source: str, error: Exception) -> UnreadableRow:
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
-        # Without an id it has its file's name, which no id can be taken for.
+        # Without an id its key is the file's name, which is never taken for an id.
         key = values.get(self._id_column) or add.path
         return UnreadableRow(
             key=key,
             path=add.path,
             values=values,
             error=CorruptLogError(
-                f"{error} The table {self._table} can be read otherwise: only {key!r} (file "
-                f"{add.path}) cannot be used. To give it up: {_GIVE_UP[self._kind].format(key)}.",
+                f"{error} The other rows of table {self._table} can be read; only {key!r} (file "
+                f"{add.path}) cannot. To delete it: {_DELETE_COMMANDS[self._kind].format(key)}.",
                 file=source,
                 table=self._table,
                 key=key,
@@ -219,12 +219,12 @@ class RowLog(Generic[Row]):
         except StorePermissionError as error:
             raise self._denied("read", error) from error
         except CorruptLogError:
-            # Once it is mended the log must be opened again.
+            # After a repair the log must be opened again.
             self.log.invalidate()
             raise
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
-        """Create the table if it is not there."""
+        """Create the table if it does not exist."""
 
         def decide() -> list[Action]:
             if self.log.exists:
@@ -245,10 +245,10 @@ class RowLog(Generic[Row]):
     def transact(
         self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]
     ) -> RowCommit[Row] | R:
-        """Commit what `decide` gives, see txnlog.storage.delta.transact; anything else is returned.
+        """Commit the RowCommit that `decide` returns; return anything else it returns.
 
-        `decide(view, version)`: `version` is what its commit would get. Raises what it raises, an
-        authorization error, CommitStateUnknownError.
+        See txnlog.storage.delta.transact. `decide(view, version)`: `version` is the one its commit
+        would have. Raises what it raises, an authorization error, CommitStateUnknownError.
         """
 
         def commit(decision: RowCommit[Row] | R) -> Outcome | None:
@@ -269,8 +269,8 @@ class RowLog(Generic[Row]):
         finally:
             self.view.is_writing = False
 
-    def give_up(self, key: str, operation: str) -> bool:
-        """Remove an unreadable row; False: there is none of that id or file."""
+    def remove_unreadable(self, key: str, operation: str) -> bool:
+        """Remove an unreadable row; False: no unreadable row has that id or file."""
         is_tried = False
 
         def decide(view: RowView[Row], _: int) -> RowCommit[Row] | bool:
@@ -290,7 +290,7 @@ class RowLog(Generic[Row]):
         )
 
     def _encode(self, commit: RowCommit[Row]) -> list[Action]:
-        # How old markers and tombstones are is told by the store's clock.
+        # Ages of markers and tombstones are measured by the store's clock.
         now_ms = self.store.now_ms()
         actions: list[Action] = [
             Txn(marker_app_id(producer_id), version, now_ms)
@@ -325,7 +325,7 @@ class TransactionLog(RowLog[TransactionMetadata]):
         )
 
     def row(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
-        """The row as of now; `sure` as in DeltaLog.refresh."""
+        """The newest row; `sure` as in DeltaLog.refresh."""
         self.refresh(sure=sure)
         return self.view.rows.get(transactional_id)
 
@@ -336,9 +336,9 @@ class TransactionLog(RowLog[TransactionMetadata]):
         *,
         parameters: Callable[[], Mapping[str, str]] = dict,
     ) -> TransactionMetadata | None:
-        """Decide on the newest row and persist it; the row as it then is (None: removed).
+        """Decide on the newest row and persist the decision; returns the new row (None: removed).
 
-        `parameters` are asked for when the commit is made, and join those that name the row.
+        `parameters` is called when the commit is made; its result is added to its parameters.
         """
 
         def decide_row(
@@ -353,7 +353,7 @@ class TransactionLog(RowLog[TransactionMetadata]):
                 operation=decision.operation,
                 puts=() if is_dead else (row,),
                 removes=(row,) if is_dead else (),
-                parameters={**_named(row), **parameters()},
+                parameters={**_parameters_of(row), **parameters()},
             )
 
         decision = self.transact(decide_row)
@@ -362,8 +362,8 @@ class TransactionLog(RowLog[TransactionMetadata]):
         return self.view.rows.get(transactional_id)
 
 
-def _named(row: TransactionMetadata) -> dict[str, str]:
-    """What a reader of the table's history needs to find a transaction's commits."""
+def _parameters_of(row: TransactionMetadata) -> dict[str, str]:
+    """Commit parameters by which the table's history finds a transaction's commits."""
     return {
         "transactionalId": row.transactional_id,
         "producerId": str(row.producer_id),

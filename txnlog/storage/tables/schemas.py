@@ -1,4 +1,4 @@
-"""What our tables have in common: their schema actions, and rows that are one file each.
+"""Schema actions of our tables, and the one-row files of row tables.
 
 A row table (`__transaction_state-<n>`, `__consumer_offsets`) keeps one live one-row file per id;
 a transition re-adds that file with new partition values, so Delta readers see exactly one row.

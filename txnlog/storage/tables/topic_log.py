@@ -57,8 +57,8 @@ DATA_COLUMNS: Mapping[str, object] = {
 }
 
 
-class _Said(NamedTuple):
-    """What a commit says of a topic, understood and checked."""
+class _Parsed(NamedTuple):
+    """The actions of a commit to a topic, parsed and checked."""
 
     loads: list[HeaderColumns]
     txns: list[Txn]
@@ -74,14 +74,14 @@ class TopicView(TopicState):
         self._source = path
         super().__init__()
 
-    def parse(self, commit: Commit) -> _Said:
-        """What a commit, or a checkpoint in the shape of one, says. Raises CorruptLogError."""
-        said = _Said([], [], [], [], [])
+    def parse(self, commit: Commit) -> _Parsed:
+        """Parse a commit, or a checkpoint in the form of one. Raises CorruptLogError."""
+        parsed = _Parsed([], [], [], [], [])
         for action in commit.actions:
             if isinstance(action, Add):
-                said.adds.append(self._header(action, commit.version))
+                parsed.adds.append(self._header(action, commit.version))
             elif isinstance(action, Adds):
-                said.loads.append(
+                parsed.loads.append(
                     headers_from_columns(
                         action.values,
                         paths=action.paths,
@@ -92,19 +92,19 @@ class TopicView(TopicState):
                 )
             elif isinstance(action, Txn):
                 check_bound(action.app_id, action.version)
-                said.txns.append(action)
+                parsed.txns.append(action)
             elif isinstance(action, Remove):
-                said.removes.append(action.path)
+                parsed.removes.append(action.path)
             elif isinstance(action, Metadata):
                 config = config_of(action)
                 partition_count(config)
-                said.topics.append((action.id, config))
-        if len(said.adds) > 1:
-            said.adds.sort(key=_by_offset)
-        return said
+                parsed.topics.append((action.id, config))
+        if len(parsed.adds) > 1:
+            parsed.adds.sort(key=_by_offset)
+        return parsed
 
-    def apply(self, parsed: _Said) -> None:
-        """Take in what a commit says."""
+    def apply(self, parsed: _Parsed) -> None:
+        """Apply what `parse` returned."""
         for topic_id, config in parsed.topics:
             self.set_topic(topic_id, config)
         for columns in parsed.loads:
@@ -168,14 +168,15 @@ class TopicLog:
         except StorePermissionError as error:
             raise self._denied("read", error) from error
         except CorruptLogError:
-            # Once it is mended, or hidden by a newer checkpoint, the log must be opened again.
+            # After a repair, or a newer checkpoint that hides the damage, it must be opened again.
             self.log.invalidate()
             raise
 
     def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
-        """Commit what `decide` gives, see txnlog.storage.delta.transact; anything else is returned.
+        """Commit the TopicCommit that `decide` returns; return anything else it returns.
 
-        Raises what `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
+        See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
+        CommitStateUnknownError.
         """
 
         def commit(decision: TopicCommit | R) -> Outcome | None:
@@ -184,21 +185,21 @@ class TopicLog:
             actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
             return self._commit(actions, decision.operation, decision)
 
-        return transact(self.log, lambda: decide(self._there()), commit)
+        return transact(self.log, lambda: decide(self._require_log()), commit)
 
-    def _there(self) -> TopicState:
-        """The state. A topic that was deleted has a log that says so; one without a log is lost."""
+    def _require_log(self) -> TopicState:
+        """The state. A deleted topic has a log that says so; a topic without a log is lost."""
         if not self.log.exists:
             raise FolderNotFoundError(
-                f"Topic {self.name!r} has no log at {self.store.url}: its folder was removed, or "
+                f"Topic {self.name!r} has no log at {self.store.url}: its folder was removed or "
                 "is not mounted. Nothing was written. Restore or mount it, and the work continues "
-                "by itself; or create the topic again to give up what was in it.",
+                "by itself; or create the topic again without its former records.",
                 topic=self.name,
             )
         return self.view
 
     def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
-        """Create the topic, or create a deleted one again with a new id in the same log (R71).
+        """Create the topic; one that was deleted gets a new id, in the same log (R71).
 
         Raises TopicAlreadyExistsError, InvalidPartitionsError.
         """
@@ -210,7 +211,7 @@ class TopicLog:
         topic_id = str(uuid.uuid4())
 
         def decide() -> list[Action]:
-            # Ours landed; somebody may have deleted it since.
+            # Our commit landed; another process may have deleted the topic since.
             if self.topic_id == topic_id or (self.exists and exist_ok):
                 return []
             if self.exists:
@@ -231,9 +232,9 @@ class TopicLog:
         self._change("CREATE TOPIC", decide)
 
     def delete(self) -> None:
-        """Delete the topic by a commit: files removed, ends kept; the log goes on (D12).
+        """Delete the topic by a commit: files removed, ends kept; the log continues (D12).
 
-        Raises UnknownTopicOrPartitionError when there is none.
+        Raises UnknownTopicOrPartitionError if it does not exist.
         """
         topic_id: str | None = None
 
@@ -254,7 +255,7 @@ class TopicLog:
             for number in range(self.partitions):
                 end = self.view.high_watermark(number)
                 actions.append(Txn(end_app_id(number), end, now_ms))
-            # Another topic of this name has none of this one's batch writes.
+            # A later topic of this name has none of this one's batch writes.
             actions += [Txn(app_id, -1, now_ms) for app_id in self.view.txns.applications]
             actions += [Remove(path, now_ms, data_change=True) for path in self.view.by_path]
             return actions
@@ -262,7 +263,7 @@ class TopicLog:
         self._change("DELETE TOPIC", decide)
 
     def alter(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        """Replace the topic's settings by what `change` makes of them; properties of others stay.
+        """Replace the topic's settings by what `change` returns for them; other properties stay.
 
         Raises UnknownTopicOrPartitionError, and what `change` raises.
         """
@@ -287,7 +288,7 @@ class TopicLog:
         self._change("ALTER TOPIC", decide)
 
     def _change(self, operation: str, decide: Callable[[], list[Action]]) -> None:
-        """Commit actions that are no TopicCommit; none: the change is there already."""
+        """Commit actions that are no TopicCommit; an empty list means nothing to change."""
         transact(
             self.log,
             decide,
@@ -318,7 +319,7 @@ class TopicLog:
 def encode_topic_commit(commit: TopicCommit, *, now_ms: int) -> list[Action]:
     """A TopicCommit as Delta actions; re-added headers count as data changes for Delta streams.
 
-    `now_ms` is by the store's clock: it is how old markers and tombstones are told.
+    `now_ms` is by the store's clock, by which ages of markers and tombstones are measured.
     """
     actions: list[Action] = [
         Txn(app_id, version, now_ms) for app_id, version in commit.txns.items()
