@@ -202,9 +202,9 @@ def test_readers_position_that_is_none_is_refused_at_the_call(offset: Any) -> No
     refused(shared, lambda: made.seek(asked))
     refused(shared, lambda: made.assign([asked]))
     refused(shared, lambda: made.offsets_for_times([asked]))
-    with pytest.raises(ConfigError, match="no position"):
+    with pytest.raises(ConfigError, match="not a valid position"):
         made.seek(TopicPartition("orders", 0, -7))
-    with pytest.raises(ConfigError, match="no position"):
+    with pytest.raises(ConfigError, match="not a valid position"):
         made.assign([TopicPartition("orders", 0, -7)])
 
 

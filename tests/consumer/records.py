@@ -137,7 +137,7 @@ def messages(reader: Consumer, timeout: float = 0) -> list[Message]:
 def beat(*members: Consumer) -> None:
     """One heartbeat of each, as their threads would do it."""
     for one in members:
-        one._consumption().require_session().heart.beat()
+        one._consumption().require_session().heartbeat.send()
 
 
 def turn(shared: SharedMemory, *members: Consumer, rounds: int = 4) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.coordinator.processes import process, world
 from txnlog.consumer import Consumer
-from txnlog.consuming.membership import Background, Heart, MemberSettings
+from txnlog.consuming.membership import Heartbeat, HeartbeatThread, MemberSettings
 from txnlog.errors import UnexpectedError
 from txnlog.messages import TopicPartition
 from txnlog.testing.faults import Fault
@@ -17,7 +17,7 @@ from txnlog.testing.faults import Fault
 def test_thread_outlives_a_job_that_fails() -> None:
     """Without it the member sends no heartbeat and is expelled, and no later commit is made."""
     cluster = process(world())
-    background = Background("t", Heart(cluster, MemberSettings(group_id="g")), 1_000)
+    background = HeartbeatThread("t", Heartbeat(cluster, MemberSettings(group_id="g")), 1_000)
     done = threading.Event()
 
     def bug() -> None:

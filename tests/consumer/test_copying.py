@@ -127,7 +127,7 @@ def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
         is_dead = store.dead
         heir = new_worker(shared, "heir")
         heir.reader._consumption().require_session().join(("t",))
-        heir.reader._consumption().require_session().membership.take()
+        heir.reader._consumption().require_session().membership.complete_join()
         for _ in range(SESSION_MS // BEAT_MS + 2):
             # No poll: a sweeper in it would settle everything before the heir looks.
             shared.clock.advance_ms(BEAT_MS)

@@ -8,7 +8,12 @@ from tests.protocol.test_groups import ABORT, COMMIT, Table
 from txnlog.errors import OffsetConflictError
 from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.group_metadata import Group, Member
-from txnlog.protocol.membership import Sightings, Standing, is_rebalancing, standing
+from txnlog.protocol.membership import (
+    GroupObservation,
+    MembershipStatus,
+    is_rebalancing,
+    membership_status,
+)
 from txnlog.protocol.watching import Watch
 
 
@@ -61,13 +66,13 @@ def test_member_that_joins_again_alone_makes_the_others_let_go() -> None:
         group_id="g", generation=3, members={"a": waiting, "b": settled}, assignment=assignment
     )
     assert is_rebalancing(group)
-    assert standing(group, member_id="b", generation=3) is Standing.REBALANCING
+    assert membership_status(group, member_id="b", generation=3) is MembershipStatus.REBALANCING
 
 
 def test_member_that_is_no_member_any_more_has_lost_its_part() -> None:
     """It was expelled, and the next generation has not begun (R48)."""
     group = Group(group_id="g", generation=3, members={"b": Member(topics=("t",), joined=3)})
-    assert standing(group, member_id="a", generation=3) is Standing.LOST
+    assert membership_status(group, member_id="a", generation=3) is MembershipStatus.LOST
 
 
 def test_group_with_a_member_alive_is_not_emptied_by_housekeeping() -> None:
@@ -76,8 +81,8 @@ def test_group_with_a_member_alive_is_not_emptied_by_housekeeping() -> None:
     group = Group(group_id="g", generation=3, members=members)
     silent_ms = members["a"].session_timeout_ms
     watch = Watch(silent_ms, watched_ms=silent_ms)
-    seen = Sightings(heartbeats={"a": (0, watch), "b": (4, watch)})
-    assert seen.overdue(group) == {"a"}
+    seen = GroupObservation(heartbeats={"a": (0, watch), "b": (4, watch)})
+    assert seen.expired_members(group) == {"a"}
     assert prepare_expel_all(group, seen, now_ms=0) is None
-    seen = Sightings(heartbeats={"a": (0, watch), "b": (5, watch)})
+    seen = GroupObservation(heartbeats={"a": (0, watch), "b": (5, watch)})
     assert prepare_expel_all(group, seen, now_ms=0) is not None

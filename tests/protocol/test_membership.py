@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from tests.protocol.group_row import REBALANCE_MS, SESSION_MS, Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.protocol.membership import (
-    Sightings,
-    Standing,
+    GroupObservation,
+    MembershipStatus,
+    is_assignment_outdated,
     is_fenced,
     is_member_of,
     is_rebalancing,
-    standing,
-    uncovered,
+    membership_status,
 )
 
 
@@ -33,13 +33,13 @@ def test_newcomer_waits_until_the_others_have_let_go() -> None:
     row.join("a")
     row.join("b")
     assert row.now.generation == 1
-    assert standing(row.group, member_id="a", generation=1) is Standing.REBALANCING
+    assert membership_status(row.group, member_id="a", generation=1) is MembershipStatus.REBALANCING
     assert not is_member_of(row.group, "b", after=-1)
     row.commit("a", 1, "t", 0, 5)
     row.join("a", released=1)
     assert row.now.generation == 2
     assert {len(partitions_of(row.now, m)) for m in "ab"} == {1, 2}
-    assert standing(row.group, member_id="a", generation=1) is Standing.LOST
+    assert membership_status(row.group, member_id="a", generation=1) is MembershipStatus.LOST
     with pytest.raises(IllegalGenerationError):
         row.commit("a", 1, "t", 0, 6)
 
@@ -76,20 +76,20 @@ def test_silent_member_is_expelled_by_the_observers_clock_alone() -> None:
     row.join("a")
     row.join("b")
     row.join("a", released=1)
-    seen = Sightings()
+    seen = GroupObservation()
     for now_ms in (90_000, 90_500, 90_999):
-        seen = seen.look(row.now, now_ms=now_ms)
-        assert seen.overdue(row.now) == set()
+        seen = seen.observe(row.now, now_ms=now_ms)
+        assert seen.expired_members(row.now) == set()
     row.beat("a", seen)
-    seen = seen.look(row.now, now_ms=91_000)
-    assert seen.overdue(row.now) == {"b"}
+    seen = seen.observe(row.now, now_ms=91_000)
+    assert seen.expired_members(row.now) == {"b"}
     row.beat("a", seen)
     assert set(row.now.members) == {"a"}
     assert is_rebalancing(row.now)
     with pytest.raises(UnknownMemberIdError, match="no member 'b'"):
         row.commit("b", 2, "t", 0, 5)
     with pytest.raises(UnknownMemberIdError):
-        row.beat("b", Sightings())
+        row.beat("b", GroupObservation())
     row.join("a", released=2)
     assert len(partitions_of(row.now, "a")) == 3
 
@@ -100,11 +100,11 @@ def test_member_that_beat_since_the_look_is_spared() -> None:
     row.join("a")
     row.join("b")
     row.join("a", released=1)
-    seen = Sightings()
+    seen = GroupObservation()
     for now_ms in (0, 500, 1_000):
-        seen = seen.look(row.now, now_ms=now_ms)
-    assert seen.overdue(row.now) == {"a", "b"}
-    row.beat("b", Sightings())
+        seen = seen.observe(row.now, now_ms=now_ms)
+    assert seen.expired_members(row.now) == {"a", "b"}
+    row.beat("b", GroupObservation())
     assert not row.beat("a", seen, beat=False)
     assert set(row.now.members) == {"a", "b"}
 
@@ -115,10 +115,10 @@ def test_observer_that_was_suspended_expels_nobody_for_it() -> None:
     row.join("a")
     row.join("b")
     for away_ms in (SESSION_MS // 2, SESSION_MS - 1, SESSION_MS, 3_600_000):
-        seen = Sightings()
+        seen = GroupObservation()
         for now_ms in (0, 300, 300 + away_ms, 400 + away_ms):
-            seen = seen.look(row.now, now_ms=now_ms)
-            assert seen.overdue(row.now) == set(), away_ms
+            seen = seen.observe(row.now, now_ms=now_ms)
+            assert seen.expired_members(row.now) == set(), away_ms
 
 
 def test_observer_that_seldom_looks_expels_the_dead_all_the_same() -> None:
@@ -126,11 +126,11 @@ def test_observer_that_seldom_looks_expels_the_dead_all_the_same() -> None:
     row = Row()
     row.join("a")
     row.join("b")
-    seen = Sightings()
+    seen = GroupObservation()
     for number in range(4):
-        assert seen.overdue(row.now) == set()
-        seen = seen.look(row.now, now_ms=number * 2 * SESSION_MS)
-    assert seen.overdue(row.now) == {"a", "b"}
+        assert seen.expired_members(row.now) == set()
+        seen = seen.observe(row.now, now_ms=number * 2 * SESSION_MS)
+    assert seen.expired_members(row.now) == {"a", "b"}
 
 
 def test_member_that_does_not_let_go_is_expelled() -> None:
@@ -138,11 +138,11 @@ def test_member_that_does_not_let_go_is_expelled() -> None:
     row = Row()
     row.join("a")
     row.join("b")
-    seen = Sightings()
+    seen = GroupObservation()
     for now_ms in range(0, REBALANCE_MS + 1, 500):
         assert set(row.now.members) == {"a", "b"}
-        seen = seen.look(row.now, now_ms=now_ms)
-        row.beat("a", Sightings())
+        seen = seen.observe(row.now, now_ms=now_ms)
+        row.beat("a", GroupObservation())
         row.beat("b", seen)
     assert set(row.now.members) == {"b"}
     assert len(partitions_of(row.now, "b")) == 3
@@ -153,7 +153,7 @@ def test_generation_begun_by_somebody_else_takes_all_parts_away() -> None:
     row = Row()
     row.join("a")
     row.bump()
-    assert standing(row.group, member_id="a", generation=1) is Standing.LOST
+    assert membership_status(row.group, member_id="a", generation=1) is MembershipStatus.LOST
     with pytest.raises(IllegalGenerationError):
         row.commit("a", 1, "t", 0, 5)
     row.join("a", released=1)
@@ -165,15 +165,15 @@ def test_new_partition_or_topic_is_noticed() -> None:
     """Nobody would read what is in it (R48)."""
     row = Row()
     row.join("a", member=a_member("t", "later"))
-    assert not uncovered(row.now, row.counts)
+    assert not is_assignment_outdated(row.now, row.counts)
     row.counts["t"] = 4
-    assert uncovered(row.now, row.counts)
+    assert is_assignment_outdated(row.now, row.counts)
     row.counts.update(t=3, later=1)
-    assert uncovered(row.now, row.counts)
+    assert is_assignment_outdated(row.now, row.counts)
     row.join("a", released=1, member=a_member("t", "later"))
-    assert not uncovered(row.now, row.counts)
+    assert not is_assignment_outdated(row.now, row.counts)
     row.counts["t"] = 0
-    assert uncovered(row.now, row.counts)
+    assert is_assignment_outdated(row.now, row.counts)
 
 
 def test_restarted_instance_takes_its_place_without_a_rebalance() -> None:
@@ -188,7 +188,7 @@ def test_restarted_instance_takes_its_place_without_a_rebalance() -> None:
     assert row.now.generation == 2
     assert is_member_of(row.group, "new", after=-1)
     assert partitions_of(row.now, "new") == part
-    assert standing(row.group, member_id="b", generation=2) is Standing.STABLE
+    assert membership_status(row.group, member_id="b", generation=2) is MembershipStatus.STABLE
     assert not row.join("new", member=static)
     with pytest.raises(UnknownMemberIdError):
         row.commit("old", 2, "t", 0, 5)

@@ -18,12 +18,12 @@ from tests.protocol.group_row import Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import (
-    Sightings,
-    Standing,
+    GroupObservation,
+    MembershipStatus,
+    is_assignment_outdated,
     is_member_of,
     is_rebalancing,
-    standing,
-    uncovered,
+    membership_status,
 )
 
 
@@ -39,7 +39,7 @@ class Actor:
     wants: bool = False
     dead: bool = False
     seen: Group | None = None
-    sightings: Sightings = field(default_factory=Sightings)
+    observation: GroupObservation = field(default_factory=GroupObservation)
     life: int = 0
 
     @property
@@ -86,8 +86,8 @@ class MembershipMachine(RuleBasedStateMachine):
             return
         actor.wants = True
         if actor.held >= 0:
-            if standing(actor.seen, member_id=actor.member_id, generation=actor.held) is (
-                Standing.STABLE
+            if membership_status(actor.seen, member_id=actor.member_id, generation=actor.held) is (
+                MembershipStatus.STABLE
             ):
                 return
             actor.released, actor.held = actor.held, -1
@@ -104,7 +104,7 @@ class MembershipMachine(RuleBasedStateMachine):
         actor = self.actors[who]
         if not actor.dead and actor.wants and self.row.group is not None:
             actor.seen = self.row.group
-            actor.sightings = actor.sightings.look(self.row.now, now_ms=actor.clock_ms)
+            actor.observation = actor.observation.observe(self.row.now, now_ms=actor.clock_ms)
 
     @rule(who=st.integers(0, 2))
     def beat(self, who: int) -> None:
@@ -112,7 +112,7 @@ class MembershipMachine(RuleBasedStateMachine):
         if actor.dead or not actor.wants:
             return
         try:
-            self.row.beat(actor.member_id, actor.sightings)
+            self.row.beat(actor.member_id, actor.observation)
         except UnknownMemberIdError:
             assert self.row.group is None or actor.member_id not in self.row.now.members
 
@@ -192,7 +192,7 @@ class MembershipMachine(RuleBasedStateMachine):
         group = self.row.now
         assert set(group.members) == {a.member_id for a in alive}
         assert not is_rebalancing(group)
-        assert not uncovered(group, self.row.counts)
+        assert not is_assignment_outdated(group, self.row.counts)
         assert {a.held for a in alive} == {group.generation}
         sizes = [len(partitions_of(group, a.member_id)) for a in alive]
         assert max(sizes) - min(sizes) <= 1
