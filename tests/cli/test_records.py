@@ -120,7 +120,7 @@ def test_produce_without_separator_or_topic_is_refused(topic: Command) -> None:
         "produce", "-t", "t", "-K", ":", input=b"x\n"
     )
     assert topic.run("produce", input=b"x\n").exit_code == 2
-    assert "names no topic" in topic.fails("produce", "--json", input=b'{"value": "x"}')
+    assert "has no topic" in topic.fails("produce", "--json", input=b'{"value": "x"}')
     assert "max.message.bytes" in topic.fails("produce", "-t", "t", input=b"x" * 2_000_000)
 
 

@@ -82,7 +82,7 @@ def test_list_and_describe_have_kafkas_columns_and_the_story(topic: Command) -> 
     story = topic.ok("transactions", "describe", *named)
     assert "It is fenced" in story
     assert "txnlog-cli, an admin client in process" in story
-    assert "Why: moving house" in story
+    assert "Reason: moving house" in story
     [told] = topic.json("transactions", "describe", *named)
     assert (told["OwnerFenced"], told["LastFenced"]["Reason"]) == (True, "moving house")
     assert told["TransactionState"] == "CompleteAbort"

@@ -44,10 +44,10 @@ def test_commit_that_ends_in_a_bug_is_reported_to_on_commit(background: bool) ->
             raise RuntimeError("a bug")
         return Fault.NONE
 
-    session._second.store.plan = plan  # type: ignore[attr-defined]
+    session._background_cluster.store.plan = plan  # type: ignore[attr-defined]
     made.commit(offsets=[TopicPartition("orders", 0, 1)])
     session.drain()
-    session._second.store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
+    session._background_cluster.store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
     made.poll(0)
     [(error, partitions)] = told
     assert isinstance(error, UnexpectedError)
