@@ -72,7 +72,7 @@ def test_option_of_spark_is_refused_in_the_same_words(root: str) -> None:
 def test_none_is_no_root() -> None:
     """As any other setting that is None."""
     for client in (Producer, Consumer, AdminClient):
-        with pytest.raises(ConfigError, match="there is none"):
+        with pytest.raises(ConfigError, match="root is missing"):
             client({"txnlog.root": None})
     assert parse_config({"path": None, "txnlog.root": "/a"}, "admin").root == "/a"
 
