@@ -1,4 +1,4 @@
-"""A group's row as compare-and-swap keeps it, for tests of membership."""
+"""A group's row under compare-and-swap, for tests of membership."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def a_member(*topics: str, assignors: tuple[str, ...] = ("sticky",)) -> Member:
 
 @dataclass
 class Row:
-    """The group's row as compare-and-swap keeps it: every decision is made on the newest."""
+    """The group's row under compare-and-swap: every decision is made on the newest row."""
 
     group: Group | None = None
     version: int = 0

@@ -1,4 +1,4 @@
-"""Group rows: ends that come late, entries of several transactions, members that are replaced."""
+"""Group rows: late markers, pending entries of several transactions, replaced members."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from txnlog.protocol.membership import (
 from txnlog.protocol.watching import Watch
 
 
-def test_start_one_record_below_the_position_is_refused() -> None:
-    """That record would be out twice (R58)."""
+def test_commit_that_starts_one_record_below_the_position_is_refused() -> None:
+    """Else that record is written twice (R58)."""
     table = Table()
     table.bump()
     table.commit(10)
@@ -27,8 +27,8 @@ def test_start_one_record_below_the_position_is_refused() -> None:
     table.pending(10, 20)
 
 
-def test_marker_that_is_there_is_not_written_again() -> None:
-    """Every helper that comes late would add a version to the log (R5)."""
+def test_existing_marker_is_not_written_again() -> None:
+    """Else every late finisher adds a version to the log (R5)."""
     table = Table()
     table.bump()
     table.pending(0, 10)
@@ -37,8 +37,8 @@ def test_marker_that_is_there_is_not_written_again() -> None:
     assert table.mark(ABORT) is None
 
 
-def test_late_marker_leaves_the_next_transactions_entry_alone() -> None:
-    """Its output would be committed, and its input read again (R45)."""
+def test_late_marker_does_not_change_the_next_transactions_entry() -> None:
+    """Else its output is committed, and its input is read again (R45)."""
     table = Table()
     table.bump()
     table.pending(0, 10, epoch=1)
@@ -48,8 +48,8 @@ def test_late_marker_leaves_the_next_transactions_entry_alone() -> None:
     assert table.group.positions() == {"in": {0: 10}}
 
 
-def test_marker_drops_what_an_older_transaction_left_and_commits_none_of_it() -> None:
-    """Offsets of a transaction that aborted: its input would be skipped (R45)."""
+def test_marker_drops_pending_offsets_of_an_older_transaction() -> None:
+    """That transaction aborted: committing its offsets would skip its input (R45)."""
     table = Table()
     table.bump()
     table.pending(0, 10, epoch=0)
@@ -58,8 +58,8 @@ def test_marker_drops_what_an_older_transaction_left_and_commits_none_of_it() ->
     assert table.group.positions() == {}
 
 
-def test_member_that_joins_again_alone_makes_the_others_let_go() -> None:
-    """It waits for them; who does not see it keeps its partitions until it is expelled (D29)."""
+def test_rejoin_of_one_member_makes_the_others_revoke() -> None:
+    """It waits for them; a member that does not react keeps its partitions until expelled (D29)."""
     waiting, settled = Member(topics=("t",), joined=3), Member(topics=("t",), joined=2)
     assignment = {"a": {"t": (0,)}, "b": {"t": (1,)}}
     group = Group(
@@ -69,14 +69,14 @@ def test_member_that_joins_again_alone_makes_the_others_let_go() -> None:
     assert membership_status(group, member_id="b", generation=3) is MembershipStatus.REBALANCING
 
 
-def test_member_that_is_no_member_any_more_has_lost_its_part() -> None:
-    """It was expelled, and the next generation has not begun (R48)."""
+def test_expelled_member_has_lost_its_assignment() -> None:
+    """Also before the next generation begins (R48)."""
     group = Group(group_id="g", generation=3, members={"b": Member(topics=("t",), joined=3)})
     assert membership_status(group, member_id="a", generation=3) is MembershipStatus.LOST
 
 
-def test_group_with_a_member_alive_is_not_emptied_by_housekeeping() -> None:
-    """That member expels the others itself, and keeps its own place (R48)."""
+def test_housekeeping_expels_no_member_of_a_group_with_a_live_one() -> None:
+    """The live member expels the others itself, and keeps its assignment (R48)."""
     members = {"a": Member(topics=("t",)), "b": Member(topics=("t",), heartbeat=5)}
     group = Group(group_id="g", generation=3, members=members)
     silent_ms = members["a"].session_timeout_ms

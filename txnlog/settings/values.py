@@ -126,8 +126,8 @@ def publication(name: str, value: str) -> str:
     parsed = choice("deferred", "eager")(name, value)
     if parsed == "eager":
         raise ConfigError(
-            f"Option {name}=eager is not supported by the Spark sink: it would also publish the "
-            "records of failed task attempts. Omit the option; the sink publishes at the commit.",
+            f"Option {name}=eager is not for the Spark sink: it would also publish the records of "
+            "failed task attempts. Omit the option; the sink publishes at the commit.",
             option=name,
         )
     return parsed
