@@ -1,7 +1,7 @@
-"""Processes of one cluster in memory that stop, die and go on where a trace says.
+"""Processes of one in-memory cluster that stop, die and continue where a trace says.
 
-A process is a thread with a store and a memory of its own; one of them runs at a time, so a trace
-has one outcome. What can stop it is the write of a commit: everything the protocol decides is one.
+A process is a thread with its own store handle and memory; one runs at a time, so a trace
+has one outcome. A process can stop at the write of a commit: every decision is one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN = LogSettings(checkpoint_mode="off")
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a process stands still or dies: `how` is stop or die, `when` is before or after.
+    """Where a process stops or dies: `how` is stop or die, `when` is before or after.
 
     `write` is an operation, with a table if that matters: PREPARE_COMMIT, WRITE TXN MARKERS:orders.
     """
@@ -43,14 +43,14 @@ class Stop:
 
 
 class GatedStore(FaultyStore):
-    """A process's door to the store, which tells of each commit and stops where it should."""
+    """The store of a process; reports each commit and stops at the given one."""
 
     def __init__(self, shared: SharedMemory, process: Process) -> None:
         super().__init__(shared.backing, clock=shared.clock, shared=shared)
         self._process = process
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """As ObjectStore's, with a gate before and one after every commit."""
+        """As ObjectStore's, with a stop point before and after every commit."""
         table, is_commit, version = path.partition("/_delta_log/")
         if not is_commit:
             return super().put_if_absent(path, data)
@@ -69,7 +69,7 @@ class GatedStore(FaultyStore):
 
 
 class Process:
-    """One process: its cluster, the state row as it knows it, and what it is at."""
+    """One process: its cluster, the state row it last read, and its current act."""
 
     def __init__(self, name: str, shared: SharedMemory) -> None:
         self.name = name
@@ -85,15 +85,15 @@ class Process:
         self._thread: threading.Thread | None = None
 
     def run(self, act: Callable[[], str], stop: Stop | None) -> list[str]:
-        """Begin an act; what it wrote and how it ended, or where it stopped."""
-        assert not self._is_stopped, f"{self.name} is in the middle of something: let it go on"
+        """Start an act; returns its writes, and how it ended or where it stopped."""
+        assert not self._is_stopped, f"{self.name} has a stopped act: continue it first"
         self._stop = stop
         self._thread = threading.Thread(target=self._live, args=(act,), daemon=True)
         self._thread.start()
         return self._await()
 
     def go_on(self, stop: Stop | None) -> list[str]:
-        """Let a stopped act go on."""
+        """Continue a stopped act."""
         assert self._is_stopped, f"{self.name} is not stopped"
         self._stop = stop
         self._is_stopped = False
@@ -101,7 +101,7 @@ class Process:
         return self._await()
 
     def end(self) -> None:
-        """Let a thread that stands still die, at the end of a trace."""
+        """End a stopped thread, at the end of a trace."""
         if self._is_stopped:
             self.store.dead = True
             self.go_on(None)
@@ -145,13 +145,13 @@ class Process:
         return [*told, self._named(news)]
 
     def _named(self, news: str) -> str:
-        """Without what differs from run to run and from machine to machine."""
+        """Replace the parts that differ between runs and machines."""
         own = f"process {os.getpid()} on {socket.gethostname()}"
         return f"{self.name} {news.replace(own, self.name)}"
 
 
 class World:
-    """The shared store, the processes by name, and where a plain reader looks at it all."""
+    """The shared store, the processes by name, and a plain reader."""
 
     def __init__(self) -> None:
         self.shared = SharedMemory()
@@ -166,7 +166,7 @@ class World:
         return found
 
     def reader(self) -> Cluster:
-        """A process that has seen nothing yet."""
+        """A process that has read nothing yet."""
         return _open(self.shared.open())
 
     def end(self) -> None:
