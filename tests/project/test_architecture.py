@@ -16,7 +16,7 @@ FACADE = "pyspark_txnlog"
 FILE_LINES_MAX = 460
 # Longer files, each with the reason why splitting it would make it harder to read.
 LONG_FILES = {
-    "txnlog/storage/delta/delta_log.py": "one state machine: the state of a log, and each change of it",
+    "txnlog/storage/delta/delta_log.py": "one state machine: a log, and each change of it",
 }
 FUNCTION_LINES_MAX = 60
 # Longer functions, each with the reason.
