@@ -15,7 +15,8 @@ from txnlog.errors import TransactionalIdNotFoundError
 def dump(
     context: typer.Context,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Show the batch headers and markers of it.")
+        str | None,
+        typer.Option("--topic", "-t", help="Show the headers and markers of this topic."),
     ] = None,
     transactional_id: Annotated[
         str | None, typer.Option(help="Show every state of this id.")
