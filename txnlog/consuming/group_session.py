@@ -219,7 +219,7 @@ class GroupSession:
                 )
             except Exception as refused:
                 if not isinstance(refused, TxnLogError):
-                    logger.exception("A commit of offsets ended in a bug")
+                    logger.exception("An offset commit failed with an unexpected error")
                 error = unexpected(refused, "Committing offsets")
             self._done.put(lambda: on_done(error))
 

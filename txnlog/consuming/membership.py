@@ -98,7 +98,7 @@ class Membership:
         group_id = self.settings.group_id
         group = self._cluster.groups.describe(group_id)
         self._check_instance(group)
-        if not self._has_assignment(group) and not self._is_waiting_in(group):
+        if not self._has_assignment(group) and not self._is_join_written(group):
             self._write_join()
             self._has_joined = True
             group = self._cluster.offsets_log().view.rows.get(group_id)
@@ -114,7 +114,7 @@ class Membership:
             return False
         return group.members[self.member_id].topics == self._topics
 
-    def _is_waiting_in(self, group: Group | None) -> bool:
+    def _is_join_written(self, group: Group | None) -> bool:
         member = None if group is None else group.members.get(self.member_id)
         if group is None or member is None:
             return False
