@@ -23,11 +23,11 @@ FUNCTION_LINES_MAX = 60
 LONG_FUNCTIONS = {
     "txnlog/cli/consume.py:consume": "its options, with their help",
     "txnlog/cli/housekeeping.py:housekeeping": "its options, with their help",
-    "txnlog/producing/record_producer.py:__init__": "passes each setting to its part",
-    "txnlog/producing/record_producer.py:produce": "interprets confluent-kafka's arguments",
-    "txnlog/protocol/groups.py:prepare_pending": "one decision: all reasons to refuse an offset",
-    "txnlog/protocol/transitions.py:prepare_end": "one decision: each state at a commit",
-    "txnlog/protocol/transitions.py:prepare_init": "one decision: each state at an init",
+    "txnlog/producing/record_producer.py:__init__": "each setting goes to the part that it is for",
+    "txnlog/producing/record_producer.py:produce": "what confluent-kafka's arguments mean",
+    "txnlog/protocol/groups.py:prepare_pending": "one decision: all that can refuse an offset",
+    "txnlog/protocol/transitions.py:prepare_end": "one decision: each state a commit can meet",
+    "txnlog/protocol/transitions.py:prepare_init": "one decision: each state an init can meet",
 }
 FACADE_LINES_MAX = 60
 TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")

@@ -29,7 +29,7 @@ def a_member(*topics: str, assignors: tuple[str, ...] = ("sticky",)) -> Member:
 
 @dataclass
 class Row:
-    """The group's row under compare-and-swap: every decision is made on the newest row."""
+    """The group's row under compare-and-swap: every decision is made on the newest version."""
 
     group: Group | None = None
     version: int = 0

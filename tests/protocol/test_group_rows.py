@@ -1,4 +1,4 @@
-"""Group rows: late markers, pending entries of several transactions, replaced members."""
+"""Group rows: late ends, entries of several transactions, replaced members."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from txnlog.protocol.membership import (
 from txnlog.protocol.watching import Watch
 
 
-def test_commit_that_starts_one_record_below_the_position_is_refused() -> None:
-    """Else that record is written twice (R58)."""
+def test_start_one_record_below_the_position_is_refused() -> None:
+    """That record would be written twice (R58)."""
     table = Table()
     table.bump()
     table.commit(10)
@@ -28,7 +28,7 @@ def test_commit_that_starts_one_record_below_the_position_is_refused() -> None:
 
 
 def test_existing_marker_is_not_written_again() -> None:
-    """Else every late finisher adds a version to the log (R5)."""
+    """Every late helper would add a version to the log (R5)."""
     table = Table()
     table.bump()
     table.pending(0, 10)
@@ -37,8 +37,8 @@ def test_existing_marker_is_not_written_again() -> None:
     assert table.mark(ABORT) is None
 
 
-def test_late_marker_does_not_change_the_next_transactions_entry() -> None:
-    """Else its output is committed, and its input is read again (R45)."""
+def test_late_marker_keeps_the_next_transactions_entry() -> None:
+    """Its output would be committed, and its input read again (R45)."""
     table = Table()
     table.bump()
     table.pending(0, 10, epoch=1)
@@ -48,8 +48,8 @@ def test_late_marker_does_not_change_the_next_transactions_entry() -> None:
     assert table.group.positions() == {"in": {0: 10}}
 
 
-def test_marker_drops_pending_offsets_of_an_older_transaction() -> None:
-    """That transaction aborted: committing its offsets would skip its input (R45)."""
+def test_marker_drops_entries_of_an_older_transaction_without_committing_them() -> None:
+    """Committing offsets of an aborted transaction would skip its input (R45)."""
     table = Table()
     table.bump()
     table.pending(0, 10, epoch=0)
@@ -58,8 +58,8 @@ def test_marker_drops_pending_offsets_of_an_older_transaction() -> None:
     assert table.group.positions() == {}
 
 
-def test_rejoin_of_one_member_makes_the_others_revoke() -> None:
-    """It waits for them; a member that does not react keeps its partitions until expelled (D29)."""
+def test_member_that_rejoins_makes_the_others_revoke_their_partitions() -> None:
+    """It waits for them; a member that does not revoke its partitions is expelled (D29)."""
     waiting, settled = Member(topics=("t",), joined=3), Member(topics=("t",), joined=2)
     assignment = {"a": {"t": (0,)}, "b": {"t": (1,)}}
     group = Group(
@@ -69,14 +69,14 @@ def test_rejoin_of_one_member_makes_the_others_revoke() -> None:
     assert membership_status(group, member_id="b", generation=3) is MembershipStatus.REBALANCING
 
 
-def test_expelled_member_has_lost_its_assignment() -> None:
-    """Also before the next generation begins (R48)."""
+def test_expelled_member_has_lost_its_partitions() -> None:
+    """It was expelled, and the next generation has not started (R48)."""
     group = Group(group_id="g", generation=3, members={"b": Member(topics=("t",), joined=3)})
     assert membership_status(group, member_id="a", generation=3) is MembershipStatus.LOST
 
 
-def test_housekeeping_expels_no_member_of_a_group_with_a_live_one() -> None:
-    """The live member expels the others itself, and keeps its assignment (R48)."""
+def test_housekeeping_does_not_empty_a_group_with_a_live_member() -> None:
+    """That member expels the others itself, and stays a member (R48)."""
     members = {"a": Member(topics=("t",)), "b": Member(topics=("t",), heartbeat=5)}
     group = Group(group_id="g", generation=3, members=members)
     silent_ms = members["a"].session_timeout_ms
