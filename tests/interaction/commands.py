@@ -26,7 +26,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from tests.interaction.environment import Process, Stop, World
-from tests.interaction.rendering import picture
+from tests.interaction.rendering import render
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
@@ -55,20 +55,20 @@ class Interpreter:
             case ["create", *topics]:
                 for topic in topics:
                     self.world.reader().create_topic(topic, partitions=1)
-                told = []
+                lines = []
             case ["group", name]:
-                told = [f"generation {self.world.reader().groups.start(name)}"]
+                lines = [f"generation {self.world.reader().groups.start(name)}"]
             case ["wait", seconds]:
                 self.world.shared.clock.advance_ms(int(seconds) * 1000)
                 return ["ok"]
             case [name, "goes", "on"]:
-                told = self.world.processes[name].go_on(stop)
+                lines = self.world.processes[name].resume(stop)
             case [name, verb, *rest]:
                 process = self.world.process(name)
-                told = process.run(self._act(process, verb, rest), stop)
+                lines = process.run(self._act(process, verb, rest), stop)
             case _:
                 raise ValueError(f"{line!r} is no command")
-        return [*told, *picture(self.world.reader())]
+        return [*lines, *render(self.world.reader())]
 
     def end(self) -> None:
         self.world.end()

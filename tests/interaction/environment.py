@@ -59,7 +59,7 @@ class GatedStore(FaultyStore):
         self._process.pass_gate("before", operation, table, what)
         landed = super().put_if_absent(path, data)
         number = int(version.removesuffix(".json"))
-        self._process.tell(
+        self._process.record(
             f"writes {what}, version {number}"
             if landed
             else f"finds another's version {number} where {what} was to be"
@@ -79,8 +79,8 @@ class Process:
         self.sequences: dict[str, int] = {}
         self._stop: Stop | None = None
         self._is_stopped = False
-        self._told: list[str] = []
-        self._news: queue.Queue[str] = queue.Queue()
+        self._recorded: list[str] = []
+        self._events: queue.Queue[str] = queue.Queue()
         self._gate = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
@@ -88,27 +88,27 @@ class Process:
         """Start an act; returns its writes, and how it ended or where it stopped."""
         assert not self._is_stopped, f"{self.name} has a stopped act: continue it first"
         self._stop = stop
-        self._thread = threading.Thread(target=self._live, args=(act,), daemon=True)
+        self._thread = threading.Thread(target=self._run_act, args=(act,), daemon=True)
         self._thread.start()
-        return self._await()
+        return self._await_event()
 
-    def go_on(self, stop: Stop | None) -> list[str]:
+    def resume(self, stop: Stop | None) -> list[str]:
         """Continue a stopped act."""
         assert self._is_stopped, f"{self.name} is not stopped"
         self._stop = stop
         self._is_stopped = False
         self._gate.release()
-        return self._await()
+        return self._await_event()
 
     def end(self) -> None:
         """End a stopped thread, at the end of a trace."""
         if self._is_stopped:
             self.store.dead = True
-            self.go_on(None)
+            self.resume(None)
 
-    def tell(self, line: str) -> None:
+    def record(self, line: str) -> None:
         if threading.current_thread() is self._thread:
-            self._told.append(f"{self.name} {line}")
+            self._recorded.append(f"{self.name} {line}")
 
     def pass_gate(self, when: str, operation: str, table: str, what: str) -> None:
         stop = self._stop
@@ -121,12 +121,12 @@ class Process:
             self.store.dead = True
             raise SimulatedCrash(f"dies{where}")
         self._is_stopped = True
-        self._news.put(f"stops{where}")
+        self._events.put(f"stops{where}")
         assert self._gate.acquire(timeout=WAIT_S)
         if self.store.dead:
             raise SimulatedCrash("ends")
 
-    def _live(self, act: Callable[[], str]) -> None:
+    def _run_act(self, act: Callable[[], str]) -> None:
         try:
             ended = act()
         except SimulatedCrash as crash:
@@ -135,19 +135,19 @@ class Process:
             ended = f"gets {type(error).__name__}: {error.message}"
         except BaseException as error:
             ended = f"fails with {error!r}"
-        self._news.put(ended)
+        self._events.put(ended)
 
-    def _await(self) -> list[str]:
-        news = self._news.get(timeout=WAIT_S)
-        told, self._told = self._told, []
+    def _await_event(self) -> list[str]:
+        event = self._events.get(timeout=WAIT_S)
+        recorded, self._recorded = self._recorded, []
         if self._stop is not None and not self._is_stopped and not self.store.dead:
-            raise AssertionError(f"{self.name} {news}, and never came to {self._stop}")
-        return [*told, self._named(news)]
+            raise AssertionError(f"{self.name} {event}, and never came to {self._stop}")
+        return [*recorded, self._normalised(event)]
 
-    def _named(self, news: str) -> str:
+    def _normalised(self, event: str) -> str:
         """Replace the parts that differ between runs and machines."""
         own = f"process {os.getpid()} on {socket.gethostname()}"
-        return f"{self.name} {news.replace(own, self.name)}"
+        return f"{self.name} {event.replace(own, self.name)}"
 
 
 class World:

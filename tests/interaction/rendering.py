@@ -24,7 +24,7 @@ from txnlog.storage.tables.topic_log import TopicView
 WIDTH = 9
 
 
-def picture(cluster: Cluster) -> list[str]:
+def render(cluster: Cluster) -> list[str]:
     """The lines; `cluster` must be one that has read nothing yet."""
     return list(_lines(cluster))
 
