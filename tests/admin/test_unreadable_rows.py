@@ -168,7 +168,7 @@ def test_deleted_row_frees_its_id(changes: Changes) -> None:
 def test_only_unreadable_rows_are_deleted() -> None:
     """A readable row may have a decided transaction, which would never be published."""
     client = admin(process(two()))
-    with pytest.raises(InvalidTxnStateError, match="can be read"):
+    with pytest.raises(InvalidTxnStateError, match="is readable"):
         client.delete_transactions(["tx"])["tx"].result()
     with pytest.raises(TransactionalIdNotFoundError):
         client.delete_transactions(["nobody"])["nobody"].result()
