@@ -1,12 +1,12 @@
-"""Sets up what `make` needs, and says what to do where the machine lacks something.
+"""Sets up the environment for `make`; if the machine lacks something, prints what to do.
 
-    python3 conf/setup_env.py java                              Java 17 is there, for Spark
+    python3 conf/setup_env.py java                              check for Java 17, for Spark
     python3 conf/setup_env.py packages --venv .venv --extras test,demo
-    .venv/bin/python conf/setup_env.py jars                     the Delta jar is in Ivy's cache
+    .venv/bin/python conf/setup_env.py jars                     the Delta jar, into Ivy's cache
     .venv/bin/python conf/setup_env.py peers                    the jars of `make bench-peers`
 
-Standard library only, and no syntax newer than Python 3.6: an old Python must be able to read this
-file to say that it is too old. Exit status 1 means that a message on stderr says what to do.
+Uses only the standard library and the syntax of Python 3.6, so that an old Python can run this
+file and report that it is too old. With exit status 1, a message on stderr says what to do.
 """
 
 import argparse
@@ -26,20 +26,20 @@ SPARK_DEFAULTS = os.path.join(CONF_DIR, "spark-defaults.conf")
 
 
 class SetupError(Exception):
-    """Something the machine lacks; the text says what to do."""
+    """A requirement is missing; the message says what to do."""
 
 
 def main() -> int:
-    """Run one command of the command line; the exit status."""
-    parser = argparse.ArgumentParser(description="Set up what `make` needs.")
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Set up the environment for `make`.")
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("java", help="check that Spark will find Java 17")
-    packages = commands.add_parser("packages", help="make the virtual environment and fill it")
+    packages = commands.add_parser("packages", help="create the virtual environment and install")
     packages.add_argument("--venv", default=".venv")
     packages.add_argument("--extras", default="test,demo", help="extras of pyproject.toml")
     commands.add_parser("jars", help="fetch the Delta jar with the Spark of this Python")
     commands.add_parser("peers", help="fetch a Kafka broker and Spark's Kafka connector with Maven")
-    commands.add_parser("nothing", help="what `jars` lets Spark run")
+    commands.add_parser("nothing", help="do nothing: the program that `jars` submits to Spark")
     arguments = parser.parse_args()
     try:
         if arguments.command == "java":
@@ -51,7 +51,7 @@ def main() -> int:
         elif arguments.command == "peers":
             fetch_peers()
         elif arguments.command != "nothing":
-            parser.error("name a command")
+            parser.error("give a command")
     except SetupError as error:
         sys.stderr.write("\n{}\n\n".format(str(error).rstrip()))
         return 1
@@ -62,12 +62,12 @@ def main() -> int:
 
 
 def check_java() -> None:
-    """Spark will start with a Java that can run it. Raises: SetupError."""
+    """Check that Spark will find a Java that can run it. Raises: SetupError."""
     home = os.environ.get("JAVA_HOME", "")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java") or ""
     where = "JAVA_HOME={}".format(home) if home else java
     if not java:
-        raise SetupError("There is no Java on PATH, and JAVA_HOME is not set. " + java_advice())
+        raise SetupError("Java is not on PATH, and JAVA_HOME is not set. " + java_advice())
     version = java_version(java)
     if version is None:
         raise SetupError("{} does not run ({}). ".format(java, where) + java_advice())
@@ -94,7 +94,7 @@ def java_version(java: str) -> "int | None":
 
 
 def java_advice() -> str:
-    """How to come by a Java 17 here: one that is installed but not used, or an install command."""
+    """How to get Java 17: an installed one that is not in use, or install commands."""
     patterns = (
         "/usr/lib/jvm/*{}*".format(JAVA_TESTED),
         "/Library/Java/JavaVirtualMachines/*{}*/Contents/Home".format(JAVA_TESTED),
@@ -112,7 +112,7 @@ def java_advice() -> str:
         "    Debian, Ubuntu   sudo apt-get install openjdk-{0}-jre-headless\n"
         "    Fedora, RHEL     sudo dnf install java-{0}-openjdk-headless\n"
         "    macOS            brew install openjdk@{0}\n\n"
-        "or unpack one anywhere and export JAVA_HOME=<its folder>."
+        "or unpack a JDK anywhere and export JAVA_HOME=<its folder>."
     ).format(JAVA_TESTED)
 
 
@@ -120,7 +120,7 @@ def java_advice() -> str:
 
 
 def install_packages(venv: str, extras: str) -> None:
-    """Make the environment if there is none that works, and install the project into it, editable.
+    """Create the environment if there is no working one; install the project in editable mode.
 
     Raises: SetupError when Python is too old or a step fails.
     """
@@ -128,12 +128,12 @@ def install_packages(venv: str, extras: str) -> None:
     python = os.path.join(venv, "bin", "python")
     if python_version(python) < PYTHON_MIN:
         make_venv(venv, uv)
-    say("Installing txnlog[{}] and what it needs into {} (once; some 500 MB).".format(extras, venv))
+    say("Installing txnlog[{}] with dependencies into {} (once; 500 MB).".format(extras, venv))
     installer = [uv, "pip", "install", "--python", python] if uv else pip_of(python)
     target = "{}[{}]".format(PROJECT, extras)
     if subprocess.call([*installer, "--quiet", "--editable", target], cwd=PROJECT) != 0:
         raise SetupError(
-            "The Python packages could not be installed; the reason stands above.\n"
+            "The Python packages could not be installed; see the reason above.\n"
             + network_advice(
                 "pip",
                 "export PIP_INDEX_URL=https://pypi.mirror.example/simple    # uv: UV_DEFAULT_INDEX",
@@ -146,9 +146,10 @@ def install_packages(venv: str, extras: str) -> None:
 def unpack_pyspark(python: str) -> None:
     """Let Spark's Python workers import pyspark from files, which are compiled once.
 
-    Spark puts python/lib/pyspark.zip first on their path, and every process compiles anew what it
-    takes from an archive: 1.4 of the 1.9 s that it needs to start, and a query starts nine. A busy
-    machine could not do it in the 10 s that Spark waits. A folder of that name does as well.
+    Spark puts python/lib/pyspark.zip first on their path, and every process compiles again the
+    modules that it imports from an archive: 1.4 of the 1.9 s of its start, and a query starts nine
+    processes. A busy machine may exceed Spark's time-out of 10 s. A folder of the same name works
+    in place of the archive.
     """
     find = "import importlib.util as u; print(u.find_spec('pyspark').submodule_search_locations[0])"
     package = subprocess.check_output([python, "-c", find], text=True).strip()
@@ -160,37 +161,37 @@ def unpack_pyspark(python: str) -> None:
 
 
 def make_venv(venv: str, uv: "str | None") -> None:
-    """An empty environment with a Python that is new enough. Raises: SetupError."""
+    """Create an empty environment with a recent Python. Raises: SetupError."""
     if uv:
-        # uv can bring a Python of its own where the machine's is too old.
+        # uv can install a newer Python if the machine's is too old.
         wanted = sys.executable if sys.version_info >= PYTHON_MIN else ">=3.10"
         command = [uv, "venv", "--quiet", "--clear", "--python", wanted, venv]
     elif sys.version_info < PYTHON_MIN:
         raise SetupError(old_python_message())
     else:
         command = [sys.executable, "-m", "venv", "--clear", venv]
-    say("Making a virtual environment in {}.".format(venv))
+    say("Creating a virtual environment in {}.".format(venv))
     if subprocess.call(command) != 0:
         shutil.rmtree(venv, ignore_errors=True)
         raise SetupError(
-            "The virtual environment could not be made; the reason stands above. On Debian and "
-            "Ubuntu\nPython's venv is a package of its own:\n\n"
+            "The virtual environment could not be created; see the reason above. On Debian and "
+            "Ubuntu\nPython's venv is a separate package:\n\n"
             "    sudo apt-get install python3-venv"
         )
 
 
 def old_python_message() -> str:
-    """Names a newer Python of this machine, if there is one on PATH."""
+    """The error for an old Python; suggests a newer one on PATH, if there is one."""
     have = "{} is Python {}; txnlog needs {}.{} or newer.".format(
         sys.executable, ".".join(map(str, sys.version_info[:3])), *PYTHON_MIN
     )
     for minor in range(14, PYTHON_MIN[1] - 1, -1):
         other = shutil.which("python3.{}".format(minor))
         if other and python_version(other) >= PYTHON_MIN:
-            return "{} There is one:\n\n    make PYTHON={} <target>".format(have, other)
+            return "{} Use this one:\n\n    make PYTHON={} <target>".format(have, other)
     return have + (
         "\nInstall one (Debian, Ubuntu: sudo apt-get install python3 python3-venv; macOS: "
-        "brew install python@3.12)\nand name it:\n\n    make PYTHON=/path/to/python3.12 <target>"
+        "brew install python@3.12)\nand use it:\n\n    make PYTHON=/path/to/python3.12 <target>"
     )
 
 
@@ -205,10 +206,10 @@ def python_version(python: str) -> "tuple[int, ...]":
 
 
 def pip_of(python: str) -> "list[str]":
-    """The command that installs into an environment; one that uv made has no pip until now."""
+    """pip's install command in an environment; installs pip first if uv created it without."""
     if subprocess.call([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL) != 0:
         subprocess.call([python, "-m", "ensurepip", "--upgrade"], stdout=subprocess.DEVNULL)
-    # pep517: an old pip would otherwise build the sdists with whatever setuptools it brought.
+    # pep517: otherwise an old pip builds sdists with its own old setuptools.
     return [python, "-m", "pip", "install", "--disable-pip-version-check", "--use-pep517"]
 
 
@@ -218,9 +219,9 @@ def pip_of(python: str) -> "list[str]":
 def fetch_jars() -> None:
     """Let Spark resolve spark.jars.packages once, so that later starts need no network.
 
-    Raises: SetupError when a jar cannot be had.
+    Raises: SetupError when a jar cannot be fetched.
     """
-    import pyspark  # only in the environment that `packages` made
+    import pyspark  # only in the environment that `packages` created
 
     submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
     environment = dict(os.environ, SPARK_CONF_DIR=CONF_DIR, PYSPARK_PYTHON=sys.executable)
@@ -247,24 +248,24 @@ def fetch_jars() -> None:
             )
             + "\nSpark does not read HTTPS_PROXY. Behind a proxy:\n\n"
             '    export SPARK_SUBMIT_OPTS="-Dhttps.proxyHost=<host> -Dhttps.proxyPort=<port>"\n'
-            "\nWithout any network, copy ~/.ivy2.5.2 from a machine on which this step went well."
+            "\nWithout any network, copy ~/.ivy2.5.2 from a machine on which this step succeeded."
         )
 
 
 def fetch_peers() -> None:
-    """Let Maven copy the jars of PEERS_POM to .peers in the environment, a folder for each profile.
+    """Let Maven copy the jars of PEERS_POM to .peers in the environment, one folder per profile.
 
-    Raises: SetupError when a jar cannot be had.
+    Raises: SetupError when a jar cannot be fetched.
     """
     maven = shutil.which("mvn")
     if not maven:
         raise SetupError(
-            "There is no Maven (mvn) on PATH; it fetches the Kafka broker and Spark's Kafka "
+            "Maven (mvn) is not on PATH; it fetches the Kafka broker and Spark's Kafka "
             "connector.\n\n"
             "    Debian, Ubuntu   sudo apt-get install maven\n"
             "    Fedora, RHEL     sudo dnf install maven\n"
             "    macOS            brew install maven\n\n"
-            "`make bench` needs neither, and compares with Delta alone."
+            "`make bench` needs no Maven, and compares only with Delta."
         )
     for profile in ("broker", "connector"):
         say("Fetching the jars of the {} with Maven (once).".format(profile))
@@ -280,8 +281,8 @@ def fetch_peers() -> None:
         if run.returncode != 0:
             output = run.stdout.decode(errors="replace").splitlines()
             raise SetupError(
-                "Maven could not fetch them:\n\n{}\n\n".format("\n".join(output[:8]))
-                + "Mirrors, proxies and certificates stand in ~/.m2/settings.xml; see "
+                "Maven could not fetch the jars:\n\n{}\n\n".format("\n".join(output[:8]))
+                + "Configure mirrors, proxies and certificates in ~/.m2/settings.xml; see "
                 "https://maven.apache.org/guides/mini/guide-mirror-settings.html"
             )
 
@@ -297,23 +298,23 @@ def delta_coordinates() -> str:
 
 
 def reasons(output: str) -> "list[str]":
-    """The lines of Ivy's long report that say why."""
+    """The lines of Ivy's report that contain the cause."""
     marks = ("Server access error", "not found", "download failed", "PKIX", "UnknownHost")
     lines = [line.strip() for line in output.splitlines() if any(mark in line for mark in marks)]
-    said = [line for line in dict.fromkeys(lines) if not line.startswith(("Exception", ":: "))]
-    return ["    " + line for line in said[:8]]
+    causes = [line for line in dict.fromkeys(lines) if not line.startswith(("Exception", ":: "))]
+    return ["    " + line for line in causes[:8]]
 
 
 def network_advice(program: str, mirror: str, certificate: str) -> str:
-    """What to set when a package repository is out of reach of a program."""
+    """The settings of a program that cannot reach its package repository."""
     proxy = "" if program == "Spark" else "    export HTTPS_PROXY=http://proxy.example:3128\n"
     return (
-        "If the network is the reason, tell {} the way and run make again:\n\n{}    {}\n    {}\n"
+        "If the network is the cause, configure {} and run make again:\n\n{}    {}\n    {}\n"
     ).format(program, proxy, mirror, certificate)
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 

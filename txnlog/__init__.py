@@ -1,8 +1,8 @@
 """txnlog: Kafka's transaction system, without brokers, on Delta tables.
 
-The names below are the public surface; other modules may change at any time, but for those of
-`txnlog.admin`, `txnlog.errors`, `txnlog.testing`, `spark_source.sql` and `spark_sink`. A name is
-imported when it is first asked for: Spark's workers import this package, and need few of them.
+The names below, `txnlog.admin`, `txnlog.errors`, `txnlog.testing`, `spark_source.sql` and
+`spark_sink` are public; all other modules may change at any time. Names are imported lazily:
+Spark's workers import this package, and need few of them.
 """
 
 from importlib import import_module
@@ -47,7 +47,7 @@ __all__ = [
     "errors",
 ]
 
-_HOMES = {
+_MODULES = {
     "OFFSET_BEGINNING": "txnlog.messages",
     "OFFSET_END": "txnlog.messages",
     "OFFSET_INVALID": "txnlog.messages",
@@ -71,8 +71,8 @@ def __getattr__(name: str) -> Any:
         return import_module("txnlog.process.version").VERSION
     if name == "errors":
         return import_module("txnlog.errors")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,7 +1,7 @@
 """The consumer: confluent-kafka's names and calls, on a cluster without brokers.
 
-Everything but heartbeats and asynchronous commits happens inside the caller's calls, and so do all
-callbacks. A consumer is for one thread at a time.
+Heartbeats and asynchronous commits run on a background thread; everything else, including all
+callbacks, runs in the caller's calls. A consumer is for one thread at a time.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _STARTS = (*_SEEKS, OFFSET_STORED, OFFSET_INVALID)
 IDLE_MS_MIN = 1.0
 IDLE_LOCAL_MS_MAX = 10.0
 IDLE_REMOTE_MS_MAX = 100.0
-"""How long a consumer that finds nothing waits before it looks again: a look is one request."""
+"""Back-off of an idle consumer between two reads of the log; each read is one request."""
 
 
 class Consumer:
     """Reads topics, alone or as a member of a group. The constructor does no I/O.
 
-    `config` has confluent-kafka's names; see docs/clients.md. Time-outs are in seconds, -1 for
-    ever. Raises ConfigError.
+    `config` has confluent-kafka's names; see docs/clients.md. Time-outs are in seconds, -1 waits
+    indefinitely. Raises ConfigError.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Consumer:
     ) -> None:
         """Read topics, by name or "^pattern", as a member of the group; replaces a subscription.
 
-        The callbacks get (consumer, partitions), inside a later poll. `on_revoke` is called while
-        the partitions are still this consumer's, `on_lost` (or `on_revoke`, if there is none) when
-        they are another's already. Raises ConfigError without group.id.
+        A later poll calls the callbacks with (consumer, partitions): `on_revoke` while this
+        consumer still owns the partitions, `on_lost` (or `on_revoke`, if there is none) when
+        another consumer does already. Raises ConfigError without group.id.
         """
         callbacks = Callbacks(
             self,
@@ -93,15 +93,15 @@ class Consumer:
         self._consumption().subscribe(names, callbacks)
 
     def unsubscribe(self) -> None:
-        """Leave the group and read nothing any more."""
+        """Leave the group and stop reading."""
         self._consumption().unsubscribe()
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these partitions, without being a member of a group.
 
-        An offset that is not given is the group's committed one, else auto.offset.reset's. With a
-        group.id this begins a new generation: what ran in the group before commits nothing more.
-        Inside on_assign it sets where to start. Raises UnknownTopicOrPartitionError.
+        Without an offset, reading starts at the group's committed one, else by auto.offset.reset.
+        With a group.id this begins a new generation: consumers of older ones can no longer commit.
+        Inside on_assign it sets start positions. Raises UnknownTopicOrPartitionError.
         """
         wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
         for partition in wanted:
@@ -109,19 +109,19 @@ class Consumer:
         self._consumption().assign(wanted)
 
     def unassign(self) -> None:
-        """Read nothing any more."""
+        """Remove all assigned partitions."""
         self._consumption().assign([])
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read at present."""
+        """The assigned partitions."""
         return [TopicPartition(*key) for key in sorted(self._consumption().readers)]
 
     def memberid(self) -> str:
-        """The member id in the group, "" outside of one."""
+        """The member id in the group, "" if this consumer is not a member."""
         return self._consumption().member_id
 
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
-        """Who this consumer is, for Producer.send_offsets_to_transaction (KIP-447).
+        """Group, generation and member id, for Producer.send_offsets_to_transaction (KIP-447).
 
         Raises RebalanceInProgressError, ClientStateError.
         """
@@ -130,7 +130,7 @@ class Consumer:
     # -- reading -----------------------------------------------------------------------------------
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """The next message, None when there is none in time; joins, commits and calls back.
+        """The next message, or None after `timeout`; joins, commits and calls callbacks.
 
         Raises ClientStateError before subscribe or assign, OffsetOutOfRangeError, StorageError, ...
         """
@@ -143,9 +143,9 @@ class Consumer:
         return found[0] if found else None
 
     def consume(self, num_messages: int | None = None, timeout: float = -1) -> list[Message]:
-        """Up to `num_messages`, as many as there are in time.
+        """Up to `num_messages`, fewer after `timeout`.
 
-        Without a number it returns as soon as there is any, up to max.poll.records.
+        Without a number it returns up to max.poll.records messages as soon as there is one.
         """
         if num_messages is None:
             count = self._config.get("max.poll.records")
@@ -163,10 +163,10 @@ class Consumer:
         return found
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
-        """An Arrow table of storage.batches.records.MESSAGE_SCHEMA as soon as there is any record.
+        """An Arrow table of storage.batches.records.MESSAGE_SCHEMA as soon as there is a record.
 
-        Up to fetch.max.bytes; with `num_records` or max.poll.records up to so many rows. Empty when
-        there is nothing in time.
+        Up to fetch.max.bytes, and up to `num_records` or max.poll.records rows. Empty after
+        `timeout`.
         """
         rows = num_records
         if rows is not None:
@@ -185,10 +185,10 @@ class Consumer:
         take: Callable[[RecordStream], T],
         found: Sequence[Message] = (),
     ) -> T | None:
-        """What `take` gives as soon as it is not empty; None when the time is over.
+        """The first non-empty result of `take`; None after `timeout`.
 
-        `found` is what it has taken out already: once there is any, nothing may raise, commit or
-        change hands before the caller has it.
+        `found` holds the messages taken so far: once there is one, nothing may raise, commit or
+        rebalance before the caller has it.
         """
         timeout_s = _timeout_s(timeout)
         consumption = self._consumption()
@@ -219,29 +219,32 @@ class Consumer:
     # -- positions ---------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition) -> None:
-        """Go on at `partition.offset`, OFFSET_BEGINNING or OFFSET_END. Raises ClientStateError."""
+        """Continue at `partition.offset`, OFFSET_BEGINNING or OFFSET_END.
+
+        Raises ClientStateError.
+        """
         wanted = arguments.topic_partition("partition", partition)
         check_position(wanted, _SEEKS)
         self._consumption().seek(wanted)
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """The next offset to be handed out; OFFSET_INVALID where it is not known (yet)."""
+        """The offset of the next message; OFFSET_INVALID where there is no position (yet)."""
         readers = self._consumption().readers
-        found = []
+        positions = []
         for asked in arguments.topic_partitions("partitions", partitions):
             reader = readers.get((asked.topic, asked.partition))
             at = None if reader is None else reader.position
             offset = OFFSET_INVALID if at is None else at
-            found.append(TopicPartition(asked.topic, asked.partition, offset))
-        return found
+            positions.append(TopicPartition(asked.topic, asked.partition, offset))
+        return positions
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`. Raises ClientStateError."""
+        """Return no messages of these partitions until `resume`. Raises ClientStateError."""
         wanted = arguments.topic_partitions("partitions", partitions)
         self._consumption().pause(wanted, is_paused=True)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand them out again. Raises ClientStateError."""
+        """Return messages of these partitions again. Raises ClientStateError."""
         wanted = arguments.topic_partitions("partitions", partitions)
         self._consumption().pause(wanted, is_paused=False)
 
@@ -255,7 +258,7 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commit the position after a message, these offsets, or all positions of the assignment.
 
-        Asynchronous commits are done in order, and reported to `on_commit` by a later poll.
+        Asynchronous commits run in order; a later poll reports them to `on_commit`.
         Raises IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError (R48), and
         ClientStateError when there is nothing to commit.
         """
@@ -265,15 +268,15 @@ class Consumer:
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
-        """The group's offsets; OFFSET_INVALID where there is none.
+        """The group's committed offsets; OFFSET_INVALID where there is none.
 
-        With read_committed it waits for open transactions that hold offsets of these partitions,
-        and raises UnstableOffsetCommitError when the time is over (R46).
+        With read_committed it waits for open transactions with pending offsets of these
+        partitions, and raises UnstableOffsetCommitError after `timeout` (R46).
         """
         asked = arguments.topic_partitions("partitions", partitions)
         return self._consumption().committed(asked, _timeout_s(timeout))
 
-    # -- looking things up -------------------------------------------------------------------------
+    # -- metadata ----------------------------------------------------------------------------------
 
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float = -1, cached: bool = False
@@ -308,7 +311,7 @@ class Consumer:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit (with enable.auto.commit), call on_revoke, leave the group. Again: nothing."""
+        """Commit (with enable.auto.commit), call on_revoke, leave the group. Idempotent."""
         if self._is_closed:
             return
         try:
@@ -338,6 +341,6 @@ class Consumer:
 
 
 def _timeout_s(timeout: float | None) -> float:
-    """Seconds, less than 0 for ever. Raises TypeError, ConfigError."""
+    """Seconds, less than 0 for no time-out. Raises TypeError, ConfigError."""
     seconds = arguments.timeout_s("timeout", timeout)
     return -1 if seconds is None else seconds

@@ -1,16 +1,16 @@
-"""Every error txnlog raises, sorted by what a handler would do.
+"""All errors of txnlog, by what a handler should do.
 
     TxnLogError
-    |- retriable   the same call may be made again       StorageError, ConcurrentTransactionsError
-    |- abortable   abort the transaction, then go on      TransactionAbortableError, ...
-    |- fatal       this client or query must stop         ProducerFencedError, CorruptLogError
-    `- none        the call did nothing, and the client   ConfigError, RecordTooLargeError,
-                   is as it was before                    InvalidTxnStateError
+    |- retriable   repeat the same call                   StorageError, ConcurrentTransactionsError
+    |- abortable   abort the transaction, then continue   TransactionAbortableError, ...
+    |- fatal       stop this client or query              ProducerFencedError, CorruptLogError
+    `- none        the call had no effect; the client     ConfigError, RecordTooLargeError,
+                   continues unchanged                    InvalidTxnStateError
 
-At most one of the three is true. A producer whose transaction has failed raises abortable errors
-only: TransactionAbortableError, with the cause, for errors that are not abortable by themselves.
-`code` is Kafka's error code where Kafka has the error (org.apache.kafka.common.protocol.Errors),
-else None. Keyword arguments of an error become attributes, so handlers need not parse messages.
+At most one of the three flags is true. A producer whose transaction has failed raises only
+abortable errors: TransactionAbortableError with the cause where the cause is not abortable itself.
+`code` is Kafka's error code (org.apache.kafka.common.protocol.Errors), None where Kafka has no such
+error. Keyword arguments of an error become attributes, so handlers need not parse messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAGS = ("retriable", "abortable", "fatal")
 class TxnLogError(Exception):
     """Base of all errors: a message for people, attributes for programs.
 
-    `code` and the flags are the class's, unless they are given for this one error.
+    `code` and the flags are those of the class, unless set for this instance.
     """
 
     code: int | None = None
@@ -38,7 +38,7 @@ class TxnLogError(Exception):
         self.message = message
         self.context = context
         if context:
-            self.__dict__.update((name, context[name]) for name in _GIVEN if name in context)
+            self.__dict__.update((name, context[name]) for name in _OVERRIDABLE if name in context)
 
     def replace(self: E, **context: object) -> E:
         """The same error with other flags or attributes."""
@@ -54,14 +54,14 @@ class TxnLogError(Exception):
         return _rebuild, (type(self), self.message, self.context)
 
 
-_GIVEN = ("code", *FLAGS)
+_OVERRIDABLE = ("code", *FLAGS)
 
 
 def _rebuild(cls: type[TxnLogError], message: str, context: dict[str, object]) -> TxnLogError:
     return cls(message, **context)
 
 
-# -- what the caller asked for cannot be ---------------------------------------------------------
+# -- invalid requests ----------------------------------------------------------------------------
 
 
 class ConfigError(TxnLogError, ValueError):
@@ -69,27 +69,27 @@ class ConfigError(TxnLogError, ValueError):
 
 
 class ClientStateError(TxnLogError, RuntimeError):
-    """A call of a client out of order, or after close; says which call would be right (R39)."""
+    """A client call out of order, or after close; names the call to make instead (R39)."""
 
 
 class InvalidTopicError(TxnLogError):
-    """A topic name Kafka would refuse, or an internal topic written by a user."""
+    """A topic name that Kafka refuses, or a user's write to an internal topic."""
 
     code = 17
 
 
 class ForeignTableError(InvalidTopicError):
-    """A Delta table below the root that is none of txnlog's, under the name of a topic."""
+    """A Delta table below the root, named like a topic, that txnlog did not create."""
 
 
 class InvalidPartitionsError(TxnLogError):
-    """A number of partitions that cannot be."""
+    """An invalid number of partitions."""
 
     code = 37
 
 
 class TopicAlreadyExistsError(TxnLogError):
-    """create_topic met a live topic of that name."""
+    """A live topic of that name exists."""
 
     code = 36
 
@@ -108,13 +108,13 @@ class UnknownTopicIdError(TxnLogError):
 
 
 class InvalidRecordError(TxnLogError):
-    """A row or column that cannot become a record; names the row or column. It was not taken."""
+    """A row or column is not a valid record; names it. The record was not accepted."""
 
     code = 87
 
 
 class RecordTooLargeError(TxnLogError):
-    """A record above max.message.bytes. It was not taken, and harms no transaction."""
+    """A record above max.message.bytes. It was not accepted; the transaction is unaffected."""
 
     code = 10
 
@@ -126,17 +126,17 @@ class OffsetOutOfRangeError(TxnLogError):
 
 
 class DataLossError(OffsetOutOfRangeError):
-    """Data a query wants is gone; `failOnDataLoss=false` goes on without it."""
+    """Data that a query has not read is gone; with `failOnDataLoss=false` it continues."""
 
 
 # -- storage -------------------------------------------------------------------------------------
 
 
 class StorageError(TxnLogError):
-    """The object store failed; whether a write landed is not known from this error.
+    """The object store failed; a write may have succeeded.
 
-    What the store itself raised stays with it: `store_error` is the name of its exception,
-    `store_code` its own code where it gave one (NoSuchBucket, SlowDown, ENOSPC, 503), else None.
+    `store_error` is the name of the store's exception, `store_code` the store's own code
+    (NoSuchBucket, SlowDown, ENOSPC, 503), None without one.
     """
 
     code = 15
@@ -148,21 +148,21 @@ class ObjectNotFoundError(TxnLogError):
 
 
 class NothingWrittenError(StorageError):
-    """A write failed before anything of it could be seen: no space, too many open files, ..."""
+    """A write failed before any of it became visible: no space, too many open files, ..."""
 
 
 class FolderNotFoundError(NothingWrittenError):
-    """A table's folder is not there: its file system was unmounted, or the folder removed."""
+    """A table's folder is missing: its file system was unmounted, or the folder removed."""
 
 
 class OutOfMemoryError(TxnLogError, MemoryError):
-    """This process has not enough memory to read or write a file; the file may be whole."""
+    """Not enough memory in this process to read or write a file; the file may be intact."""
 
     retriable = True
 
 
 class StorePermissionError(NothingWrittenError):
-    """The store refused for lack of permission; nothing was written."""
+    """The store denied permission; nothing was written."""
 
     code = 31
     retriable = False
@@ -170,21 +170,21 @@ class StorePermissionError(NothingWrittenError):
 
 
 class TopicAuthorizationError(StorePermissionError):
-    """No permission to read a topic's log, or to write it or its files; other topics may do."""
+    """No permission for a topic's log or files; other topics may work."""
 
     code = 29
     fatal = False
 
 
 class GroupAuthorizationError(StorePermissionError):
-    """No permission to read or write the consumer offsets; transactions without them may do."""
+    """No permission for the consumer offsets; transactions without offsets may work."""
 
     code = 30
     fatal = False
 
 
 class TransactionalIdAuthorizationError(StorePermissionError):
-    """No permission to read or write the transaction state."""
+    """No permission for the transaction state."""
 
     code = 53
 
@@ -196,20 +196,20 @@ class ForkedProcessError(TxnLogError):
 
 
 class UnsupportedStoreError(TxnLogError):
-    """The store has no working conditional put, or its scheme is not one we know."""
+    """The store has no working conditional put, or its URL scheme is unknown."""
 
     fatal = True
 
 
 class CorruptLogError(TxnLogError):
-    """A truncated, zero-filled or garbled file; names the file."""
+    """A damaged file: truncated, zero-filled, or with a wrong checksum; names the file."""
 
     code = 2
     fatal = True
 
 
 class InvalidCommitError(TxnLogError):
-    """A commit that no process could read back; it was not written."""
+    """A commit that could not be read back; it was not written."""
 
     abortable = True
 
@@ -219,33 +219,33 @@ class LogGapError(CorruptLogError):
 
 
 class UnsupportedProtocolError(TxnLogError):
-    """The table asks for Delta features, or our own format version, that we do not know."""
+    """The table requires Delta features, or a format version of txnlog, that are not supported."""
 
     code = 35
     fatal = True
 
 
 class CommitStateUnknownError(StorageError):
-    """We gave up before learning whether a commit landed; retrying the same call settles it."""
+    """It is unknown whether a commit succeeded; repeat the same call to find out."""
 
     code = 7
 
 
 class OutcomeLostError(CommitStateUnknownError):
-    """Whether a transaction was committed cannot be found out any more; look into the topics."""
+    """Whether a transaction was committed can no longer be determined; check the topics."""
 
     retriable = False
     fatal = True
 
 
 class StagedFileTooOldError(TxnLogError):
-    """A staged file is so old that vacuum may have taken it; stage the data again."""
+    """A staged file is so old that vacuum may have deleted it; stage the data again."""
 
     abortable = True
 
 
 class CheckpointError(TxnLogError):
-    """A Spark checkpoint we cannot read or that contradicts the transaction log."""
+    """A Spark checkpoint is unreadable, or contradicts the transaction log."""
 
     fatal = True
 
@@ -261,41 +261,41 @@ class OutOfOrderSequenceError(TxnLogError):
 
 
 class DuplicateSequenceError(TxnLogError):
-    """A batch that overlaps, or is older than, the batches still remembered."""
+    """A batch that overlaps, or is older than, the producer's last five batches."""
 
     code = 46
 
 
 class DuplicateTransactionError(TxnLogError):
-    """Some topics of a batch write have its txnAppId and txnVersion, others lack them."""
+    """Only some topics of a batch write have its txnAppId and txnVersion."""
 
     fatal = True
 
 
 class NotCoordinatorError(TxnLogError):
-    """The transaction log found is another cluster's than the one that was opened."""
+    """The transaction log belongs to another cluster than the one that was opened."""
 
     code = 16
     fatal = True
 
 
 class UnknownProducerIdError(TxnLogError):
-    """A producer forgotten for being idle sends again what it may have written before."""
+    """An expired idempotent producer retries a batch that it may have written already."""
 
     code = 59
 
 
 class InvalidProducerEpochError(TxnLogError):
-    """A write with an epoch older than the partition, or the coordinator, has seen."""
+    """A write with an older epoch than the partition's or the coordinator's."""
 
     code = 47
     abortable = True
 
 
 class InvalidTxnStateError(TxnLogError):
-    """A call that the state of the transaction does not allow; says which call would be right.
+    """A call that is invalid in the transaction's state; names the call to make instead.
 
-    Nothing was done, and the client goes on (Kafka's IllegalStateException).
+    The call had no effect, and the client can continue (Kafka's IllegalStateException).
     """
 
     code = 48
@@ -316,37 +316,37 @@ class InvalidTxnTimeoutError(TxnLogError):
 
 
 class ConcurrentTransactionsError(TxnLogError):
-    """The same transactional.id, or a lost race for a log, is busy just now."""
+    """A concurrent operation on the same transactional.id or log; retry later."""
 
     code = 51
     retriable = True
 
 
 class ProducerFencedError(TxnLogError):
-    """A newer owner of the transactional.id exists; says who and since when."""
+    """A newer owner of the transactional.id exists; names it, and since when."""
 
     code = 90
     fatal = True
 
 
 class TransactionAbortableError(TxnLogError):
-    """The transaction cannot commit any more; abort it and begin another."""
+    """The transaction can no longer commit; abort it and begin another."""
 
     code = 120
     abortable = True
 
 
 class TransactionAbortedError(TxnLogError):
-    """In a delivery callback: the record was thrown away, since its transaction was aborted."""
+    """In a delivery callback: the record was discarded, because its transaction was aborted."""
 
 
 # -- clients -------------------------------------------------------------------------------------
 
 
 class UnexpectedError(TxnLogError):
-    """An exception that is no TxnLogError ended this request alone; it is the `__cause__`.
+    """An exception other than a TxnLogError ended this one request; it is the `__cause__`.
 
-    Whether the request was written is not known. Kafka: UNKNOWN_SERVER_ERROR.
+    It is unknown whether the request was written. Kafka: UNKNOWN_SERVER_ERROR.
     """
 
     code = -1
@@ -354,36 +354,36 @@ class UnexpectedError(TxnLogError):
 
 
 def unexpected(error: Exception, doing: str) -> TxnLogError:
-    """The error itself if it is one of ours, else an UnexpectedError that names what was done."""
+    """A TxnLogError itself; any other error as an UnexpectedError of the operation `doing`."""
     if isinstance(error, TxnLogError):
         return error
-    found = UnexpectedError(
-        f"{doing} ended in {type(error).__name__}: {error}. This is a bug in txnlog or in what it "
-        "calls; please report it with the traceback in the log."
+    wrapped = UnexpectedError(
+        f"{doing} failed with {type(error).__name__}: {error}. This is a bug in txnlog or in one "
+        "of its libraries; please report it with the traceback in the log."
     )
-    found.__cause__ = error
-    return found
+    wrapped.__cause__ = error
+    return wrapped
 
 
 class RecordPurgedError(TxnLogError):
-    """The record was thrown away by purge() before it was delivered."""
+    """The record was discarded by purge() before it was delivered."""
 
     abortable = True
 
 
 class OperationTimedOutError(TxnLogError):
-    """A call did not end within its time; calling it again goes on where it stopped."""
+    """A call timed out; calling it again continues where it stopped."""
 
     code = 7
     retriable = True
 
 
 class BufferExhaustedError(OperationTimedOutError, BufferError):
-    """buffer.memory stayed full for max.block.ms; the record was not taken."""
+    """buffer.memory stayed full for max.block.ms; the record was not accepted."""
 
 
 class TransactionalIdNotFoundError(TxnLogError):
-    """No state row of that transactional.id: it was never used, or has expired."""
+    """The transactional.id has no state row: it was never used, or has expired."""
 
     code = 105
 
@@ -392,34 +392,34 @@ class TransactionalIdNotFoundError(TxnLogError):
 
 
 class OffsetMetadataTooLargeError(TxnLogError):
-    """Metadata of an offset above offset.metadata.max.bytes; nothing was committed."""
+    """An offset's metadata is larger than offset.metadata.max.bytes; nothing was committed."""
 
     code = 12
 
 
 class IllegalGenerationError(TxnLogError):
-    """The group has moved to another generation; whoever holds the old one must stop or rejoin."""
+    """The group has a newer generation; clients with the old one must stop or rejoin."""
 
     code = 22
     abortable = True
 
 
 class InconsistentGroupProtocolError(TxnLogError):
-    """The members of a group know no assignor in common."""
+    """The members of a group have no common assignor."""
 
     code = 23
     fatal = True
 
 
 class UnknownMemberIdError(TxnLogError):
-    """The consumer left its group, or was taken for dead; it joins anew at its next poll."""
+    """The consumer left its group or was expelled; it rejoins at its next poll."""
 
     code = 25
     abortable = True
 
 
 class RebalanceInProgressError(TxnLogError):
-    """The consumer has let go of its partitions and waits for new ones: poll, then go on."""
+    """The consumer has revoked its partitions and waits for new ones: poll, then continue."""
 
     code = 27
     retriable = True
@@ -432,26 +432,26 @@ class GroupIdNotFoundError(TxnLogError):
 
 
 class NonEmptyGroupError(TxnLogError):
-    """The group has members; what was asked for needs a group that has none."""
+    """The group has members; the operation needs a group without."""
 
     code = 68
 
 
 class FencedInstanceIdError(TxnLogError):
-    """A newer consumer with the same group.instance.id took this one's place."""
+    """A newer consumer with the same group.instance.id has replaced this one."""
 
     code = 82
     fatal = True
 
 
 class UnstableOffsetCommitError(TxnLogError):
-    """Offsets of an open transaction are pending on these partitions."""
+    """An open transaction has pending offsets on these partitions."""
 
     code = 88
     retriable = True
 
 
 class OffsetConflictError(TxnLogError):
-    """The group already stands past the start of this batch: another run committed the input."""
+    """The group's offsets are past the start of this batch: another run committed the input."""
 
     fatal = True

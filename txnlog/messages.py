@@ -1,6 +1,6 @@
-"""What clients hand over and get back: confluent-kafka's Message, TopicPartition and metadata.
+"""Arguments and results of the clients: confluent-kafka's Message, TopicPartition and metadata.
 
-Same names and the same calls (`message.value()`, `partition.offset`), so that code moves over.
+The names and calls are the same (`message.value()`, `partition.offset`), so that code can migrate.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OFFSET_STORED = -1000
 OFFSET_INVALID = -1001
 
 PARTITION_UA = -1
-"""No partition asked for: the partitioner chooses."""
+"""Partition unassigned: the partitioner chooses."""
 
 TIMESTAMP_NOT_AVAILABLE = 0
 TIMESTAMP_CREATE_TIME = 1
@@ -23,9 +23,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Message:
-    """One record, consumed or acknowledged. Timestamps are milliseconds since the epoch, UTC.
+    """A consumed or delivered record. Timestamps are milliseconds since the epoch, UTC.
 
-    A delivery callback gets the message with the offset it was given, and its error, if any.
+    In a delivery callback the message has its offset, or its error.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Message:
         return TIMESTAMP_CREATE_TIME, self._timestamp_ms
 
     def error(self) -> Exception | None:
-        """Why the record was not written; None for everything that was read."""
+        """Why the record was not written; None for consumed records."""
         return self._error
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """Who a consumer is in its group, for `Producer.send_offsets_to_transaction` (KIP-447)."""
+    """A consumer's identity in its group, for `Producer.send_offsets_to_transaction` (KIP-447)."""
 
     group_id: str
     generation: int
@@ -136,7 +136,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic and its partitions by number; `error` when it is not there or cannot be read."""
+    """A topic and its partitions by number; `error` if it does not exist or is unreadable."""
 
     topic: str
     partitions: Mapping[int, PartitionMetadata]

@@ -1,4 +1,4 @@
-"""Rows of the state and of groups as mistaken or newer processes leave them."""
+"""State and group rows as faulty or newer processes write them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def log_of(cluster: Cluster, name: str) -> TransactionLog | OffsetsLog:
 
 
 def spoil(shared: SharedMemory, name: str, changes: Changes) -> str:
-    """Write a row again with other values, as a mistaken process would; its file."""
+    """Rewrite a row with other values, as a faulty process would; returns its file."""
     cluster = process(shared)
     log = log_of(cluster, name)
     log.refresh()
@@ -67,7 +67,7 @@ def admin(cluster: Cluster) -> AdminClient:
 
 
 def two(*, prepared: bool = False) -> SharedMemory:
-    """Ids `tx` and `other`, and the group, which has an offset."""
+    """Ids `tx` and `other`, and the group with an offset."""
     shared = world(config=FOREVER)
     first = process(shared)
     for name in ("tx", "other"):

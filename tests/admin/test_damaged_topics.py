@@ -1,4 +1,4 @@
-"""One damaged topic costs itself: listings go on and show its error, and it can be deleted."""
+"""A damaged topic affects only itself: listings show its error, and it can be deleted."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def ends(cluster: Cluster, topic: str) -> list[int]:
 
 @DAMAGES
 def test_listing_shows_the_damaged_topic_with_its_error(opened: Open, damage: Damage) -> None:
-    """One garbled file, and nobody could list the cluster any more."""
+    """After one damaged file the cluster could not be listed."""
     damage(opened().store)
     consumer = Consumer({"txnlog.root": "memory://", "group.id": "g"}, cluster=opened())
     for found in (admin(opened()).list_topics(), consumer.list_topics()):
@@ -111,8 +111,8 @@ def test_listing_shows_the_damaged_topic_with_its_error(opened: Open, damage: Da
     assert opened().list_topics() == ["good"]
 
 
-def test_listing_asked_again_where_the_store_may_answer(opened: Open) -> None:
-    """A topic left out for a lost reply would be revoked from its consumers."""
+def test_listing_is_retried_after_a_store_error(opened: Open) -> None:
+    """A topic missing because of a lost reply would be revoked from its consumers."""
     cluster = opened()
     if not isinstance(cluster.store, FaultyStore):
         pytest.skip("faults are injected in memory")
@@ -127,7 +127,7 @@ def test_listing_asked_again_where_the_store_may_answer(opened: Open) -> None:
     assert isinstance(cluster.survey_topics()["bad"], TopicAuthorizationError)
 
 
-def test_consumer_of_a_pattern_reads_the_topics_that_can_be_read(opened: Open) -> None:
+def test_consumer_of_a_pattern_reads_the_undamaged_topics(opened: Open) -> None:
     """One damaged topic stopped the whole group."""
     first(opened().store)
     consumer = Consumer(
@@ -145,8 +145,8 @@ def test_consumer_of_a_pattern_reads_the_topics_that_can_be_read(opened: Open) -
 
 
 @DAMAGES
-def test_damaged_topic_is_deleted_with_force_only(opened: Open, damage: Damage) -> None:
-    """It may hold records that a backup of one file brings back: nobody shall lose them unasked."""
+def test_damaged_topic_is_deleted_only_with_force(opened: Open, damage: Damage) -> None:
+    """A backup of one file may restore its records: they must not be lost by mistake."""
     damage(opened().store)
     with pytest.raises(CorruptLogError, match="force"):
         admin(opened()).delete_topics(["bad"])["bad"].result()
@@ -156,7 +156,7 @@ def test_damaged_topic_is_deleted_with_force_only(opened: Open, damage: Damage) 
 
 
 @DAMAGES
-def test_topic_created_again_goes_on_above_all_old_offsets(opened: Open, damage: Damage) -> None:
+def test_topic_created_again_continues_above_all_old_offsets(opened: Open, damage: Damage) -> None:
     """An old position must not lie in the middle of new data (R71, D12): what stands in the damaged
     part is not known.
     """
@@ -168,7 +168,7 @@ def test_topic_created_again_goes_on_above_all_old_offsets(opened: Open, damage:
     log = opened().topic("bad")
     assert log.partitions == 2
     for number in range(2):
-        # Three records were there.
+        # It had three records.
         assert log.view.log_start_offset(number) >= UNKNOWN_RECORDS
         assert log.view.high_watermark(number) == log.view.log_start_offset(number) + 1
     files = [item for item in cluster.store.list_files("bad") if item.path.endswith("parquet")]
@@ -176,10 +176,10 @@ def test_topic_created_again_goes_on_above_all_old_offsets(opened: Open, damage:
 
 
 @DAMAGES
-def test_process_that_had_the_log_in_memory_cannot_write_to_what_was_deleted(
+def test_process_with_the_log_in_memory_cannot_write_to_the_deleted_topic(
     opened: Open, damage: Damage
 ) -> None:
-    """An empty log would take its next commit, and poison the topic for good (D12, R71)."""
+    """An empty log would accept its next commit, and the topic would stay damaged (D12, R71)."""
     cluster = opened()
     told: list[TxnLogError | None] = []
     producer = Producer(
@@ -199,10 +199,10 @@ def test_process_that_had_the_log_in_memory_cannot_write_to_what_was_deleted(
 
 
 @pytest.mark.parametrize("damage", [newest, hole])
-def test_reader_that_met_the_damage_goes_on_after_the_topic_is_deleted(
+def test_reader_that_read_the_damage_continues_after_the_topic_is_deleted(
     opened: Open, damage: Damage
 ) -> None:
-    """It held the part before the damage in memory, and would meet it for ever."""
+    """It has the part before the damage in memory, and would read the damage again for ever."""
     log = TopicLog(opened().store, "bad")
     log.refresh()
     reader = opened()
@@ -220,7 +220,7 @@ def test_reader_that_met_the_damage_goes_on_after_the_topic_is_deleted(
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAIL_BEFORE])
-def test_deletion_that_failed_at_any_call_is_repeated(fault: Fault) -> None:
+def test_deletion_that_failed_at_any_call_can_be_repeated(fault: Fault) -> None:
     """A process that dies between the commit and its checkpoint leaves the topic damaged."""
     number = 0
     done = False
@@ -257,7 +257,7 @@ def test_deletion_that_failed_at_any_call_is_repeated(fault: Fault) -> None:
 
 
 def test_transaction_with_a_deleted_topic_is_finished(opened: Open) -> None:
-    """Its marker would be waited for until the end of days (R71)."""
+    """Else the transaction waits for its marker for ever (R71)."""
     cluster = opened()
     producer = Producer(
         {"txnlog.root": cluster.root, "transactional.id": "tx"}, cluster=cluster, background=False
@@ -275,8 +275,8 @@ def test_transaction_with_a_deleted_topic_is_finished(opened: Open) -> None:
     assert ends(opened(), "good") == [2, 1]
 
 
-def test_force_deletes_no_table_of_others(tmp_path: Path) -> None:
-    """A Delta table below the root may be anybody's."""
+def test_force_deletes_no_foreign_table(tmp_path: Path) -> None:
+    """A Delta table below the root may belong to another application."""
     import pyarrow as pa
     from deltalake import write_deltalake
 
@@ -301,7 +301,7 @@ ODD = [
 
 @pytest.mark.parametrize("name", ODD)
 def test_folder_of_any_name_fails_no_listing(tmp_path: Path, name: bytes) -> None:
-    """A stray folder of a backup tool, and every listing of the root raised StorageError."""
+    """After a backup tool created a folder, every listing of the root raised StorageError."""
     root = tmp_path / "root"
     cluster = Cluster.open(str(root), create=True, shards=1, settings=PLAIN)
     cluster.create_topic("good")
@@ -317,7 +317,7 @@ def test_folder_of_any_name_fails_no_listing(tmp_path: Path, name: bytes) -> Non
 
 
 def test_odd_things_at_the_root_fail_no_listing(tmp_path: Path) -> None:
-    """Files, links that lead nowhere or round in circles, pipes."""
+    """Files, dangling and cyclic links, pipes."""
     root = tmp_path / "root"
     cluster = Cluster.open(str(root), create=True, shards=1, settings=PLAIN)
     cluster.create_topic("good")
@@ -332,8 +332,8 @@ def test_odd_things_at_the_root_fail_no_listing(tmp_path: Path) -> None:
     assert Housekeeper(Cluster.open(str(root))).run_once() is not None
 
 
-def test_unreadable_partitions_are_told_by_watermarks(opened: Open) -> None:
-    """Who asks for the topic itself gets its error, with the file."""
+def test_watermarks_of_a_damaged_topic_raise_its_error(opened: Open) -> None:
+    """With the name of the damaged file."""
     first(opened().store)
     consumer = Consumer({"txnlog.root": "memory://", "group.id": "g"}, cluster=opened())
     with pytest.raises(CorruptLogError) as error:
@@ -343,8 +343,8 @@ def test_unreadable_partitions_are_told_by_watermarks(opened: Open) -> None:
 
 @DAMAGES
 def test_files_of_a_topic_deleted_with_force_stay_for_vacuums_age(damage: Damage) -> None:
-    """Who finds a backup of the damaged file a day later can still go back: older files, which no
-    commit names any more, would have gone with the next vacuum (D11).
+    """A backup of the damaged file, found a day later, still restores the topic: otherwise the
+    next vacuum would delete its older files, which are unreferenced now (D11).
     """
     shared = SharedMemory()
     cluster = Cluster.open(shared.open(), create=True, shards=1, settings=PLAIN)
@@ -359,8 +359,8 @@ def test_files_of_a_topic_deleted_with_force_stay_for_vacuums_age(damage: Damage
     assert Vacuum(Cluster.open(shared.open(), settings=PLAIN)).run() == 6
 
 
-def test_writer_that_takes_the_slot_of_the_deletion_has_its_data_deleted() -> None:
-    """It does not know of the damage, which lies before what it has in memory."""
+def test_writer_that_wins_the_race_with_the_deletion_has_its_data_deleted() -> None:
+    """It does not see the damage, which is before the part it has in memory."""
     shared = SharedMemory()
     warm = Cluster.open(shared.open(), create=True, shards=1, settings=PLAIN)
     warm.create_topic("bad", partitions=2)

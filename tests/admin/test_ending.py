@@ -1,4 +1,4 @@
-"""Ending transactions from outside (R43), and what their owners are told."""
+"""Aborting and fencing from outside (R43), and the errors of the owners."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from txnlog.testing.invariants import check_cluster
 ENDED = (ProducerFencedError, InvalidTxnStateError)
 
 
-# --- Ending ---------------------------------------------------------------------------------------
+# --- Aborting and fencing -------------------------------------------------------------------------
 
 
-def test_abort_of_an_open_transaction_tells_its_owner_who_and_why() -> None:
-    """Its data is gone, its owner fenced; the next owner goes on (R43, R44)."""
+def test_owner_of_an_aborted_transaction_gets_an_error_with_operator_and_reason() -> None:
+    """Its data is aborted, its owner fenced; the next owner continues (R43, R44)."""
     shared = world()
     owner = process(shared)
     row = eager(owner, owned(owner, "first"), "x", groups=(GROUP,))
@@ -67,8 +67,8 @@ def test_abort_of_an_open_transaction_tells_its_owner_who_and_why() -> None:
     assert position(after) == 10
 
 
-def test_abort_of_a_decided_commit_finishes_and_refuses_it() -> None:
-    """After PREPARE there is only one result (R31, R36)."""
+def test_abort_of_a_decided_commit_finishes_it_and_raises() -> None:
+    """After PREPARE only one result is possible (R31, R36)."""
     shared = world()
     prepared(shared)
     client = admin(process(shared))
@@ -82,8 +82,8 @@ def test_abort_of_a_decided_commit_finishes_and_refuses_it() -> None:
 
 
 @pytest.mark.parametrize("way", ["fence", "abort"])
-def test_spark_query_fenced_from_outside_is_refused_in_every_worker(way: str) -> None:
-    """A fresh commit worker of the run must not adopt the raised epoch (R43)."""
+def test_fenced_spark_query_is_fenced_in_every_worker(way: str) -> None:
+    """A new commit worker of the run must not adopt the higher epoch (R43)."""
     shared = world()
     driver = process(shared)
     row = query(driver, "run-1")
@@ -108,8 +108,8 @@ def test_spark_query_fenced_from_outside_is_refused_in_every_worker(way: str) ->
 
 
 @pytest.mark.parametrize("way", ["fence", "abort"])
-def test_fence_meets_a_deferred_commit_at_any_call_all_or_nothing(way: str) -> None:
-    """The transaction commits whole, or its owner is told; the run is fenced either way (R43)."""
+def test_fence_at_any_call_of_a_deferred_commit_is_all_or_nothing(way: str) -> None:
+    """The transaction commits completely or its owner gets an error; the run is fenced (R43)."""
     dry = process(world())
     row = owned(dry, "first")
     batches = both(dry, "x")
@@ -150,7 +150,7 @@ def test_fence_meets_a_deferred_commit_at_any_call_all_or_nothing(way: str) -> N
 
 
 def test_fence_of_a_query_that_committed_in_between_still_fences_it() -> None:
-    """Fencing by an epoch that was read would do nothing to a run that has moved on (R43)."""
+    """Fencing by the epoch that was read would miss a run with a newer epoch (R43)."""
     dry = admin(process(world()))
     owned(dry.cluster, "run-1")
     with planned(dry.cluster, {}) as plan:
@@ -171,8 +171,8 @@ def test_fence_of_a_query_that_committed_in_between_still_fences_it() -> None:
         check_cluster(process(shared), settled=True)
 
 
-def test_fence_frees_the_group_of_a_transaction_before_its_prepare() -> None:
-    """A pending entry of a fenced owner must not hold its group up for a time-out (R46)."""
+def test_fence_settles_pending_offsets_of_a_transaction_before_its_prepare() -> None:
+    """A pending entry of a fenced owner must not block its group until a time-out (R46)."""
     shared = world()
     owner = process(shared)
     row = owned(owner, "first")
@@ -202,10 +202,10 @@ def _abort_spec(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("act", [_fence, _abort, _abort_spec])
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_ending_cut_at_any_call_leaves_nothing_half_done(
+def test_abort_or_fence_that_crashes_at_any_call_is_finished_by_others(
     act: Callable[[Cluster], None], fault: Fault
 ) -> None:
-    """An operator's process dies, too: whoever sweeps next finishes it, the same result (R36)."""
+    """If the operator's process dies, the next sweeper finishes with the same result (R36)."""
 
     def prepare() -> tuple[SharedMemory, Cluster, TransactionMetadata]:
         shared = world()

@@ -1,4 +1,4 @@
-"""Consumer groups through the admin client: looking at them, moving them, deleting them."""
+"""Consumer groups through the admin client: describe, reset, delete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from txnlog.testing.invariants import check_cluster
 
 
 def stood(*, committed: bool = True) -> tuple[SharedMemory, Cluster]:
-    """GROUP stands at offset 5 of both partitions of `orders`, under generation 1."""
+    """GROUP with committed offset 5 in both partitions of `orders`, generation 1."""
     shared = world()
     cluster = process(shared)
     if committed:
@@ -61,7 +61,7 @@ def move(cluster: Cluster, *wanted: TopicPartition) -> None:
 
 
 def test_groups_listed_with_their_state_and_members() -> None:
-    """A group that only began a generation has nothing to show yet."""
+    """A group with only a generation is not listed."""
     shared, cluster = stood(committed=False)
     client = admin(cluster)
     assert client.list_consumer_groups().result().valid == []
@@ -90,12 +90,12 @@ def test_groups_listed_with_their_state_and_members() -> None:
     with pytest.raises(NonEmptyGroupError, match=member.memberid()):
         client.delete_consumer_groups(["live"])["live"].result()
     member.close()
-    # It committed where it stood; now the group can go.
+    # It committed its positions; now the group can be deleted.
     assert client.delete_consumer_groups(["live"])["live"].result() is None
     assert [g.group_id for g in client.list_consumer_groups().result().valid] == [GROUP]
 
 
-def test_group_offsets_all_or_those_asked_for() -> None:
+def test_group_offsets_of_all_or_requested_partitions() -> None:
     """A partition without an offset is OFFSET_INVALID, not missing."""
     _, cluster = stood()
     assert positions(cluster) == {("orders", 0): 5, ("orders", 1): 5}
@@ -103,8 +103,8 @@ def test_group_offsets_all_or_those_asked_for() -> None:
     assert asked == {("orders", 1): 5, ("stock", 0): OFFSET_INVALID}
 
 
-def test_group_offsets_pending_are_unstable_and_nobody_is_fenced_by_looking() -> None:
-    """A stable read raises; an unstable one shows what is committed (R46)."""
+def test_pending_group_offsets_are_unstable_and_reading_them_fences_no_producer() -> None:
+    """A stable read raises; an unstable one returns the committed offsets (R46)."""
     shared, cluster = stood()
     row = owned(cluster, "first")
     cluster.groups.add_pending(row, [consumed(0, 10)])
@@ -121,7 +121,7 @@ def test_group_offsets_pending_are_unstable_and_nobody_is_fenced_by_looking() ->
 
 
 def test_group_offsets_altered_under_a_new_generation() -> None:
-    """What was read before the reset must not be committed after it (R48)."""
+    """Input read before the reset must not be committed after it (R48)."""
     shared, cluster = stood()
     move(process(shared), at(2), at(0, 1))
     assert positions(cluster) == {("orders", 0): 2, ("orders", 1): 0}
@@ -137,8 +137,8 @@ def test_group_offsets_altered_under_a_new_generation() -> None:
     assert positions(cluster) == {("orders", 0): 2, ("orders", 1): 0}
 
 
-def test_group_offsets_altered_while_members_read_move_the_members() -> None:
-    """They begin anew from there; Kafka would refuse the reset (R48)."""
+def test_group_offsets_altered_with_live_members_move_the_members() -> None:
+    """They rejoin and continue there; Kafka would refuse the reset (R48)."""
     shared, cluster = stood()
     member = Consumer({"group.id": GROUP}, cluster=process(shared), background=False)
     member.subscribe(["orders"])
@@ -152,8 +152,8 @@ def test_group_offsets_altered_while_members_read_move_the_members() -> None:
     assert positions(cluster) == {("orders", 0): 0, ("orders", 1): 0}
 
 
-def test_group_reset_meets_an_open_transaction_and_fences_it() -> None:
-    """Its offsets would overwrite the reset (R46, R47)."""
+def test_group_reset_fences_an_open_transaction() -> None:
+    """Else its offsets overwrite the reset (R46, R47)."""
     shared, cluster = stood()
     row = owned(cluster, "first")
     cluster.groups.add_pending(row, [consumed(0, 10)])
@@ -166,7 +166,7 @@ def test_group_reset_meets_an_open_transaction_and_fences_it() -> None:
 
 
 def test_group_offsets_deleted_and_the_group_with_them() -> None:
-    """A deleted group's generation goes on: an old query must never pass for a new one (R48)."""
+    """A deleted group's generation continues: an old query must never pass for a new one (R48)."""
     shared, cluster = stood()
     client = admin(cluster)
     request = ConsumerGroupTopicPartitions(GROUP, [TopicPartition("orders", 1)])
@@ -202,10 +202,10 @@ def _delete_group(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("act", [_move, _delete_offsets, _delete_group])
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_group_change_cut_at_any_call_happens_whole_or_not(
+def test_group_change_that_crashes_at_any_call_is_all_or_nothing(
     act: Callable[[Cluster], None], fault: Fault
 ) -> None:
-    """With an open transaction in the way, which is settled first (R46, R63)."""
+    """With an open transaction, which is settled first (R46, R63)."""
 
     def prepare() -> tuple[SharedMemory, Cluster]:
         shared, cluster = stood()

@@ -1,4 +1,4 @@
-"""A Spark query fenced by an operator: the sink's own commit, in fresh workers of the same run."""
+"""A Spark query fenced by an operator: the sink's commit, in new workers of the same run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnlog.settings.options import parse_options
 
 
 class Query:
-    """One query's driver: each batch is committed by the sink as in a worker that is new."""
+    """The driver of a query: the sink commits each batch as in a new worker."""
 
     def __init__(self, root: str, run_id: str) -> None:
         self._options = parse_options({"path": root, "topic": "orders"}, "writeStream")
@@ -36,10 +36,10 @@ def committed(root: str) -> list[str]:
 
 
 @pytest.mark.parametrize("way", ["fence_producers", "abort_transaction"])
-def test_spark_query_ended_by_an_admin_client_is_refused_and_its_restart_goes_on(
+def test_spark_query_fenced_by_an_admin_client_fails_and_its_restart_continues(
     way: str, tmp_path: Path
 ) -> None:
-    """A fresh worker of the fenced run must not adopt the raised epoch (R43, R55)."""
+    """A new worker of the fenced run must not adopt the higher epoch (R43, R55)."""
     root = str(tmp_path / "lake")
     Cluster.open(root, create=True, shards=2).create_topic("orders", partitions=2)
     first = Query(root, "run-1")

@@ -1,4 +1,4 @@
-"""Topics and configurations through the admin client, cut and repeated at every storage call."""
+"""Topics and configurations through the admin client, with faults at every storage call."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def committed(shared: SharedMemory, *names: str) -> Cluster:
 # --- Topics ---------------------------------------------------------------------------------------
 
 
-def test_admin_futures_one_failure_hides_no_success() -> None:
-    """confluent-kafka's shape: a future for each thing, with its own error (R64)."""
+def test_admin_futures_separate_failures_from_successes() -> None:
+    """As in confluent-kafka: a future for each item, with its own error (R64)."""
     cluster = process(world())
     found = admin(cluster).create_topics(
         [
@@ -112,8 +112,8 @@ def test_admin_futures_one_failure_hides_no_success() -> None:
         admin(cluster).describe_topics(["a"])["a"].result()
 
 
-def test_admin_create_topics_makes_the_cluster_and_validate_only_makes_nothing() -> None:
-    """The first thing an operator does on an empty root is to create a topic."""
+def test_admin_create_topics_creates_the_cluster_and_validate_only_creates_nothing() -> None:
+    """On an empty root an operator first creates a topic."""
     store = SharedMemory().open()
     client = AdminClient({"txnlog.root": "memory://x"})
     with pytest.raises(ConfigError):
@@ -127,7 +127,7 @@ def test_admin_create_topics_makes_the_cluster_and_validate_only_makes_nothing()
         again["a"].result()
 
 
-def test_describe_topics_shows_where_each_partition_stands() -> None:
+def test_describe_topics_returns_the_offsets_of_each_partition() -> None:
     """LSO and end differ while an eager transaction is open (R12)."""
     shared = world()
     cluster = committed(shared, "x")
@@ -143,8 +143,8 @@ def test_describe_topics_shows_where_each_partition_stands() -> None:
     assert described.topic_id == cluster.topic("orders").topic_id
 
 
-def test_create_partitions_grows_only_and_keeps_what_is_there() -> None:
-    """A partition count never shrinks; sequences, ends and data stay."""
+def test_create_partitions_only_adds_and_keeps_existing_data() -> None:
+    """The number of partitions never decreases; sequences, ends and data do not change."""
     shared = world()
     cluster = committed(shared, "x")
     client = admin(cluster)
@@ -167,7 +167,7 @@ def test_create_partitions_grows_only_and_keeps_what_is_there() -> None:
 
 
 def test_configs_are_table_properties_with_kafkas_defaults() -> None:
-    """What is set stands in the table, for every reader; the rest has Kafka's default."""
+    """Values that are set are in the table, for every reader; the others have Kafka's default."""
     shared = world()
     alter(
         process(shared),
@@ -190,7 +190,7 @@ def test_configs_are_table_properties_with_kafkas_defaults() -> None:
     assert all(entry.is_default and entry.doc for entry in entries.values())
 
 
-def test_configs_deleted_go_back_to_their_default() -> None:
+def test_deleted_configs_return_to_their_defaults() -> None:
     """DELETE of one and SET of another are one change."""
     cluster = process(world())
     alter(cluster, ConfigEntry("retention.ms", "1000"))
@@ -213,7 +213,7 @@ def test_configs_deleted_go_back_to_their_default() -> None:
     ],
 )
 def test_configs_unknown_or_malformed_change_nothing(name: str, value: str, said: str) -> None:
-    """A wrong value that is stored fails every producer and job later, far from who wrote it."""
+    """A stored invalid value would fail every producer and job later, far from its writer."""
     cluster = process(world())
     before = cluster.topic("orders").log.version
     with pytest.raises(ConfigError, match=said):
@@ -226,15 +226,15 @@ def test_configs_unknown_or_malformed_change_nothing(name: str, value: str, said
     assert "t" not in cluster.list_topics()
 
 
-def test_configs_of_brokers_have_no_effect_and_no_place() -> None:
-    """A script written for Kafka goes on working; nothing pretends to replicate."""
+def test_configs_of_brokers_have_no_effect_and_are_not_stored() -> None:
+    """A script written for Kafka still works; no configuration pretends to replicate."""
     cluster = process(world())
     alter(cluster, ConfigEntry("min.insync.replicas", "2"), ConfigEntry("segment.ms", "1"))
     assert values(cluster) == {}
 
 
 def test_configs_keep_properties_of_other_tools() -> None:
-    """A table property that is not ours, such as one of Delta's, must survive a change of ours."""
+    """A change must not remove table properties of Delta or other tools."""
     shared = world()
     log = process(shared).topic("orders")
     assert log.log.metadata is not None
@@ -246,8 +246,8 @@ def test_configs_keep_properties_of_other_tools() -> None:
     assert found.configuration["txnlog.partitions"] == "2"
 
 
-def test_every_default_is_a_value_its_own_parser_takes() -> None:
-    """A default that is refused when somebody writes it down is a wrong default."""
+def test_every_default_is_accepted_by_its_own_parser() -> None:
+    """Users may set a default explicitly."""
     for row in TOPIC_CONFIGS.values():
         assert str(row.parse(row.name, row.default)) == row.default
 
@@ -280,7 +280,7 @@ def test_delete_records_moves_the_log_start_for_every_reader() -> None:
 
 
 def test_delete_records_to_the_end_keeps_the_end() -> None:
-    """Offsets go on where they were: none is ever given out twice."""
+    """Offsets continue at the end: none is ever assigned twice."""
     shared = world()
     cluster = committed(shared, "x", "xx")
     partition = staged(cluster, "orders", "x").partition
@@ -295,7 +295,7 @@ def test_delete_records_to_the_end_keeps_the_end() -> None:
 
 @pytest.mark.parametrize("offset", [3, -1001, -2])
 def test_delete_records_outside_the_log_is_refused(offset: int) -> None:
-    """A typing error must not delete, nor move a log start above the end."""
+    """A mistyped offset must not delete records, nor move a log start above the end."""
     cluster = committed(world(), "x")
     partition = staged(cluster, "orders", "x").partition
     wrong, unknown = TopicPartition("orders", partition, offset), TopicPartition("orders", 9, 0)
@@ -325,7 +325,7 @@ def test_list_offsets_under_both_isolation_levels() -> None:
     assert latest(IsolationLevel.READ_COMMITTED) == 2
     for spec, offset in [
         (OffsetSpec.earliest(), 0),
-        # The header says that its records are of microseconds 1 to 2.
+        # The timestamps in the header are microseconds 1 to 2.
         (OffsetSpec.for_timestamp(0), 0),
         (OffsetSpec.for_timestamp(1), -1),
     ]:
@@ -366,10 +366,10 @@ BEFORE = (2, None, 0)
     [(_grow, (5, None, 0)), (_configure, (2, "1000", 0)), (_delete_records, (2, None, 1))],
 )
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_admin_write_cut_at_any_call_happens_once_or_not(
+def test_admin_write_with_a_fault_at_any_call_happens_once_or_not_at_all(
     act: Callable[[Cluster], None], after: tuple[object, ...], fault: Fault
 ) -> None:
-    """A lost reply is no refusal, and a repeated call after an error succeeds (R63)."""
+    """A lost reply is not a failure, and a repeated call after an error succeeds (R63)."""
 
     def prepare() -> tuple[SharedMemory, Cluster]:
         shared = world()
@@ -397,7 +397,9 @@ def test_admin_write_cut_at_any_call_happens_once_or_not(
         check_cluster(fresh)
 
 
-def test_admin_without_permission_says_whose(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admin_without_permission_raises_an_error_with_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """TopicAuthorization names the topic; nothing becomes visible (R68)."""
     shared = world()
     cluster = process(shared)
@@ -406,7 +408,7 @@ def test_admin_without_permission_says_whose(monkeypatch: pytest.MonkeyPatch) ->
     assert _effect(process(shared)) == BEFORE
 
 
-def test_admin_secrets_of_the_store_show_nowhere() -> None:
+def test_admin_secrets_of_the_store_are_never_shown() -> None:
     """storage.* values are credentials (R67)."""
     secret = "hunter2"
     client = AdminClient({"txnlog.root": "s3://bucket/x", "storage.aws_secret_access_key": secret})

@@ -1,4 +1,4 @@
-"""Finding transactions: lists, descriptions, and what hangs (R21)."""
+"""Listing and describing transactions, and finding hanging ones (R21)."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from txnlog.testing.invariants import check_cluster
 HOUR_MS = 60 * MINUTE_MS
 
 
-# --- Finding --------------------------------------------------------------------------------------
+# --- Listing --------------------------------------------------------------------------------------
 
 
 def test_list_transactions_filters_by_state_producer_duration_and_pattern() -> None:
-    """Every filter must hold (KIP-664, KIP-994, KIP-1152)."""
+    """All filters must match (KIP-664, KIP-994, KIP-1152)."""
     shared = world()
     cluster = process(shared)
     idle = owned(cluster, "a", tid="idle-1")
@@ -67,8 +67,8 @@ def test_list_transactions_filters_by_state_producer_duration_and_pattern() -> N
         client.list_transactions(transactional_id_pattern="(").result()
 
 
-def test_describe_transactions_tells_owner_since_when_and_who_fenced_it() -> None:
-    """A fenced producer with no idea by whom is what users complain of (R42)."""
+def test_describe_transactions_returns_the_owner_and_the_last_fencing() -> None:
+    """Users must be able to find out who fenced a producer (R42)."""
     shared = world()
     cluster = process(shared)
     first_ms = shared.clock.now_ms()
@@ -103,8 +103,8 @@ def test_describe_transactions_tells_owner_since_when_and_who_fenced_it() -> Non
     assert told.fenced.by.startswith("ops, an admin client in process")
 
 
-def test_describe_producers_shows_sequences_and_what_is_open() -> None:
-    """Epoch, last sequence and first undecided offset, as a partition knows them."""
+def test_describe_producers_returns_sequences_and_open_transactions() -> None:
+    """Epoch, last sequence and first undecided offset of a producer in a partition."""
     cluster = process(world())
     done = cluster.coordinator.commit(owned(cluster, "a", tid="done"), both(cluster, "x"))
     opened = eager(cluster, owned(cluster, "b", tid="open"), "xx")
@@ -132,17 +132,17 @@ def test_describe_producers_shows_sequences_and_what_is_open() -> None:
 
 
 def hang(shared: SharedMemory, *, tid: str = "lost", name: str = "x") -> TransactionMetadata:
-    """Undecided data whose state row is gone, as after a restored transaction log."""
+    """Undecided data without a state row, as after a transaction log was restored."""
     cluster = process(shared)
     row = eager(cluster, owned(cluster, "lost", tid=tid), name)
     for topic in ("orders", "stock"):
-        # The staged file exists by name only; its age is that of an object.
+        # There is no real staged file: an object provides its age.
         cluster.store.put(f"{topic}/{staged(cluster, topic, name).path}", b"x")
     return row
 
 
 def forget(cluster: Cluster, row: TransactionMetadata) -> None:
-    """Remove a state row under the feet of its transaction: what must never happen."""
+    """Remove the state row of an open transaction, which txnlog itself never does."""
     shard = cluster.shard(cluster.shard_of(row.transactional_id))
     shard.log.refresh()
     there = shard.row(row.transactional_id)
@@ -154,8 +154,8 @@ def found_hanging(cluster: Cluster, **limits: int) -> list[HangingTransaction]:
     return admin(cluster).find_hanging(**limits).result()
 
 
-def test_find_hanging_lists_undecided_data_that_no_row_knows_and_abort_ends_it() -> None:
-    """The LSO stands still for ever, until an operator finds and ends it (R21)."""
+def test_find_hanging_lists_undecided_data_without_a_row_and_abort_ends_it() -> None:
+    """The LSO does not advance until an operator finds and ends it (R21)."""
     shared = world()
     row = hang(shared)
     cluster = process(shared)
@@ -178,22 +178,22 @@ def test_find_hanging_lists_undecided_data_that_no_row_knows_and_abort_ends_it()
             producer_epoch=hanging.producer_epoch,
         )
         client.abort_transaction(spec).result()
-        with pytest.raises(InvalidTxnStateError, match="nothing undecided"):
+        with pytest.raises(InvalidTxnStateError, match="no open transaction"):
             client.abort_transaction(spec).result()
     assert found_hanging(cluster) == []
     after = process(shared)
     assert after.topic("orders").view.last_stable_offset(0) == 2
     assert visible(after, "x") == (False, False)
     check_cluster(after, settled=True)
-    # The zombie's late append meets the marker (R4).
+    # The marker refuses the zombie's late append (R4).
     zombie = process(shared)
     late, reading = [staged(zombie, "orders", "xx")], Reading.begin(zombie.store.clock)
     with pytest.raises(InvalidProducerEpochError):
         zombie.coordinator.append(row, late, {0: 2}, reading=reading)
 
 
-def test_find_hanging_leaves_out_what_is_young_or_prepared_by_its_client() -> None:
-    """A record's own timestamp (here of 1970) says nothing about how long it has been there."""
+def test_find_hanging_ignores_young_transactions_and_those_prepared_by_their_client() -> None:
+    """A record's own timestamp (here 1970) is not its age."""
     shared = world()
     hang(shared, tid="young")
     cluster = process(shared)
@@ -208,8 +208,8 @@ def test_find_hanging_leaves_out_what_is_young_or_prepared_by_its_client() -> No
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_abort_by_spec_goes_through_the_row_where_there_is_one(known: bool) -> None:
-    """A marker of one topic alone would tear a transaction that can still commit (R36)."""
+def test_abort_by_spec_ends_the_row_first_if_there_is_one(known: bool) -> None:
+    """A marker in one topic alone would split a transaction that can still commit (R36)."""
     shared = world()
     row = hang(shared)
     cluster = process(shared)

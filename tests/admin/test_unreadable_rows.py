@@ -1,4 +1,4 @@
-"""A row that cannot be read costs its own id or group, never the table, and can be given up."""
+"""An unreadable row affects only its own id or group, and can be deleted."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from txnlog.testing.faults import Fault, FaultyStore
 
 @pytest.mark.parametrize("changes", ROW_DAMAGES)
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_unreadable_state_row_costs_its_own_id(changes: Changes, checkpointed: bool) -> None:
-    """One such row, and nobody could commit anything in its shard any more."""
+def test_unreadable_state_row_affects_only_its_own_id(changes: Changes, checkpointed: bool) -> None:
+    """With one such row no transaction could commit in its shard."""
     shared = two()
     warm = process(shared)
     assert warm.coordinator.describe("tx") is not None
@@ -73,7 +73,7 @@ def test_unreadable_state_row_costs_its_own_id(changes: Changes, checkpointed: b
 
 
 @pytest.mark.parametrize("changes", GROUP_DAMAGES)
-def test_unreadable_group_costs_itself(changes: Changes) -> None:
+def test_unreadable_group_affects_only_itself(changes: Changes) -> None:
     """All groups of the cluster share one table."""
     shared = two()
     path = spoil(shared, GROUP, changes)
@@ -94,7 +94,7 @@ def test_unreadable_group_costs_itself(changes: Changes) -> None:
 
 
 def test_listings_show_unreadable_rows_with_their_errors() -> None:
-    """Who looks for what is wrong must not be refused by it."""
+    """An operator who looks for the damage must not get only its error."""
     shared = two()
     spoil(shared, "tx", {"state": "MAYBE"})
     spoil(shared, GROUP, {"generation": "x"})
@@ -113,8 +113,8 @@ def test_listings_show_unreadable_rows_with_their_errors() -> None:
 
 
 @pytest.mark.parametrize("missing", [None, NULL, ""])
-def test_row_without_a_readable_id_goes_by_its_file(missing: str | None) -> None:
-    """There is no id to ask for; it must be seen, and be removable, all the same."""
+def test_row_without_a_readable_id_is_named_by_its_file(missing: str | None) -> None:
+    """It must be listed and deletable without an id."""
     shared = two()
     path = spoil(shared, "tx", {"transactional_id": missing})
     group_path = spoil(shared, GROUP, {"group_id": missing})
@@ -130,8 +130,8 @@ def test_row_without_a_readable_id_goes_by_its_file(missing: str | None) -> None
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_two_unreadable_rows_of_one_id_are_both_seen_and_given_up(warm: bool) -> None:
-    """One of them hid the other, which came back in the next process."""
+def test_two_unreadable_rows_of_one_id_are_both_listed_and_deleted(warm: bool) -> None:
+    """One of them hid the other, which appeared again in the next process."""
     shared = two()
     spoil(shared, "other", {"state": "?", "transactional_id": "tx"})
     cluster = process(shared)
@@ -152,7 +152,7 @@ def test_two_unreadable_rows_of_one_id_are_both_seen_and_given_up(warm: bool) ->
 
 @pytest.mark.parametrize("changes", ROW_DAMAGES)
 def test_deleted_row_frees_its_id(changes: Changes) -> None:
-    """A new owner begins under a new producer id; the old one is refused for ever (R27, D41)."""
+    """A new owner begins with a new producer id; the old one stays fenced (R27, D41)."""
     shared = two()
     zombie = process(shared)
     old = owned(zombie, "tx-run")
@@ -166,17 +166,17 @@ def test_deleted_row_frees_its_id(changes: Changes) -> None:
 
 
 def test_only_unreadable_rows_are_deleted() -> None:
-    """A readable row may hold a decided transaction, which would never be published."""
+    """A readable row may have a decided transaction, which would never be published."""
     client = admin(process(two()))
-    with pytest.raises(InvalidTxnStateError, match="can be read"):
+    with pytest.raises(InvalidTxnStateError, match="is readable"):
         client.delete_transactions(["tx"])["tx"].result()
     with pytest.raises(TransactionalIdNotFoundError):
         client.delete_transactions(["nobody"])["nobody"].result()
 
 
 @pytest.mark.parametrize("changes", GROUP_DAMAGES)
-def test_deleted_group_goes_on_under_a_higher_generation(changes: Changes) -> None:
-    """Who holds an old generation must never be taken for a member of what came after (D35)."""
+def test_deleted_group_continues_with_a_higher_generation(changes: Changes) -> None:
+    """A client with an old generation must never pass for a newer member (D35)."""
     shared = two()
     spoil(shared, GROUP, changes)
     client = admin(process(shared))
@@ -191,7 +191,7 @@ def test_deleted_group_goes_on_under_a_higher_generation(changes: Changes) -> No
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.SAY_EXISTS, Fault.FAIL_BEFORE])
 def test_deletion_whose_reply_was_lost_succeeds(fault: Fault) -> None:
-    """What is gone at the second look is what the first try removed (R63)."""
+    """A row that is missing at the retry was removed by the first attempt (R63)."""
     shared = two()
     for name in ("tx", GROUP):
         spoil(shared, name, {"updated_ms": None})
@@ -231,8 +231,8 @@ def test_transaction_of_an_unreadable_group_is_finished_once_the_group_is_delete
     assert now.state.is_idle
 
 
-def test_row_that_no_process_could_read_is_not_written() -> None:
-    """What a process writes, every process can read (R38)."""
+def test_row_that_cannot_be_read_back_is_not_written() -> None:
+    """All processes can read what one writes (R38)."""
     cluster = process(two())
     shard = cluster.shard(cluster.shard_of("tx"))
 
@@ -250,8 +250,8 @@ def test_row_that_no_process_could_read_is_not_written() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"state": "?"}, {"transactional_id": None}])
-def test_row_that_is_written_whole_again_is_usable(changes: Changes) -> None:
-    """An upgrade reads it, or a newer process mends it: warm processes must see that."""
+def test_rewritten_readable_row_is_usable_again(changes: Changes) -> None:
+    """After a newer process rewrites the row, running processes must read it."""
     shared = two()
     before = process(shared).coordinator.describe("tx")
     assert before is not None
@@ -269,8 +269,8 @@ def test_row_that_is_written_whole_again_is_usable(changes: Changes) -> None:
         assert not log_of(cluster, "tx").view.rows.unreadable
 
 
-def test_sql_tables_show_the_id_and_leave_out_the_group() -> None:
-    """A view of the state is asked when something is wrong."""
+def test_sql_tables_show_the_unreadable_id_and_omit_the_unreadable_group() -> None:
+    """Operators query the state when something is wrong."""
     shared = two()
     spoil(shared, "tx", {"state": "?"})
     cluster = process(shared)

@@ -1,4 +1,4 @@
-"""What the tests of the admin client share: clients, and runs of a Spark query."""
+"""Shared by the tests of the admin client: clients, and runs of a Spark query."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from txnlog.protocol.metadata import Owner, TransactionMetadata
 
 
 def admin(cluster: Cluster) -> AdminClient:
-    """An operator's client, called ops."""
+    """An operator's client with client.id ops."""
     return AdminClient({"client.id": "ops"}, cluster=cluster)
 
 
 def partition_of(cluster: Cluster, name: str = "x") -> TopicPartition:
-    """The partition of `orders` that a batch of that name goes to."""
+    """The partition of `orders` for the batch of this name."""
     return TopicPartition("orders", staged(cluster, "orders", name).partition)
 
 
 def query(cluster: Cluster, run: str) -> TransactionMetadata:
-    """A run of a Spark query takes its id, as the sink does before each batch."""
+    """A run of a Spark query becomes the owner of its id, as the sink does before each batch."""
     owner = Owner(run_id=run, query_id="q1", host="driver", pid=7)
     return cluster.coordinator.init_producer_id("tx", owner, timeout_ms=MINUTE_MS)

@@ -1,4 +1,4 @@
-"""What a process that has just started finds below a root, read as every client reads it."""
+"""Everything below a root, as a new process reads it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Found:
 
 
 def read_everything(shared: SharedMemory) -> Found:
-    """Read all tables and all data files anew. Raises what a reader would meet."""
+    """Read all tables and data files in a new process. Raises the errors of a reader."""
     cluster = Cluster.open(shared.open(), settings=PLAIN)
     topics = cluster.list_topics()
     partitions, records = {}, {}

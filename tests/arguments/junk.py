@@ -1,4 +1,4 @@
-"""Values that nobody should hand over, and those that somebody should."""
+"""Invalid argument values, and valid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
 
 
 class Refusing:
-    """An object of which nothing can be had but its repr, which Hypothesis shows."""
+    """An object whose methods all raise, but for the repr that Hypothesis shows."""
 
     def __repr__(self) -> str:
         return "Refusing()"
@@ -32,7 +32,7 @@ class Refusing:
 
 
 class OtherInt(int):
-    """An int that tells JSON and texts something else."""
+    """An int with a different text and JSON value."""
 
     def __str__(self) -> str:
         return "other"
@@ -85,17 +85,17 @@ odd_key = odd.filter(_is_hashable)
 
 
 class Turn:
-    """Which leaf of a call's arguments is odd: one at most, so that calls get past other checks."""
+    """Chooses at most one invalid leaf of a call's arguments, so that other checks pass."""
 
     def __init__(self) -> None:
         self.start(-1)
 
     def start(self, odd_at: int) -> None:
-        """Before a call: its leaf of that number will be odd, and all others right."""
+        """Before a call: the leaf with this number will be invalid, all others valid."""
         self._left = odd_at
 
     def is_odd(self) -> bool:
-        """Whether the leaf that is drawn now is the odd one."""
+        """Whether the current leaf is the invalid one."""
         self._left -= 1
         return self._left == -1
 
@@ -107,17 +107,17 @@ TURN = Turn()
 def or_odd(
     draw: st.DrawFn, right: st.SearchStrategy[Any], wrong: st.SearchStrategy[Any] = odd
 ) -> Any:
-    """A right value, or in its turn an odd one."""
+    """A valid value, or an invalid one if chosen."""
     return draw(wrong if TURN.is_odd() else right)
 
 
 def mostly(*right: Any) -> st.SearchStrategy[Any]:
-    """One of the right values, or in its turn an odd one."""
+    """One of the valid values, or an invalid one if chosen."""
     return or_odd(st.sampled_from(right))
 
 
 def several(item: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A list of one or two, or in its turn what is none."""
+    """A list of one or two items, or a value that is not a list if chosen."""
     return or_odd(st.lists(item, min_size=1, max_size=2))
 
 

@@ -1,6 +1,6 @@
-"""Whatever a client is called with, the tables stay readable, and the error is one to handle.
+"""With any arguments of any call the tables stay readable, and errors are TxnLogErrors.
 
-Every public method of the clients is found by looking, and needs a strategy for each parameter.
+Every public method of the clients is found by inspection, and needs a strategy per parameter.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ SLEEPS_MAX = 1_000
 
 
 class WaitsForEver(BaseException):
-    """A call that was given all the time there is would wait longer than a test does."""
+    """A call without a time-out would wait longer than a test."""
 
 
 class BoundedClock(VirtualClock):
-    """A clock on which nobody sleeps for ever."""
+    """A clock that raises instead of sleeping for ever."""
 
     sleeps = 0
 
@@ -73,7 +73,7 @@ class BoundedClock(VirtualClock):
 
 NUMBERS = (int, float, np.number, np.ndarray, Decimal)
 
-# Real time passes in a producer's poll: what is a number there is small.
+# A producer's poll waits in real time: its numbers are small.
 short = or_odd(
     st.sampled_from([0, 0.0, 0.001, np.float32(0)]),
     st.one_of(
@@ -195,13 +195,13 @@ PARTICULAR: Mapping[str, st.SearchStrategy[Any]] = {
 
 
 def methods(kind: type[Client]) -> dict[str, Callable[..., Any]]:
-    """The public methods of a client; what it offers to `with` is called by `transaction`."""
+    """The public methods of a client; `transaction` calls its context manager."""
     members = inspect.getmembers(kind, inspect.isfunction)
     return {name: found for name, found in members if not name.startswith("_")}
 
 
 def parameters(kind: type[Client], name: str) -> list[inspect.Parameter]:
-    """Those of a method, without self."""
+    """The parameters of a method, without self."""
     return list(inspect.signature(methods(kind)[name]).parameters.values())[1:]
 
 
@@ -212,7 +212,7 @@ CALLS = [(kind, name) for kind in CLIENTS for name in methods(kind)]
 def test_every_parameter_of_every_public_method_has_a_strategy(
     kind: type[Client], name: str
 ) -> None:
-    """A new method, or parameter, must not be left out of the test below."""
+    """New methods and parameters must be included in the tests below."""
     known = {*PARAMETERS, *PARTICULAR}
     missing = [
         found.name
@@ -226,7 +226,7 @@ def test_every_parameter_of_every_public_method_has_a_strategy(
 
 
 class World:
-    """Clients over one store, each made anew when a call has ended it."""
+    """Clients over one store; a client is replaced after a call has closed it."""
 
     def __init__(self) -> None:
         self.shared: SharedMemory = world()
@@ -239,7 +239,7 @@ class World:
         self.reports.append(error)
 
     def producers(self) -> list[Producer]:
-        """Those that were made so far."""
+        """All producers so far."""
         return [found for found in self._clients.values() if isinstance(found, Producer)]
 
     def client(self, name: str) -> Client:
@@ -252,7 +252,7 @@ class World:
     def _new(self, name: str) -> Client:
         cluster = process(self.shared, clock=self.clock)
         for topic in ("orders", "stock"):
-            # A call before may have deleted it.
+            # An earlier call may have deleted it.
             cluster.create_topic(topic, partitions=2, exist_ok=True)
         root = {"txnlog.root": "memory://"}
         if name == "admin":
@@ -293,7 +293,7 @@ NAMES = {
 def outcome(
     clock: BoundedClock, call: Callable[..., Any], given_: dict[str, Any]
 ) -> list[BaseException]:
-    """The errors of a call: its own, those of its futures, and of a block that it opens."""
+    """The errors of a call, of its futures, and of its context manager."""
     clock.sleeps = 0
     try:
         found = call(**given_)
@@ -308,13 +308,13 @@ def outcome(
         return []
     futures = list(found.values()) if isinstance(found, dict) else [found]
     errors = [future.exception() for future in futures if isinstance(future, Future)]
-    # A wrong type is the call's error: what is in a future is about one topic, group or id.
+    # A wrong type is an error of the call; futures have errors of one topic, group or id.
     assert all(error is None or isinstance(error, TxnLogError) for error in errors), errors
     return [error for error in errors if error is not None]
 
 
 def call_once(data: st.DataObject, here: World, kind: type[Client], name: str, who: str) -> None:
-    """Call a method with right arguments but one; what is on the store can be read then.
+    """Call a method with at most one invalid argument; then everything must be readable.
 
     Nothing but errors that a handler knows leaves a call, and none of them is a bug that was met
     further inside: there it would have been too late.
@@ -334,14 +334,14 @@ def call_once(data: st.DataObject, here: World, kind: type[Client], name: str, w
     errors = outcome(here.clock, getattr(client, name), given_)
     assert not any(isinstance(error, UnexpectedError) for error in errors), errors
     if isinstance(client, Producer) and name.startswith("produce"):
-        # What was taken must be something that can be sent.
+        # Accepted records must be sendable.
         outcome(here.clock, client.flush, {})
     if objects(here.shared) != before:
         read_everything(here.shared)
 
 
 def end(here: World) -> None:
-    """Send and commit what was taken on the way."""
+    """Send and commit the accepted records."""
     for made in here.producers():
         outcome(here.clock, made.commit_transaction, {})
         made.close()
@@ -360,7 +360,7 @@ COMBINATIONS = [(kind, name, who) for kind, name in CALLS for who in NAMES[kind]
 def test_any_arguments_of_a_method_leave_all_tables_readable(
     kind: type[Client], name: str, who: str, data: st.DataObject
 ) -> None:
-    """One wrong argument, once written, ends every reader of a shared table, for good."""
+    """One invalid value, once written, stops every reader of a shared table for good."""
     here = World()
     for _ in range(8 if parameters(kind, name) else 1):
         call_once(data, here, kind, name, who)
@@ -370,7 +370,7 @@ def test_any_arguments_of_a_method_leave_all_tables_readable(
 @given(st.data())
 @settings(max_examples=settings().max_examples // 4)
 def test_any_arguments_of_many_methods_leave_all_tables_readable(data: st.DataObject) -> None:
-    """What one call leaves behind is what the next one works on."""
+    """Later calls work on the results of earlier ones."""
     here = World()
     for _ in range(data.draw(st.integers(1, STEPS_MAX), label="calls")):
         kind, name = data.draw(st.sampled_from(CALLS), label="method")
@@ -384,7 +384,7 @@ def test_any_arguments_of_many_methods_leave_all_tables_readable(data: st.DataOb
 @given(st.data())
 @settings(max_examples=100)
 def test_any_settings_leave_all_tables_readable(data: st.DataObject) -> None:
-    """A setting becomes part of rows as an argument does: an id, a member's time-outs."""
+    """Settings, too, are written to rows: an id, a member's time-outs."""
     shared = world()
     clock = BoundedClock()
     names = st.sampled_from([setting.name for setting in SETTINGS])

@@ -1,4 +1,4 @@
-"""Every public call refuses what no reader could read, before anything is written."""
+"""Every public call rejects unreadable values before anything is written."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ NO_OFFSETS = (2**63, -(2**63) - 1, -5)
 
 
 def consumer(shared: SharedMemory, **config: object) -> Consumer:
-    """A consumer of `orders` with a place in its group."""
+    """A consumer of `orders` that is a member of its group."""
     given = {"group.id": "readers", **config}
     made = Consumer(given, cluster=process(shared), background=False)
     made.assign([TopicPartition("orders", 0, 0)])
     return made
 
 
-def told(futures: Any) -> None:
-    """Raise what the futures of an operator's call hold."""
+def raise_errors_of(futures: Any) -> None:
+    """Raise the errors of the futures of an operator's call."""
     for future in futures.values():
         future.result()
 
 
 def refused(shared: SharedMemory, call: Callable[[], Any]) -> Exception:
-    """What a call raises, or its future; nothing was written, and everything can be read."""
+    """The error of a call or its future; nothing was written, and everything is readable."""
     before = objects(shared)
     with pytest.raises((TxnLogError, TypeError)) as caught:
-        told(call())
+        raise_errors_of(call())
     assert objects(shared) == before
     read_everything(shared)
     return caught.value
@@ -63,8 +63,8 @@ def refused(shared: SharedMemory, call: Callable[[], Any]) -> Exception:
 
 
 @pytest.mark.parametrize("offset", [*NO_INTEGERS, *NO_OFFSETS])
-def test_offset_that_is_none_is_not_committed(offset: Any) -> None:
-    """One such offset in a group's row makes the offsets of all groups unreadable for good."""
+def test_invalid_offset_is_not_committed(offset: Any) -> None:
+    """One such offset in a group's row makes the offsets of all groups unreadable."""
     shared = world()
     made = consumer(shared)
     wrong = [TopicPartition("orders", 0, offset)]
@@ -76,8 +76,8 @@ def test_offset_that_is_none_is_not_committed(offset: Any) -> None:
 
 @pytest.mark.parametrize("offset", [*NO_INTEGERS, *NO_OFFSETS])
 @pytest.mark.parametrize("publish", ["deferred", "eager"])
-def test_offset_that_is_none_is_not_sent_to_a_transaction(offset: Any, publish: str) -> None:
-    """It would be decided with the transaction, and nobody could ever publish that one."""
+def test_invalid_offset_is_not_sent_to_a_transaction(offset: Any, publish: str) -> None:
+    """It would be decided with the transaction, which no process could ever publish."""
     shared = world()
     made = started(shared, publish)
     made.begin_transaction()
@@ -102,7 +102,7 @@ def test_offset_that_is_none_is_not_sent_to_a_transaction(offset: Any, publish: 
     ],
 )
 def test_group_metadata_of_a_wrong_type_is_refused(wrong: Any) -> None:
-    """What stands in the pending entry is read by every consumer of the cluster."""
+    """Every consumer of the cluster reads the pending entry."""
     shared = world()
     made = started(shared)
     made.begin_transaction()
@@ -111,7 +111,7 @@ def test_group_metadata_of_a_wrong_type_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("metadata", [5, 5.0, b"x", True, "\ud800", "x" * 4_097, ["x"]])
-def test_metadata_that_is_no_short_text_is_refused(metadata: Any) -> None:
+def test_offset_metadata_of_a_wrong_type_or_size_is_refused(metadata: Any) -> None:
     """metadata=5 was written, and no reader could decode the row."""
     shared = world()
     made = consumer(shared)
@@ -120,7 +120,7 @@ def test_metadata_that_is_no_short_text_is_refused(metadata: Any) -> None:
 
 
 def test_metadata_is_limited_in_bytes_by_a_setting() -> None:
-    """Kafka's offset.metadata.max.bytes: 4096, in UTF-8; an empty one is none."""
+    """Kafka's offset.metadata.max.bytes: 4096, in UTF-8; an empty string means no metadata."""
     shared = world()
     made = consumer(shared)
     for note in ("", "ä" * 2_048, "x" * 4_096):
@@ -133,7 +133,7 @@ def test_metadata_is_limited_in_bytes_by_a_setting() -> None:
 
 
 def test_message_without_an_offset_is_not_committed() -> None:
-    """A delivery that failed has none; it was taken for offset 0."""
+    """A message of a failed delivery has no offset; it was treated as offset 0."""
     shared = world()
     made = consumer(shared)
     failed = Message("orders", 0, None, b"", b"", 0)
@@ -144,15 +144,15 @@ def test_message_without_an_offset_is_not_committed() -> None:
     "where",
     [("no/topic", 0), ("", 0), (b"orders", 0), (None, 0), ("orders", -1), ("orders", 2**31)],
 )
-def test_partition_that_cannot_be_is_not_committed(where: tuple[Any, Any]) -> None:
+def test_invalid_partition_is_not_committed(where: tuple[Any, Any]) -> None:
     """Kafka's rule for topics; partitions are 32 bits."""
     shared = world()
     made = consumer(shared)
     refused(shared, lambda: made.commit(offsets=[TopicPartition(*where, 1)], asynchronous=False))
 
 
-def test_value_that_cannot_be_shown_is_refused_all_the_same() -> None:
-    """Its repr raises, or is as long as a book: the message names it, and stays short."""
+def test_value_without_a_short_repr_is_refused() -> None:
+    """Its repr raises, or is very long: the error message stays short."""
 
     class Silent:
         def __repr__(self) -> str:
@@ -183,8 +183,8 @@ def test_numpy_integers_become_ints() -> None:
 
 
 @pytest.mark.parametrize("offset", [*NO_INTEGERS, 2**63, -(2**63) - 1])
-def test_operators_offset_that_is_none_is_refused(offset: Any) -> None:
-    """delete_records(1.5) left a version of a transaction that no Delta reader reads."""
+def test_invalid_offset_of_an_operator_is_refused(offset: Any) -> None:
+    """delete_records(1.5) wrote a `txn` action that no Delta reader can read."""
     shared = world()
     ops = admin(process(shared))
     asked = TopicPartition("orders", 0, offset)
@@ -194,17 +194,17 @@ def test_operators_offset_that_is_none_is_refused(offset: Any) -> None:
 
 
 @pytest.mark.parametrize("offset", NO_INTEGERS)
-def test_readers_position_that_is_none_is_refused_at_the_call(offset: Any) -> None:
-    """seek, assign and times: a wrong type must not wait for the next poll."""
+def test_invalid_position_of_a_reader_is_refused_at_the_call(offset: Any) -> None:
+    """seek, assign and times: a wrong type must not surface only at the next poll."""
     shared = world()
     made = consumer(shared)
     asked = TopicPartition("orders", 0, offset)
     refused(shared, lambda: made.seek(asked))
     refused(shared, lambda: made.assign([asked]))
     refused(shared, lambda: made.offsets_for_times([asked]))
-    with pytest.raises(ConfigError, match="no position"):
+    with pytest.raises(ConfigError, match="not a valid position"):
         made.seek(TopicPartition("orders", 0, -7))
-    with pytest.raises(ConfigError, match="no position"):
+    with pytest.raises(ConfigError, match="not a valid position"):
         made.assign([TopicPartition("orders", 0, -7)])
 
 
@@ -212,8 +212,8 @@ def test_readers_position_that_is_none_is_refused_at_the_call(offset: Any) -> No
 
 
 @pytest.mark.parametrize("count", [True, np.float64(3), 3.0, "3", None, 2**31, -2, 0])
-def test_number_of_partitions_that_is_none_is_refused(count: Any) -> None:
-    """NewTopic(partitions=True) made a table that no reader could open."""
+def test_invalid_number_of_partitions_is_refused(count: Any) -> None:
+    """NewTopic(partitions=True) created a table that no reader could open."""
     shared = world()
     ops = admin(process(shared))
     refused(shared, lambda: ops.create_topics([NewTopic("new", count)]))
@@ -227,7 +227,7 @@ def test_number_of_partitions_that_is_none_is_refused(count: Any) -> None:
 
 
 def test_one_name_in_place_of_a_list_is_refused() -> None:
-    """A text is a sequence of letters: delete_topics("ab") would delete topics a and b."""
+    """A string is a sequence of letters: delete_topics("ab") would delete topics a and b."""
     shared = world()
     for name in ("a", "b"):
         process(shared).create_topic(name, partitions=1)
@@ -260,7 +260,7 @@ def test_configs_of_a_wrong_type_are_refused() -> None:
     ]
     for config in wrong:
         refused(shared, lambda config=config: ops.create_topics([NewTopic("n", 1, config=config)]))
-    # SET needs a value; DELETE is what goes back to the default.
+    # SET needs a value; DELETE resets to the default.
     entry = ConfigEntry("retention.ms", None)
     resource = ConfigResource(ResourceType.TOPIC, "orders", incremental_configs=[entry])
     refused(shared, lambda: ops.incremental_alter_configs([resource]))
@@ -269,7 +269,7 @@ def test_configs_of_a_wrong_type_are_refused() -> None:
 
 
 def test_spec_or_id_of_another_type_is_refused() -> None:
-    """abort_transaction(5) was an AttributeError of ours."""
+    """abort_transaction(5) raised an AttributeError from within txnlog."""
     shared = world()
     ops = admin(process(shared))
     spec = AbortTransactionSpec(

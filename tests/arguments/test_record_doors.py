@@ -1,4 +1,4 @@
-"""Records, time-outs and states that are none are refused at the call that was given them."""
+"""Invalid records, time-outs and states are rejected at the call that gets them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from txnlog.testing.faults import SharedMemory
 
 
 def consumer(shared: SharedMemory) -> Consumer:
-    """A consumer of `orders` with a place in its group."""
+    """A consumer of `orders` that is a member of its group."""
     made = Consumer({"group.id": "readers"}, cluster=process(shared), background=False)
     made.assign([TopicPartition("orders", 0, 0)])
     return made
@@ -36,7 +36,7 @@ def consumer(shared: SharedMemory) -> Consumer:
 @pytest.mark.parametrize("partition", [1.0, True, False, np.float64(1), "1", None, float("nan")])
 @pytest.mark.parametrize("name", [None, "tx"])
 def test_partition_of_a_wrong_type_is_refused_at_the_call(partition: Any, name: Any) -> None:
-    """produce(partition=1.0) stopped the thread, and no callback ever came."""
+    """produce(partition=1.0) stopped the sender thread, and no callback was called."""
     shared = world()
     made, reports = producer(shared, name), Reports()
     if name:
@@ -78,8 +78,8 @@ def test_partition_of_a_wrong_type_is_refused_at_the_call(partition: Any, name: 
         {"topic": "\ud800"},
     ],
 )
-def test_record_that_is_none_is_refused_at_the_call(wrong: dict[str, Any]) -> None:
-    """Later there is nobody to tell, and the other records of the batch would go with it."""
+def test_invalid_record_is_refused_at_the_call(wrong: dict[str, Any]) -> None:
+    """Later the caller gets no error, and the other records of the batch would fail, too."""
     shared = world()
     made = producer(shared)
     given = {"topic": "orders", "value": b"x", **wrong}
@@ -104,7 +104,7 @@ def test_record_that_is_none_is_refused_at_the_call(wrong: dict[str, Any]) -> No
     ],
 )
 def test_arrow_column_of_a_wrong_type_is_refused(columns: dict[str, pa.Array]) -> None:
-    """Arrow would make partition 1 of True, and wrap a time that is too large."""
+    """Arrow would convert True to partition 1, and overflow a large time."""
     shared = world()
     made = producer(shared)
     with pytest.raises(InvalidRecordError):
@@ -113,8 +113,8 @@ def test_arrow_column_of_a_wrong_type_is_refused(columns: dict[str, pa.Array]) -
     assert read_everything(shared).records["orders"] == []
 
 
-def test_arrow_headers_that_are_no_utf8_are_refused() -> None:
-    """Arrow believes what an array says of itself; every reader of the file would fail."""
+def test_arrow_headers_with_invalid_utf8_are_refused() -> None:
+    """Arrow does not validate the array; every reader of the file would fail."""
     shared = world()
     made = producer(shared)
     broken = pa.Array.from_buffers(
@@ -127,7 +127,7 @@ def test_arrow_headers_that_are_no_utf8_are_refused() -> None:
 
 
 def test_state_of_another_type_completes_nothing() -> None:
-    """Bytes of the right state are another state, which would abort a prepared transaction."""
+    """The state as bytes differs from the state, and would abort a prepared transaction."""
     shared = world()
     made = started(shared)
     made.begin_transaction()
@@ -140,8 +140,8 @@ def test_state_of_another_type_completes_nothing() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["1", True, b"1", float("nan"), [1], 1j])
-def test_timeout_that_is_no_number_is_refused(timeout: Any) -> None:
-    """A NaN is over never, or always."""
+def test_timeout_that_is_not_a_number_is_refused(timeout: Any) -> None:
+    """A NaN never expires, or always."""
     shared = world()
     reader, made, tx = consumer(shared), producer(shared), started(shared)
     tx.begin_transaction()
@@ -159,7 +159,7 @@ def test_timeout_that_is_no_number_is_refused(timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 1.0, True, "1", 2**31])
-def test_number_of_messages_that_is_none_is_refused(count: Any) -> None:
+def test_invalid_number_of_messages_is_refused(count: Any) -> None:
     """consume(1.0) and consume(-1) waited for ever."""
     reader = consumer(world())
     for call in (reader.consume, reader.consume_batch):
@@ -171,10 +171,10 @@ def test_number_of_messages_that_is_none_is_refused(count: Any) -> None:
 
 
 @pytest.mark.parametrize(("time_ms", "found"), [(2**63 - 1, -1), (-(2**63), 0), (2**62, -1)])
-def test_time_beyond_microseconds_is_looked_up(
+def test_offset_lookup_by_a_time_beyond_microseconds_works(
     time_ms: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrow cannot compare with it, where a file must be asked because its header has no times."""
+    """Arrow cannot compare with it when a file without timestamps in its header is searched."""
     shared = world()
     made = producer(shared)
     made.produce("orders", "a", partition=0)

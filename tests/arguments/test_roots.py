@@ -1,4 +1,4 @@
-"""A root that is not absolute is refused by every client in the same words; nothing is made."""
+"""Every client rejects a relative root with the same message, and creates nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txnlog.producer import Producer
 from txnlog.settings.config import parse_config
 from txnlog.settings.options import parse_options
 
-# Only the check of the root is met: what comes after it would need a session.
+# Only the check of the root runs: the code after it needs a session.
 NO_SPARK: Any = None
 CLIENTS: dict[str, Callable[[Any], object]] = {
     "Producer": lambda root: Producer({"txnlog.root": root}),
@@ -48,7 +48,7 @@ OTHERS = (b"/tmp/data", bytearray(b"/tmp"), 5, 5.0, True, ["/tmp"], object(), Pa
 def test_root_that_is_not_absolute_is_refused(
     client: str, root: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process would have a cluster of its own, below wherever it happened to be started."""
+    """Each process would create its own cluster, below its working folder."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="(?i)root"):
         CLIENTS[client](root)
@@ -56,8 +56,8 @@ def test_root_that_is_not_absolute_is_refused(
 
 
 @pytest.mark.parametrize("root", [root for root in TEXTS if root.strip()])
-def test_option_of_spark_is_refused_in_the_same_words(root: str) -> None:
-    """One check serves all."""
+def test_relative_root_in_spark_options_has_the_same_message(root: str) -> None:
+    """All clients share one check."""
     told = []
     for parse in (
         lambda: parse_options({"path": root}, "read"),
@@ -69,10 +69,10 @@ def test_option_of_spark_is_refused_in_the_same_words(root: str) -> None:
     assert told[0] == told[1]
 
 
-def test_none_is_no_root() -> None:
-    """As any other setting that is None."""
+def test_root_none_means_not_set() -> None:
+    """As for any other setting that is None."""
     for client in (Producer, Consumer, AdminClient):
-        with pytest.raises(ConfigError, match="there is none"):
+        with pytest.raises(ConfigError, match="root is missing"):
             client({"txnlog.root": None})
     assert parse_config({"path": None, "txnlog.root": "/a"}, "admin").root == "/a"
 
@@ -86,10 +86,10 @@ COMMANDS = (
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("root", ["data", "~/data", " "])
-def test_command_line_refuses_it_on_one_line(
+def test_command_line_rejects_a_relative_root_on_one_line(
     command: list[str], root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell expands ~ before it comes here, except within quotes and after `--root=`."""
+    """The shell expands ~, except within quotes and after `--root=`."""
     monkeypatch.chdir(tmp_path)
     found = CliRunner().invoke(app, ["--root", root, *command], input="")
     assert found.exit_code == 1
@@ -98,15 +98,15 @@ def test_command_line_refuses_it_on_one_line(
 
 
 def test_secrets_of_a_wrong_root_are_not_shown() -> None:
-    """The message ends up in a log (R67)."""
+    """The message may be logged (R67)."""
     for root in ("x s3://user:hunter2@bucket/x", "s3://user:hunter2@b/\0", b"s3://u:hunter2@b/"):
         with pytest.raises(ConfigError) as caught:
             parse_config({"txnlog.root": root}, "producer")
         assert "hunter2" not in str(caught.value)
 
 
-def test_absolute_roots_are_taken(tmp_path: Path) -> None:
-    """As text and as a path, with and without file:."""
+def test_absolute_roots_are_accepted(tmp_path: Path) -> None:
+    """As a string and as a path, with and without file:."""
     admin = AdminClient({"txnlog.root": tmp_path / "a"})
     admin.create_topics([NewTopic("t", 1)])["t"].result()
     for root in (f"{tmp_path}/a", f"file://{tmp_path}/a", f" {tmp_path}/a ", tmp_path / "a"):

@@ -1,4 +1,4 @@
-"""Settings that no reader could read, or that Kafka has no type for, make no client."""
+"""Clients reject settings that are unreadable, or outside Kafka's types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = {"txnlog.root": "/data"}
 
 
 def test_none_in_settings_means_not_set() -> None:
-    """`transactional.id: None` was the id "None", which all such producers fenced each other by."""
+    """`transactional.id: None` became the id "None", and all such producers fenced each other."""
     given = {**ROOT, "path": None, "transactional.id": None, "linger.ms": None, "on_delivery": None}
     config = parse_config({**given, "storage.secret": None}, "producer")
     assert config.get("transactional.id") is None
@@ -35,8 +35,8 @@ def test_none_in_settings_means_not_set() -> None:
 @pytest.mark.parametrize(
     "wrong", [b"g", 1.0, True, "", " ", "\ud800", "x" * 32_768, "ä" * 16_384, ["g"], object()]
 )
-def test_id_that_is_no_text_of_kafka_is_refused(name: str, wrong: Any) -> None:
-    """group.id=b"g" was the group named b'g', and a surrogate failed at the first commit."""
+def test_invalid_id_is_refused(name: str, wrong: Any) -> None:
+    """group.id=b"g" became the group "b'g'", and a surrogate failed at the first commit."""
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")) as caught:
         parse_config({**ROOT, name: wrong}, "consumer")
     assert len(str(caught.value)) < 400
@@ -59,12 +59,12 @@ def test_id_that_is_no_text_of_kafka_is_refused(name: str, wrong: Any) -> None:
     ],
 )
 def test_number_beyond_kafkas_type_is_refused(name: Any, wrong: Any) -> None:
-    """A member's time-out of 2**70 ms is a number that no reader of the group's row takes."""
+    """No reader of the group's row accepts a member's time-out of 2**70 ms."""
     with pytest.raises(ConfigError):
         parse_config({**ROOT, name: wrong}, "producer")
 
 
-def test_settings_that_are_no_dict_are_refused() -> None:
-    """With what to give, and not with an AttributeError."""
+def test_settings_that_are_not_a_dict_are_refused() -> None:
+    """With a helpful error, not an AttributeError."""
     with pytest.raises(ConfigError, match="dict"):
         parse_config("txnlog.root=/data", "producer")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command in this process, on a cluster in a folder."""
+"""Runs the command in this process, on a cluster in a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Command:
         self.root = str(folder / "lake")
 
     def run(self, *args: str, input: bytes | None = None) -> Any:
-        """Exit code, stdout and stderr; nothing may be raised."""
+        """Exit code, stdout and stderr; raises no exception."""
         result = CliRunner().invoke(app, ["--root", self.root, *args], input, ENVIRONMENT)
         assert result.exception is None or isinstance(result.exception, SystemExit), (
             result.exception
@@ -30,7 +30,7 @@ class Command:
         return result
 
     def ok(self, *args: str, input: bytes | None = None) -> str:
-        """Stdout of a run that went well, and said nothing on stderr."""
+        """Stdout of a successful run without output on stderr."""
         result = self.run(*args, input=input)
         assert (result.exit_code, result.stderr) == (0, ""), result.stderr
         return str(result.stdout)

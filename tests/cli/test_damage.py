@@ -1,4 +1,4 @@
-"""What the commands say of damage: the rest, one line for each error, and exit code 1."""
+"""Commands beside damage: all undamaged results, one line per error, and exit code 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.storage.tables.schemas import row_add
 
 
 def damaged(command: Command, *topics: str) -> Cluster:
-    """Topics that cannot be read, beside `good`."""
+    """Unreadable topics beside `good`."""
     cluster = Cluster.open(command.root)
     for topic in ("good", *topics):
         cluster.create_topic(topic, partitions=1)
@@ -23,7 +23,7 @@ def damaged(command: Command, *topics: str) -> Cluster:
 
 
 def spoiled(command: Command) -> None:
-    """A transactional.id and a group that cannot be read."""
+    """An unreadable transactional.id and group."""
     cluster = Cluster.open(command.root)
     for name in ("tx", "fine"):
         cluster.coordinator.init_producer_id(name, Owner(run_id=name))
@@ -40,7 +40,7 @@ def spoiled(command: Command) -> None:
 
 
 def test_topics_are_listed_and_described_beside_a_damaged_one(command: Command) -> None:
-    """The command ended with the error of the first damaged topic, and showed nothing."""
+    """The command printed only the error of the first damaged topic."""
     damaged(command, "bad")
     for args in (("list",), ("describe",), ("list", "--output", "json")):
         result = command.run("topics", *args)
@@ -54,7 +54,7 @@ def test_topics_are_listed_and_described_beside_a_damaged_one(command: Command) 
 
 
 def test_damaged_topic_is_deleted_by_force(command: Command) -> None:
-    """Without it the error says what there is to do."""
+    """Without --force the error says what to do."""
     damaged(command, "bad")
     refused = command.run("topics", "delete", "--topic", "bad")
     assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
@@ -63,7 +63,7 @@ def test_damaged_topic_is_deleted_by_force(command: Command) -> None:
 
 
 def test_unreadable_rows_are_listed_and_deleted(command: Command) -> None:
-    """What cannot be read is what an operator looks for."""
+    """Unreadable rows are what an operator looks for."""
     damaged(command)
     spoiled(command)
     found = command.run("transactions", "list")
@@ -84,8 +84,8 @@ def test_unreadable_rows_are_listed_and_deleted(command: Command) -> None:
     command.ok("groups", "list")
 
 
-def test_housekeeping_names_everything_that_failed(command: Command) -> None:
-    """With two topics damaged, the second showed after the first was mended (R37)."""
+def test_housekeeping_reports_all_failures(command: Command) -> None:
+    """With two damaged topics, the second was reported only after the first was repaired (R37)."""
     damaged(command, "bad", "worse")
     result = command.run("housekeeping", "--once")
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""docs/cli.md names what there is, and nothing else."""
+"""docs/cli.md has all commands, options and calls, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "cli.md").read_text()
 
 
 def commands() -> dict[str, set[str]]:
-    """Every command by its whole name, with its options."""
+    """Every command by its full name, with its options."""
     found: dict[str, set[str]] = {}
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         for child_name, child in getattr(command, "commands", {"": command}).items():
@@ -28,28 +28,28 @@ def commands() -> dict[str, set[str]]:
 
 
 def test_every_command_is_in_the_docs() -> None:
-    """What is not written down is found by nobody."""
+    """Users do not find an undocumented command."""
     for name in commands():
         assert f"`{name} " in PAGE or f"`{name}`" in PAGE or f"txnlog {name}" in PAGE, name
 
 
-def test_every_option_in_the_docs_is_there() -> None:
-    """An option that was renamed must not stay in the docs."""
+def test_every_option_in_the_docs_exists() -> None:
+    """A renamed option must not stay in the docs."""
     everywhere = {"--root", "--storage", "--output", "--version", "--install-completion"}
     known = everywhere.union(*commands().values())
     named = set(re.findall(r"(?<![\w-])--[a-z][a-zA-Z.-]*[a-z]", PAGE))
-    # Kafka's way to say `groups describe`.
+    # `groups describe` as in Kafka's scripts.
     assert named - known == {"--describe"}
 
 
 def test_every_topic_configuration_and_default_is_in_the_docs() -> None:
-    """The table says what `configs describe` shows."""
+    """The table agrees with `configs describe`."""
     for row in TOPIC_CONFIGS.values():
         assert f"| `{row.name}` | {row.default} |" in PAGE
 
 
 def test_every_call_of_the_admin_client_is_in_the_docs() -> None:
-    """And every call in the docs is there."""
+    """And every call in the docs exists."""
     calls = {name for name, _ in inspect.getmembers(AdminClient, inspect.isfunction)}
     calls = {name for name in calls if not name.startswith("_")}
     table = PAGE[PAGE.rindex("| topics |") :]
@@ -57,14 +57,14 @@ def test_every_call_of_the_admin_client_is_in_the_docs() -> None:
 
 
 def test_the_python_of_the_docs_runs(command: Command) -> None:
-    """Who copies it must not meet an error."""
+    """Users copy it."""
     [code] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     command.ok("produce", "-t", "t", "--transactional-id", "copy", input=b"x\n")
     exec(code.replace("/data/lake", command.root), {})
 
 
 def test_the_script_and_its_extra_are_declared() -> None:
-    """`pip install 'txnlog[cli]'` must bring the command and what it needs."""
+    """`pip install 'txnlog[cli]'` must install the command and its dependencies."""
     project = (ROOT / "pyproject.toml").read_text()
     assert '\n[project.scripts]\ntxnlog = "txnlog.cli.main:run"\n' in project
     [extra] = re.findall(r"^cli = \[(.*?)^\]", project, re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Values of the command line that cannot be: one line of an error, or usage; never a traceback."""
+"""Invalid command-line values: a one-line error or the usage, never a traceback."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ CALLS = (
 
 
 @pytest.mark.parametrize("args", CALLS, ids=[" ".join(call)[:60] for call in CALLS])
-def test_value_that_cannot_be_is_told_on_one_line(command: Command, args: list[str]) -> None:
-    """An operator must know what to give instead, and nothing may have been written."""
+def test_invalid_value_is_a_one_line_error(command: Command, args: list[str]) -> None:
+    """The error says what to give instead, and nothing is written."""
     command.cluster().create_topic("orders", partitions=2)
     found = command.run(*args, input=b"a\n")
     assert found.exit_code in (1, 2)
@@ -68,8 +68,8 @@ def test_value_that_cannot_be_is_told_on_one_line(command: Command, args: list[s
         b"5",
     ],
 )
-def test_line_that_is_no_record_is_told_on_one_line(command: Command, line: bytes) -> None:
-    """What came before it is written; a traceback would not say which line it was."""
+def test_invalid_record_line_is_a_one_line_error(command: Command, line: bytes) -> None:
+    """Earlier lines are written; a traceback would not name the line."""
     command.cluster().create_topic("orders", partitions=2)
     told = command.fails("produce", "--json", "-t", "orders", input=b'{"value":"a"}\n' + line)
     assert "2" in told or "partition" in told
@@ -78,7 +78,7 @@ def test_line_that_is_no_record_is_told_on_one_line(command: Command, line: byte
 
 
 def test_time_beyond_the_calendar_is_printed_in_ms(command: Command) -> None:
-    """A record may carry any time of 64 bits; printing it ended the consumer (R64)."""
+    """A record may have any 64-bit timestamp; printing it ended the consumer (R64)."""
     command.cluster().create_topic("orders", partitions=1)
     with Producer({"txnlog.root": command.root}) as producer:
         producer.produce("orders", "a", timestamp=2**53)

@@ -1,4 +1,4 @@
-"""`txnlog produce` and `consume`: lines in, lines out, and what is committed when a pipe breaks."""
+"""`txnlog produce` and `consume`: lines in, lines out, and commits when a pipe breaks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(command: Command, *args: str) -> str:
 # --- Lines ----------------------------------------------------------------------------------------
 
 
-def test_lines_with_keys_and_headers_come_back(topic: Command) -> None:
+def test_lines_with_keys_and_headers_round_trip(topic: Command) -> None:
     """As in kafka-console-producer and -consumer."""
     topic.ok("produce", "-t", "t", "-K", ":", "-H", "from=test", input=b"a:1\nb:x:2\n:\n")
     assert read(topic) == "1\nx:2\n\n"
@@ -49,8 +49,8 @@ def test_lines_with_keys_and_headers_come_back(topic: Command) -> None:
     assert read(topic, "--offset", "3", "-K", "=") == "null=without a key\n"
 
 
-def test_json_lines_go_round(topic: Command) -> None:
-    """What one writes the other reads: bytes that are no text, nulls, headers, time, partition."""
+def test_json_lines_round_trip(topic: Command) -> None:
+    """`produce` reads what `consume` writes: binary data, nulls, headers, time, partition."""
     lines = [
         {
             "topic": "t",
@@ -88,7 +88,7 @@ def test_json_lines_go_round(topic: Command) -> None:
 def test_json_lines_lose_no_byte(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    """Text where it is text, base64 where it is not, and always back again."""
+    """Strings for UTF-8, base64 for other bytes, and exactly the same bytes back."""
     line = to_json(Message("t", 1, 2, key, value, 3, headers))
     assert b"\n" not in line
     record = from_json(line, 1)
@@ -106,26 +106,26 @@ def test_json_lines_lose_no_byte(
         (b'{"value": "x", "partition": 9}', "partition"),
     ],
 )
-def test_json_line_that_is_wrong_is_named_and_what_came_before_is_written(
+def test_error_names_an_invalid_json_line_and_earlier_lines_are_written(
     topic: Command, line: bytes, said: str
 ) -> None:
-    """A job that pipes must learn which line it was."""
+    """A piping job must know which line failed."""
     assert said in topic.fails("produce", "-t", "t", "--json", input=b'{"value": "ok"}\n' + line)
     assert read(topic) == "ok\n"
 
 
 def test_produce_without_separator_or_topic_is_refused(topic: Command) -> None:
-    """Silence would turn keys into values."""
+    """Without an error keys would become values."""
     assert "Line 1 has no key separator" in topic.fails(
         "produce", "-t", "t", "-K", ":", input=b"x\n"
     )
     assert topic.run("produce", input=b"x\n").exit_code == 2
-    assert "names no topic" in topic.fails("produce", "--json", input=b'{"value": "x"}')
+    assert "has no topic" in topic.fails("produce", "--json", input=b'{"value": "x"}')
     assert "max.message.bytes" in topic.fails("produce", "-t", "t", input=b"x" * 2_000_000)
 
 
 def test_produce_in_a_transaction_is_all_or_nothing(topic: Command) -> None:
-    """A bad line in the middle of stdin aborts what came before."""
+    """An invalid line in the middle of stdin aborts earlier records, too."""
     producing = ["produce", "-t", "t", "--json", "--transactional-id", "import"]
     topic.fails(*producing, input=b'{"value": "lost"}\n{')
     assert read(topic) == ""
@@ -135,8 +135,8 @@ def test_produce_in_a_transaction_is_all_or_nothing(topic: Command) -> None:
     assert (row["TransactionalId"], row["TransactionState"]) == ("import", "CompleteCommit")
 
 
-def test_consume_in_a_group_goes_on_where_it_stopped(topic: Command) -> None:
-    """What was written out is committed, and nothing else."""
+def test_consume_in_a_group_continues_where_it_stopped(topic: Command) -> None:
+    """Exactly the written records are committed."""
     topic.ok("produce", "-t", "t", input=b"0\n1\n2\n3\n")
     reading = ("consume", "-t", "t", "-g", "g", "--from-beginning", "-n")
     assert topic.ok(*reading, "3") == "0\n1\n2\n"
@@ -193,8 +193,8 @@ def test_pipe_from_consume_to_produce_copies(topic: Command) -> None:
     assert copied.splitlines() == [f"x{number}" for number in range(900)]
 
 
-def test_broken_pipe_ends_in_silence_and_commits_nothing_unread(topic: Command) -> None:
-    """`consume | head -n 1`: no traceback; what nobody took is read again (at least once)."""
+def test_broken_pipe_prints_no_error_and_commits_no_unwritten_record(topic: Command) -> None:
+    """`consume | head -n 1`: no traceback; unread records are read again (at least once)."""
     lines = b"".join(b"%d %s\n" % (number, b"x" * 500) for number in range(3_000))
     topic.ok("produce", "-t", "t", input=lines)
     reading = ("consume", "-t", "t", "-g", "g", "--from-beginning")
@@ -211,10 +211,10 @@ def test_broken_pipe_ends_in_silence_and_commits_nothing_unread(topic: Command) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_consume_stopped_by_a_signal_ends_well_and_leaves_its_group(
+def test_consume_stopped_by_a_signal_exits_with_0_and_leaves_its_group(
     topic: Command, number: signal.Signals
 ) -> None:
-    """Ctrl-C is how it is ended; the next member need not wait for a session time-out."""
+    """Ctrl-C is the normal end; the next member need not wait for a session time-out."""
     topic.ok("produce", "-t", "t", input=b"first\n")
     reading = ("consume", "-t", "t", "-g", "g", "--from-beginning")
     with process(topic, *reading, stdout=subprocess.PIPE) as consuming:
@@ -227,7 +227,7 @@ def test_consume_stopped_by_a_signal_ends_well_and_leaves_its_group(
     assert topic.json("groups", "describe", "-g", "g")[0]["CURRENT-OFFSET"] == 1
 
 
-def test_list_into_a_closed_pipe_is_silent(topic: Command) -> None:
+def test_list_into_a_closed_pipe_prints_no_error(topic: Command) -> None:
     """`txnlog topics list | true`."""
     reader, writer = os.pipe()
     os.close(reader)

@@ -1,4 +1,4 @@
-"""`txnlog topics`, `configs`, `offsets` and `groups`: columns, exit codes, errors of one line."""
+"""`txnlog topics`, `configs`, `offsets` and `groups`: columns, exit codes, one-line errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_exit_codes_are_0_1_and_2(command: Command) -> None:
-    """Scripts must tell an error of the cluster from one of their own."""
+    """Scripts must distinguish an error of the cluster from wrong usage."""
     assert command.run("topics", "list").exit_code == 0
     assert command.run("topics", "describe", "--topic", "nothing").exit_code == 1
     for wrong in (
@@ -44,14 +44,14 @@ def test_exit_codes_are_0_1_and_2(command: Command) -> None:
 
 
 def test_without_a_root_the_error_says_how_to_give_one() -> None:
-    """Exit code 2: the command was not given what it needs."""
+    """Exit code 2: wrong usage."""
     result = CliRunner().invoke(app, ["topics", "list"], env=ENVIRONMENT)
     assert result.exit_code == 2
     assert "TXNLOG_ROOT" in result.stderr
 
 
 def test_root_from_the_environment_and_global_options_anywhere(command: Command) -> None:
-    """`--output json` at the end of a line is where people write it."""
+    """Users write `--output json` at the end of a line."""
     command.ok("topics", "create", "-t", "a")
     env = {**ENVIRONMENT, "TXNLOG_ROOT": command.root}
     result = CliRunner().invoke(app, ["topics", "list", "--output", "json"], env=env)
@@ -71,8 +71,8 @@ def test_no_cluster_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", [f"aws_secret_access_key={SECRET}", SECRET])
-def test_secrets_of_the_store_show_nowhere(storage: str, tmp_path: Path) -> None:
-    """Not in errors about them, nor in errors about anything else (R67)."""
+def test_secrets_of_the_store_are_never_printed(storage: str, tmp_path: Path) -> None:
+    """Not in errors about them, nor in other errors (R67)."""
     env = {**ENVIRONMENT, "TXNLOG_STORAGE": storage}
     for args in (
         ["--root", "s3://bucket/x", "topics", "list", "--nonsense"],
@@ -85,8 +85,8 @@ def test_secrets_of_the_store_show_nowhere(storage: str, tmp_path: Path) -> None
         assert SECRET not in repr(result.exception), args
 
 
-def test_settings_of_the_store_from_the_variable_and_the_line() -> None:
-    """Several pairs, with the prefix of the other clients or without it."""
+def test_settings_of_the_store_from_the_variable_and_the_command_line() -> None:
+    """Several pairs, with and without the prefix `storage.`."""
     sessions = []
 
     def look(context: typer.Context) -> None:
@@ -104,8 +104,8 @@ def test_settings_of_the_store_from_the_variable_and_the_line() -> None:
     assert "x=y" not in repr(sessions[0])
 
 
-def test_help_and_completion_are_there() -> None:
-    """Every command explains itself; typer completes for the shells."""
+def test_help_and_completion_exist() -> None:
+    """Every command has a help text; typer adds shell completion."""
     result = CliRunner().invoke(app, ["--help"], env=ENVIRONMENT)
     for name in ("topics", "produce", "consume", "groups", "offsets", "transactions", "configs",
                  "dump", "housekeeping", "--install-completion"):  # fmt: skip
@@ -118,7 +118,7 @@ def test_help_and_completion_are_there() -> None:
 
 
 def test_topics_created_grown_described_and_deleted(command: Command) -> None:
-    """Subcommands, and the same as flags, as in kafka-topics.sh."""
+    """As subcommands, and as flags as in kafka-topics.sh."""
     create = ["topics", "create", "--topic", "t", "--partitions", "2"]
     assert command.ok(*create, "--config", "retention.ms=5") == "Created topic t.\n"
     assert "exists already" in command.fails(*create)
@@ -142,7 +142,7 @@ def test_topics_created_grown_described_and_deleted(command: Command) -> None:
 
 
 def test_configs_changed_and_explained(command: Command) -> None:
-    """An unknown name is refused with the nearest one."""
+    """The error of an unknown name suggests the nearest one."""
     command.ok("topics", "create", "-t", "t")
     alter = ["configs", "alter", "-t", "t"]
     command.ok(*alter, "--add-config", "retention.ms=5", "--add-config", "cleanup.policy=compact")
@@ -157,7 +157,7 @@ def test_configs_changed_and_explained(command: Command) -> None:
 
 
 def test_offsets_and_deleted_records(command: Command) -> None:
-    """Earliest, latest, and of a time."""
+    """Earliest, latest, and by timestamp."""
     command.ok("topics", "create", "-t", "t", "--partitions", "1")
     command.ok("produce", "-t", "t", input=b"a\nb\nc\n")
     shown = command.ok("offsets")
@@ -185,7 +185,7 @@ def read(command: Command) -> Command:
 
 
 def test_groups_described_with_kafkas_columns(read: Command) -> None:
-    """Where it stands, and its exact lag."""
+    """Committed offsets, and the exact lag."""
     shown = read.ok("groups", "--describe", "--group", "g")
     assert header(shown) == [
         "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
@@ -199,7 +199,7 @@ def test_groups_described_with_kafkas_columns(read: Command) -> None:
 
 
 def test_groups_describe_shows_members(read: Command) -> None:
-    """Who has which partition, also one that nothing was committed in."""
+    """The owner of each partition, also of one without a committed offset."""
     config = {"txnlog.root": read.root, "group.id": "live", "client.id": "me"}
     with Consumer(config) as consumer:
         consumer.subscribe(["t"])
@@ -222,10 +222,10 @@ def test_groups_describe_shows_members(read: Command) -> None:
         (["--to-datetime", "2999-01-01T00:00:00Z"], 5),
     ],
 )
-def test_groups_reset_shows_and_only_with_execute_does(
+def test_groups_reset_is_a_dry_run_without_execute(
     read: Command, rule: list[str], offset: int
 ) -> None:
-    """A dry run is the default, as in Kafka's tool."""
+    """As in Kafka's tool."""
     asked = ["groups", "--reset-offsets", "--group", "g", "--topic", "t:0", *rule]
     for dry in ([], ["--dry-run"]):
         result = read.run(*asked, *dry)
@@ -239,10 +239,10 @@ def test_groups_reset_shows_and_only_with_execute_does(
 
 
 def test_groups_reset_of_a_new_group_and_of_all_topics(read: Command) -> None:
-    """Outside of the log the nearest offset is taken, and said so."""
+    """Outside of the log it uses the nearest offset, with a message."""
     reset = ["groups", "reset-offsets", "-g", "new", "--execute"]
     result = read.run(*reset, "-t", "t", "--to-offset", "4")
-    assert "offset 4 of t-1 is not there; 0 is the nearest" in result.stderr
+    assert "offset 4 of t-1 is out of range; 0 is the nearest" in result.stderr
     assert [row["CURRENT-OFFSET"] for row in read.json("groups", "describe", "-g", "new")] == [4, 0]
     read.ok(*reset, "--all-topics", "--to-latest")
     assert read.json("groups", "describe", "-g", "new")[0]["LAG"] == 0
@@ -261,7 +261,7 @@ def test_groups_reset_of_a_new_group_and_of_all_topics(read: Command) -> None:
 
 
 def test_groups_deleted(read: Command) -> None:
-    """First what it has of a topic, then the group."""
+    """First its offsets of a topic, then the group."""
     read.ok("groups", "delete-offsets", "-g", "g", "-t", "t:1")
     assert [row["PARTITION"] for row in read.json("groups", "describe", "-g", "g")] == [0]
     read.ok("groups", "delete", "-g", "g")

@@ -1,4 +1,4 @@
-"""`txnlog transactions`, `dump` and `housekeeping`: Kafka's columns, and the story behind them."""
+"""`txnlog transactions`, `dump` and `housekeeping`: Kafka's columns, owners and fencing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def topic(command: Command) -> Command:
 
 
 def opened(command: Command) -> Producer:
-    """An eager transaction with one record that is in the topic already."""
+    """An eager transaction with one record in the topic."""
     config = {
         "txnlog.root": command.root, "transactional.id": "tx", "transaction.publish": "eager",
         "linger.ms": 0,
@@ -61,8 +61,8 @@ def columns(text: str) -> list[str]:
     return text.splitlines()[0].split()
 
 
-def test_list_and_describe_have_kafkas_columns_and_the_story(topic: Command) -> None:
-    """Who owns it, since when, and, after it was fenced, who did that and why (R42)."""
+def test_list_and_describe_have_kafkas_columns_and_the_owner(topic: Command) -> None:
+    """The owner, since when, and after a fencing by whom and why (R42)."""
     producer = opened(topic)
     listed = topic.ok(
         "transactions", "list", "--state", "Ongoing", "--transactional-id-pattern", "t.*"
@@ -82,7 +82,7 @@ def test_list_and_describe_have_kafkas_columns_and_the_story(topic: Command) -> 
     story = topic.ok("transactions", "describe", *named)
     assert "It is fenced" in story
     assert "txnlog-cli, an admin client in process" in story
-    assert "Why: moving house" in story
+    assert "Reason: moving house" in story
     [told] = topic.json("transactions", "describe", *named)
     assert (told["OwnerFenced"], told["LastFenced"]["Reason"]) == (True, "moving house")
     assert told["TransactionState"] == "CompleteAbort"
@@ -95,8 +95,8 @@ def test_list_and_describe_have_kafkas_columns_and_the_story(topic: Command) -> 
     assert topic.run("transactions", "list", "--state", "Busy").exit_code == 2
 
 
-def test_abort_by_id_frees_the_readers(topic: Command) -> None:
-    """The LSO goes on, and the record of the transaction is not read (R43)."""
+def test_abort_by_id_unblocks_readers(topic: Command) -> None:
+    """The LSO advances, and the record of the transaction is not read (R43)."""
     producer = opened(topic)
     topic.ok("produce", "-t", "t", input=b"after\n")
     reading = ("consume", "-t", "t", "--from-beginning", "--timeout-ms", "200")
@@ -116,7 +116,7 @@ def test_abort_by_id_frees_the_readers(topic: Command) -> None:
 
 
 def lost(cluster: Cluster) -> TransactionMetadata:
-    """Undecided data whose row is gone."""
+    """An open transaction without a state row."""
     log = cluster.topic("t")
     row = cluster.coordinator.init_producer_id("lost", Owner(run_id="r"))
     row = cluster.coordinator.add_partitions(
@@ -133,7 +133,7 @@ def lost(cluster: Cluster) -> TransactionMetadata:
 
 
 def test_find_hanging_and_abort_by_producer(topic: Command) -> None:
-    """What is found names all that abort needs (R21)."""
+    """The listing has all arguments that abort needs (R21)."""
     lost(topic.cluster())
     assert topic.json("transactions", "find-hanging") == []
     shown = topic.ok("transactions", "find-hanging", "--max-transaction-timeout", "0", "-t", "t")
@@ -147,8 +147,8 @@ def test_find_hanging_and_abort_by_producer(topic: Command) -> None:
     assert topic.run("transactions", "find-hanging", "-p", "0").exit_code == 2
 
 
-def test_dump_tells_headers_markers_and_history(topic: Command) -> None:
-    """What happened, commit by commit, from the log alone."""
+def test_dump_prints_headers_markers_and_states(topic: Command) -> None:
+    """Commit by commit, from the log alone."""
     topic.ok("produce", "-t", "t", "--transactional-id", "tx", input=b"a\nb\n")
     topic.ok("topics", "delete-records", "-t", "t", "-p", "0", "--offset", "1")
     entries = [
@@ -172,21 +172,21 @@ def test_dump_tells_headers_markers_and_history(topic: Command) -> None:
 
 
 def test_housekeeping_once_reports_what_it_did(topic: Command) -> None:
-    """A round by cron; a second one meanwhile does nothing."""
+    """One round, by cron; a concurrent second one does nothing."""
     rows = topic.json("housekeeping", "--once")
     assert {row["COUNT"] for row in rows} == {0}
     assert {"transactions and offsets settled", "files compacted"} <= {row["DUTY"] for row in rows}
 
 
 def assert_ended_quietly(process: subprocess.Popen[bytes]) -> None:
-    """By itself, and with nothing to complain of."""
+    """It ends on its own, without errors."""
     status, told = ended(process)
     assert status == 0, told
     assert not any(word in told for word in (b"WARNING", b"ERROR", b"Traceback")), told
 
 
-def test_housekeeping_runs_until_sigterm_and_gives_its_lease_up(topic: Command) -> None:
-    """Many may run; the one that is stopped lets the next one work at once."""
+def test_housekeeping_runs_until_sigterm_and_releases_its_lease(topic: Command) -> None:
+    """Of several processes, the next one starts working at once."""
     with process(topic, "housekeeping") as working:
         assert working.stderr is not None
         assert b"is done by this process" in working.stderr.readline()
@@ -202,7 +202,7 @@ def test_housekeeping_runs_until_sigterm_and_gives_its_lease_up(topic: Command) 
 
 
 def test_housekeeping_killed_is_taken_over_after_its_lease(topic: Command) -> None:
-    """SIGKILL gives nothing up; meanwhile everybody else works on (R73)."""
+    """SIGKILL does not release it; clients continue meanwhile (R73)."""
     with process(topic, "housekeeping", "--lease-ms", "5000") as working:
         assert working.stderr is not None
         assert b"is done by this process" in working.stderr.readline()

@@ -1,4 +1,4 @@
-"""A process that copies topic t to topic out as a member of group g, until it is killed or told."""
+"""A process that copies topic t to topic out as a member of group g, until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSION_MS = 4_000
 
 
 def copy(root: str, name: str, stop_file: str) -> None:
-    """Each transaction copies some records and commits how far they were read (KIP-447)."""
+    """Each transaction copies some records and commits their offsets (KIP-447)."""
     cluster = Cluster.open(root)
     reader = Consumer(
         {

@@ -47,7 +47,7 @@ def staged(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[object] | None = None,
 ) -> StagedBatch:
-    """A data file of these records, a millisecond apart."""
+    """A data file of these records, one millisecond apart."""
     log = cluster.topic(topic)
     count = len(values)
     times_us = [(time_ms + number) * 1000 for number in range(count)]
@@ -77,12 +77,12 @@ def staged(
 
 
 def put(cluster: Cluster, *values: bytes, **where: Any) -> None:
-    """Append records of no transaction that anybody could see open."""
+    """Append records outside of transactions."""
     cluster.coordinator.commit_one_off([staged(cluster, values, **where)], Owner(run_id="put"))
 
 
 class Writer:
-    """A transactional producer with eager publication, reduced to what readers notice."""
+    """A minimal transactional producer with eager publication."""
 
     def __init__(self, cluster: Cluster, name: str = "writer") -> None:
         self.cluster = cluster
@@ -110,7 +110,7 @@ class Writer:
 
 
 def consumer(cluster: Cluster, **config: Any) -> Consumer:
-    """A consumer without a thread, which starts at the beginning; `_` in a name stands for `.`."""
+    """A consumer without a thread, from the earliest offset; `_` in a name stands for `.`."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     return Consumer(
         {"auto.offset.reset": "earliest", **settings}, cluster=cluster, background=False
@@ -118,7 +118,7 @@ def consumer(cluster: Cluster, **config: Any) -> Consumer:
 
 
 def member(shared: SharedMemory, topics: Sequence[str] = ("t",), **config: Any) -> Consumer:
-    """A consumer of group g in a process of its own, with a subscription."""
+    """A subscribed consumer of group g in a separate process."""
     callbacks = {name: config.pop(name) for name in list(config) if name.startswith("on_")}
     made = consumer(process(shared), **{"group_id": "g", **config})
     made.subscribe(list(topics), **callbacks)
@@ -126,7 +126,7 @@ def member(shared: SharedMemory, topics: Sequence[str] = ("t",), **config: Any) 
 
 
 def read(reader: Consumer, timeout: float = 0) -> list[bytes | None]:
-    """Values of all messages that are there now."""
+    """Values of all available messages."""
     return [message.value() for message in messages(reader, timeout)]
 
 
@@ -135,13 +135,13 @@ def messages(reader: Consumer, timeout: float = 0) -> list[Message]:
 
 
 def beat(*members: Consumer) -> None:
-    """One heartbeat of each, as their threads would do it."""
+    """One heartbeat of each member, as from its thread."""
     for one in members:
-        one._consumption().require_session().heart.beat()
+        one._consumption().require_session().heartbeat.send()
 
 
 def turn(shared: SharedMemory, *members: Consumer, rounds: int = 4) -> None:
-    """Let the members live for a while: heartbeats, and polls that read nothing."""
+    """Some rounds of heartbeats and polls that return no messages."""
     for _ in range(rounds):
         shared.clock.advance_ms(BEAT_MS)
         beat(*members)
@@ -164,7 +164,7 @@ def committed(reader: Consumer, partition: int = 0, timeout: float = 0) -> int:
 
 
 def sent(reader: Consumer, *, topic: str = "t") -> GroupOffsets:
-    """What send_offsets_to_transaction makes of a consumer's positions (KIP-447)."""
+    """A consumer's positions as send_offsets_to_transaction writes them (KIP-447)."""
     who = reader.consumer_group_metadata()
     held = reader.position(reader.assignment())
     return GroupOffsets(
@@ -177,7 +177,7 @@ def sent(reader: Consumer, *, topic: str = "t") -> GroupOffsets:
 
 
 class Told:
-    """What the callbacks of a consumer were told."""
+    """Records the calls of a consumer's callbacks."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[int]]] = []

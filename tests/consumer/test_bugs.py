@@ -1,4 +1,4 @@
-"""A bug in the consumer's thread: heartbeats go on, and a commit that met it is reported."""
+"""Unexpected exceptions in the heartbeat thread: heartbeats continue, commits are reported."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from tests.coordinator.processes import process, world
 from txnlog.consumer import Consumer
-from txnlog.consuming.membership import Background, Heart, MemberSettings
+from txnlog.consuming.membership import Heartbeat, HeartbeatThread, MemberSettings
 from txnlog.errors import UnexpectedError
 from txnlog.messages import TopicPartition
 from txnlog.testing.faults import Fault
 
 
-def test_thread_outlives_a_job_that_fails() -> None:
-    """Without it the member sends no heartbeat and is expelled, and no later commit is made."""
+def test_heartbeat_thread_survives_a_failing_job() -> None:
+    """Without the thread the member is expelled, and later commits are not made."""
     cluster = process(world())
-    background = Background("t", Heart(cluster, MemberSettings(group_id="g")), 1_000)
+    background = HeartbeatThread("t", Heartbeat(cluster, MemberSettings(group_id="g")), 1_000)
     done = threading.Event()
 
     def bug() -> None:
@@ -30,8 +30,8 @@ def test_thread_outlives_a_job_that_fails() -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_commit_that_ends_in_a_bug_is_reported_to_on_commit(background: bool) -> None:
-    """It was lost without a word, and the thread with it."""
+def test_commit_with_an_unexpected_error_is_reported_to_on_commit(background: bool) -> None:
+    """The commit was lost without an error, and the thread ended."""
     shared = world()
     told: list[tuple[object, object]] = []
     config = {"group.id": "readers", "on_commit": lambda *args: told.append(args)}
@@ -44,10 +44,10 @@ def test_commit_that_ends_in_a_bug_is_reported_to_on_commit(background: bool) ->
             raise RuntimeError("a bug")
         return Fault.NONE
 
-    session._second.store.plan = plan  # type: ignore[attr-defined]
+    session._background_cluster.store.plan = plan  # type: ignore[attr-defined]
     made.commit(offsets=[TopicPartition("orders", 0, 1)])
     session.drain()
-    session._second.store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
+    session._background_cluster.store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
     made.poll(0)
     [(error, partitions)] = told
     assert isinstance(error, UnexpectedError)

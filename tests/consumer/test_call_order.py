@@ -1,4 +1,4 @@
-"""Calls out of order and wrong settings: what to call, or what to write, instead."""
+"""Calls out of order and invalid settings: errors that name the right call or setting."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from txnlog.errors import (
 from txnlog.messages import TopicPartition
 
 
-def test_calls_out_of_order_say_what_to_call() -> None:
-    """A None from poll for ever would hide the mistake (R39)."""
+def test_calls_out_of_order_raise_errors_with_the_right_call() -> None:
+    """If poll always returned None, the mistake would stay hidden (R39)."""
     shared = world(1)
     reader = consumer(process(shared), group_id="g")
     for call in (reader.poll, reader.consume, reader.consume_batch):
@@ -51,8 +51,8 @@ def test_calls_out_of_order_say_what_to_call() -> None:
         reader.poll(0)
 
 
-def test_commit_while_partitions_are_given_out_anew_is_refused() -> None:
-    """The position belongs to nobody at that moment (R39, R48)."""
+def test_commit_during_a_rebalance_raises() -> None:
+    """No consumer owns the partition at that time (R39, R48)."""
     shared = world(1)
     first = member(shared)
     read(first)
@@ -64,8 +64,8 @@ def test_commit_while_partitions_are_given_out_anew_is_refused() -> None:
         second.consumer_group_metadata()
 
 
-def test_wrong_settings_are_named() -> None:
-    """A setting with a typing error would silently be the default (R60)."""
+def test_errors_of_invalid_settings_name_them() -> None:
+    """A mistyped setting would silently have its default (R60)."""
     cluster = process(world(1))
     with pytest.raises(ConfigError, match="session.timeout.ms"):
         consumer(cluster, sesion_timeout_ms=3)

@@ -1,4 +1,4 @@
-"""Consume, transform, produce: whatever becomes of the members, each record is copied once."""
+"""Consume, transform, produce: each record is copied once, whatever happens to the members."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARTITIONS = 3
 
 @dataclass
 class Worker:
-    """A process that copies t to out, a transaction at a time, under an id of its own."""
+    """A process that copies t to out, one transaction at a time, with its own transactional.id."""
 
     name: str
     reader: Consumer
@@ -49,7 +49,7 @@ class Worker:
     lost: list[str] = field(default_factory=list)
 
     def copy(self, count: int) -> None:
-        """Read some records and stage their copies; what was read is in the transaction."""
+        """Read some records, stage their copies, and send the offsets to the transaction."""
         if self.open is not None:
             return
         if self.must_rewind and not self.rewind():
@@ -82,7 +82,7 @@ class Worker:
             )
 
     def rewind(self) -> bool:
-        """Back to what is committed, as after any abort (R49)."""
+        """Seek to the committed offsets, as after any abort (R49)."""
         try:
             held = self.reader.committed(self.reader.assignment(), 0)
             for p in held:
@@ -112,7 +112,7 @@ def check_copied_once(shared: SharedMemory, produced: int) -> None:
 def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
     fault: Fault,
 ) -> None:
-    """The heir reads where the group stands, once nothing is pending there (R36, R45, R46, R48)."""
+    """The new owner continues at the committed offsets if none is pending (R36, R45, R46, R48)."""
     for number in range(20):
         shared = world(1)
         process(shared).create_topic("out", partitions=1)
@@ -125,19 +125,19 @@ def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
         with suppress(SimulatedCrash):
             worker.commit()
         is_dead = store.dead
-        heir = new_worker(shared, "heir")
-        heir.reader._consumption().require_session().join(("t",))
-        heir.reader._consumption().require_session().membership.take()
+        successor = new_worker(shared, "successor")
+        successor.reader._consumption().require_session().join(("t",))
+        successor.reader._consumption().require_session().membership.complete_join()
         for _ in range(SESSION_MS // BEAT_MS + 2):
-            # No poll: a sweeper in it would settle everything before the heir looks.
+            # No poll: its sweeper would settle everything before the new owner reads.
             shared.clock.advance_ms(BEAT_MS)
-            heir.reader._consumption().is_due()
-            beat(heir.reader)
+            successor.reader._consumption().is_due()
+            beat(successor.reader)
         for _ in range(SETTLE_PATIENCE_MS // BEAT_MS + 2):
-            heir.copy(10)
-            heir.commit()
+            successor.copy(10)
+            successor.commit()
             shared.clock.advance_ms(BEAT_MS)
-            beat(heir.reader)
+            beat(successor.reader)
         check_copied_once(shared, 3)
         if not is_dead:
             break
@@ -146,7 +146,7 @@ def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
 
 
 class Copying(RuleBasedStateMachine):
-    """Workers come, go, die, sleep over their time and wake up, in any order."""
+    """Workers start, stop, die, sleep past their time-outs and wake up, in any order."""
 
     @initialize()
     def begin(self) -> None:
@@ -224,7 +224,7 @@ class Copying(RuleBasedStateMachine):
 
     @rule()
     def calm_down(self) -> None:
-        """Everybody polls and beats until the group is stable."""
+        """All workers poll and send heartbeats until the group is stable."""
         for _ in range(3):
             self.shared.clock.advance_ms(BEAT_MS)
             for worker in self.workers:
@@ -240,7 +240,7 @@ class Copying(RuleBasedStateMachine):
 
     @rule(beats=st.sampled_from([1, 1, 1, 8, 17]), but=st.integers(0, 3))
     def wait(self, beats: int, but: int) -> None:
-        """Time passes; the hearts of all but one worker beat."""
+        """Time passes; all but one worker send heartbeats."""
         for _ in range(beats):
             self.shared.clock.advance_ms(BEAT_MS)
             for number, worker in enumerate(self.workers):
@@ -249,8 +249,8 @@ class Copying(RuleBasedStateMachine):
                     worker.reader._consumption().is_due()
 
     @rule()
-    def reset_by_nobody(self) -> None:
-        """Somebody who is no member begins a generation (a Spark query, a reader by assign)."""
+    def reset_by_a_non_member(self) -> None:
+        """A client outside the group begins a generation (a Spark query, a reader with assign)."""
         process(self.shared).groups.start("g")
 
     def teardown(self) -> None:
@@ -266,7 +266,7 @@ class Copying(RuleBasedStateMachine):
             finisher.copy(100)
             finisher.commit()
         for worker in self.workers:
-            # Those that are still alive wake up, and find that it was all done.
+            # Workers that are still alive wake up and find everything done.
             worker.commit()
         check_copied_once(self.shared, self.produced)
 

@@ -1,4 +1,4 @@
-"""Every storage call of joining, beating, committing and leaving cut off, and what is left then."""
+"""A crash at every storage call of join, heartbeat, commit and leave, and its consequences."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def full_world() -> SharedMemory:
 
 
 def newcomer(shared: SharedMemory) -> Consumer:
-    """A consumer that has done nothing yet but open the cluster."""
+    """A consumer that has only opened the cluster."""
     one = member(shared, enable_auto_commit=False)
     one._consumption()
     return one
@@ -89,10 +89,10 @@ def newcomer(shared: SharedMemory) -> Consumer:
 
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
 @pytest.mark.parametrize("act", ACTS)
-def test_member_cut_off_at_any_call_leaves_a_group_that_works(
+def test_member_that_crashes_at_any_call_leaves_a_working_group(
     act: Callable[[Consumer], None], fault: Fault
 ) -> None:
-    """A half-joined or half-gone member keeps partitions that nobody reads (R48, R63)."""
+    """A member that crashed within join or leave must not block its partitions (R48, R63)."""
     for number in range(calls_of(act)):
         shared = full_world()
         one = newcomer(shared)
@@ -112,7 +112,7 @@ def test_member_cut_off_at_any_call_leaves_a_group_that_works(
 
 
 def judge(shared: SharedMemory, one: Consumer, is_dead: bool, where: str) -> None:
-    """Whoever lives soon reads everything that was not committed, each partition by one."""
+    """The live members soon read all uncommitted records, each partition by one member."""
     before = process(shared).groups.fetch("g") if group_exists(shared) else {}
     other = member(shared, enable_auto_commit=False)
     living = [other] if is_dead or one._is_closed else [one, other]
@@ -135,20 +135,22 @@ def group_exists(shared: SharedMemory) -> bool:
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_member_that_stands_still_at_any_call_harms_nobody(act: Callable[[Consumer], None]) -> None:
-    """It wakes up after the others have taken everything over and committed (R48)."""
+def test_member_suspended_at_any_call_does_no_harm(act: Callable[[Consumer], None]) -> None:
+    """It resumes after the others have taken over its partitions and committed (R48)."""
     for number in range(calls_of(act)):
         shared = full_world()
         one = newcomer(shared)
-        heirs: list[Consumer] = []
+        successors: list[Consumer] = []
 
-        def take_over(shared: SharedMemory = shared, heirs: list[Consumer] = heirs) -> None:
-            heir = member(shared, enable_auto_commit=False)
-            heirs.append(heir)
+        def take_over(
+            shared: SharedMemory = shared, successors: list[Consumer] = successors
+        ) -> None:
+            successor = member(shared, enable_auto_commit=False)
+            successors.append(successor)
             for _ in range(SESSION_MS // BEAT_MS + 3):
-                turn(shared, heir, rounds=1)
-            read(heir)
-            heir.commit(asynchronous=False)
+                turn(shared, successor, rounds=1)
+            read(successor)
+            successor.commit(asynchronous=False)
 
         store = store_of(one)
         store.plan = FaultsAt({}, interlude=take_over, interlude_at=number)
@@ -156,7 +158,7 @@ def test_member_that_stands_still_at_any_call_harms_nobody(act: Callable[[Consum
             act(one)
         store.plan = no_faults
         assert group_row(shared).positions() == {"t": {0: 1, 1: 1}}, f"{act.__name__} at {number}"
-        living = heirs if one._is_closed else [one, *heirs]
+        living = successors if one._is_closed else [one, *successors]
         turn(shared, *living, rounds=6)
         held = sorted(p.partition for reader in living for p in reader.assignment())
         assert held == [0, 1], f"{act.__name__} at {number}"

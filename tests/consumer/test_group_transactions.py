@@ -1,4 +1,4 @@
-"""Offsets in transactions, as consumers of the group see them."""
+"""Offsets in transactions, as seen by consumers of the group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from txnlog.testing.invariants import check_cluster
 
 
 def copying(shared: SharedMemory) -> tuple[Consumer, Writer]:
-    """A consumer that has read everything, and a transaction that holds its offsets."""
+    """A consumer that has read everything, and a transaction with its offsets pending."""
     put(process(shared), b"0", b"1")
     reader = member(shared, enable_auto_commit=False)
     assert len(read(reader)) == 2
@@ -42,8 +42,8 @@ def copying(shared: SharedMemory) -> tuple[Consumer, Writer]:
     return reader, writer
 
 
-def test_offsets_of_a_transaction_count_when_it_commits() -> None:
-    """Input counts as read exactly when the output is there (R45, R49)."""
+def test_offsets_of_a_transaction_are_committed_with_it() -> None:
+    """Input is committed exactly when its output is (R45, R49)."""
     shared = world(1)
     reader, writer = copying(shared)
     looker = consumer(process(shared), group_id="g")
@@ -57,8 +57,8 @@ def test_offsets_of_a_transaction_count_when_it_commits() -> None:
     assert read(member(shared)) == []
 
 
-def test_after_an_abort_the_consumer_goes_back_to_what_is_committed() -> None:
-    """Input of an aborted transaction would be skipped (R45, R49)."""
+def test_after_an_abort_the_consumer_returns_to_the_committed_offsets() -> None:
+    """Else the input of an aborted transaction is skipped (R45, R49)."""
     shared = world(1)
     reader, writer = copying(shared)
     writer.abort()
@@ -68,8 +68,8 @@ def test_after_an_abort_the_consumer_goes_back_to_what_is_committed() -> None:
     assert read(reader) == [b"0", b"1"]
 
 
-def test_looking_at_offsets_ends_nobodys_transaction() -> None:
-    """A lag monitor would fence every producer it meets (R46)."""
+def test_reading_offsets_fences_no_transaction() -> None:
+    """A lag monitor would fence every producer (R46)."""
     shared = world(1)
     reader, writer = copying(shared)
     with pytest.raises(UnstableOffsetCommitError, match="writer"):
@@ -78,53 +78,53 @@ def test_looking_at_offsets_ends_nobodys_transaction() -> None:
     assert committed(reader) == 2
 
 
-def test_new_owner_settles_what_its_predecessor_left_pending() -> None:
-    """The dead member's transaction can no longer commit input that the heir reads (R46, R48)."""
+def test_new_owner_settles_pending_offsets_of_its_predecessor() -> None:
+    """A dead member's transaction must not commit input that the new owner reads (R46, R48)."""
     shared = world(1)
     reader, writer = copying(shared)
     reader.close()
-    heir = member(shared)
-    assert read(heir) == []
-    wait_out(shared, heir)
-    assert read(heir) == [b"0", b"1"]
+    successor = member(shared)
+    assert read(successor) == []
+    wait_out(shared, successor)
+    assert read(successor) == [b"0", b"1"]
     with pytest.raises(Exception, match="fenced|ended|epoch"):
         writer.commit()
-    heir.commit(asynchronous=False)
+    successor.commit(asynchronous=False)
     check_cluster(process(shared), settled=True)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_new_owner_leaves_a_holder_the_time_to_end_its_transaction(is_commit: bool) -> None:
-    """Who is slow between its offsets and its decision must not be fenced for it (R46)."""
+def test_new_owner_waits_before_it_fences_the_holder_of_pending_offsets(is_commit: bool) -> None:
+    """A transaction that is slow to commit must not be fenced too early (R46)."""
     shared = world(1)
     reader, writer = copying(shared)
     reader.close()
-    heir = member(shared)
-    assert read(heir, 0.5) == []
+    successor = member(shared)
+    assert read(successor, 0.5) == []
     shared.clock.advance_ms(SETTLE_PATIENCE_MS - 3_000)
-    beat(heir)
-    assert read(heir, 0.5) == []
-    assert heir.position([TopicPartition("t", 0)])[0].offset == OFFSET_INVALID
+    beat(successor)
+    assert read(successor, 0.5) == []
+    assert successor.position([TopicPartition("t", 0)])[0].offset == OFFSET_INVALID
     if is_commit:
         writer.commit()
     else:
         writer.abort()
-    assert read(heir) == ([] if is_commit else [b"0", b"1"])
-    assert committed(heir) == (2 if is_commit else OFFSET_INVALID)
+    assert read(successor) == ([] if is_commit else [b"0", b"1"])
+    assert committed(successor) == (2 if is_commit else OFFSET_INVALID)
     check_cluster(process(shared), settled=True)
 
 
-def wait_out(shared: SharedMemory, heir: Consumer) -> None:
-    """All the time that a holder of offsets is given, with a poll on the way: a gap counts less."""
+def wait_out(shared: SharedMemory, successor: Consumer) -> None:
+    """Wait until the holder's time is over, with polls between: a longer gap does not count."""
     shared.clock.advance_ms(SETTLE_PATIENCE_MS - 3_000)
-    beat(heir)
-    assert read(heir, 0.5) == []
+    beat(successor)
+    assert read(successor, 0.5) == []
     shared.clock.advance_ms(SETTLE_PATIENCE_MS - 3_000)
-    beat(heir)
+    beat(successor)
 
 
 def test_new_owner_waits_for_a_prepared_transaction() -> None:
-    """Its client may commit it days later, and then the input counts as read (R32, R46)."""
+    """Its client may commit it days later, together with its offsets (R32, R46)."""
     shared = world(1)
     put(process(shared), b"0", b"1")
     reader = member(shared, enable_auto_commit=False)
@@ -143,12 +143,12 @@ def test_new_owner_waits_for_a_prepared_transaction() -> None:
     )
     assert held is not None
     reader.close()
-    heir = member(shared)
-    assert read(heir) == []
-    wait_out(shared, heir)
+    successor = member(shared)
+    assert read(successor) == []
+    wait_out(shared, successor)
     for _ in range(2):
         with pytest.raises(UnstableOffsetCommitError):
-            read(heir)
+            read(successor)
     cluster.coordinator.commit(held)
-    assert read(heir) == []
-    assert committed(heir) == 2
+    assert read(successor) == []
+    assert committed(successor) == 2

@@ -1,4 +1,4 @@
-"""Control-C while a consumer reads: what the application was not given is read again."""
+"""Ctrl-C while a consumer reads: records that were not returned are read again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {
     str(Path(module.__file__ or ""))
     for module in (fetching, record_stream, parquet, small_batch_reader)
 }
-# What takes back cannot be interrupted as well; nobody presses the keys twice within it.
+# The rollback itself is not interrupted: a second Ctrl-C within it is too unlikely to handle.
 SPARED = {"handing_out", "_take_back"}
 
 STRIDE = 3
@@ -44,7 +44,7 @@ def consume_batch(reader: Consumer) -> list[bytes]:
 
 
 def interrupted_at(number: int, call: Callable[[], list[bytes]]) -> tuple[list[bytes], bool]:
-    """What `call` gives, if it is not interrupted at that line; and whether it was."""
+    """The result of `call`, if it is not interrupted at that line; and whether it was."""
     lines = 0
 
     def trace(frame: FrameType, event: str, _: object) -> object:
@@ -74,8 +74,8 @@ def reader_of(shared: SharedMemory) -> Consumer:
 
 
 @pytest.mark.parametrize("read", [poll, consume, consume_batch])
-def test_interrupt_at_any_line_loses_and_doubles_nothing(read: Read, seed: int) -> None:
-    """Two partitions of three files: some chunks are handed out, some are read, some are not.
+def test_interrupt_at_any_line_loses_and_repeats_no_record(read: Read, seed: int) -> None:
+    """Two partitions of three files: some chunks are returned, some are read, some are not.
 
     Each run tries every third line, and the seed says which third.
     """
@@ -97,10 +97,10 @@ def test_interrupt_at_any_line_loses_and_doubles_nothing(read: Read, seed: int) 
     assert number > 20, "hardly anything was interrupted"
 
 
-def test_interrupt_while_more_is_waited_for_gives_back_what_was_there(
+def test_interrupt_while_waiting_puts_back_the_records_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Most of a consumer's time is this: some records are there, and the time is not over."""
+    """The most likely moment: some records are taken, and the call waits for more."""
     shared = world(1)
     put(process(shared), b"0", b"1")
     reader = consumer(process(shared))

@@ -1,4 +1,4 @@
-"""What a consumer may not expect of a transaction: its limits are Kafka's."""
+"""A consumer may see only a part of a transaction, as in Kafka."""
 
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ def reading(cluster: Cluster, *where: tuple[int, int]) -> Consumer:
 
 @BOTH
 def test_expired_part_of_a_transaction_is_gone_and_the_rest_is_read(publish: str) -> None:
-    """Retention knows no transactions: half of one, its marker long written, stays (R14, R24)."""
+    """Retention ignores transactions: half of one may remain after its marker (R14, R24)."""
     shared = purchased(publish)
     delete_records(process(shared), "t", {0: 2})
     reader = reading(process(shared), (0, OFFSET_BEGINNING), (1, OFFSET_BEGINNING))
     found = values(reader)
     assert [v for v in found if v[1] == "0"] == ["a02", "a03", "b00", "b01", "b02", "b03"]
     assert [v for v in found if v[1] == "1"] == [f"{n}1{i}" for n in "ab" for i in range(4)]
-    # In the middle of a batch, too: the file is there, and what is below the start is not read.
+    # Also within a batch: the file exists, and records below the log start are not read.
     delete_records(process(shared), "t", {0: 3})
     assert values(reading(process(shared), (0, OFFSET_BEGINNING)))[0] == "a03"
     check_cluster(process(shared), settled=True)
 
 
 @BOTH
-def test_hole_that_compaction_left_in_a_transaction_is_passed_over(publish: str) -> None:
-    """Offsets of a removed batch are missing, and nobody waits for them (R22, R24)."""
+def test_gap_that_compaction_left_in_a_transaction_is_skipped(publish: str) -> None:
+    """Offsets of a removed batch are missing, and no reader waits for them (R22, R24)."""
     shared = purchased(publish)
     cluster = process(shared)
     log = cluster.topic("t")
@@ -96,14 +96,14 @@ def test_seek_into_the_middle_of_a_transaction_reads_the_rest_of_it(publish: str
     reader.seek(TopicPartition("t", 0, 3))
     assert values(reader)[0] == "a03"
     if publish == "eager":
-        # Into the aborted one: its offsets are there, its records are not.
+        # Into the aborted one: its offsets exist, its records are not returned.
         reader.seek(TopicPartition("t", 0, 5))
         assert values(reader) == ["b00", "b01", "b02", "b03"]
 
 
 @BOTH
 def test_consumer_of_some_partitions_reads_its_part_of_a_transaction(publish: str) -> None:
-    """Nothing tells it of the other part, and nothing waits for it (R24)."""
+    """It neither knows nor waits for the other part (R24)."""
     cluster = process(purchased(publish))
     assert values(reading(cluster, (1, OFFSET_BEGINNING))) == [
         f"{name}1{number}" for name in "ab" for number in range(4)

@@ -1,4 +1,4 @@
-"""Members that die, sleep or hang: their partitions are taken over, and they are refused."""
+"""Members that die, sleep or hang: their partitions are reassigned, and they are fenced."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ from txnlog.protocol.metadata import Owner
 from txnlog.testing.faults import SharedMemory
 
 
-def zombie_and_heir(shared: SharedMemory) -> tuple[Consumer, Consumer]:
+def zombie_and_successor(shared: SharedMemory) -> tuple[Consumer, Consumer]:
     """Two members, of which the first one's machine stops; the other has everything by now."""
-    zombie, heir = member(shared), member(shared)
-    turn(shared, zombie, heir)
-    assert len(parts(zombie)) == len(parts(heir)) == 1
+    zombie, successor = member(shared), member(shared)
+    turn(shared, zombie, successor)
+    assert len(parts(zombie)) == len(parts(successor)) == 1
     zombie.poll(0)
     for _ in range(SESSION_MS // BEAT_MS + 2):
-        assert zombie.memberid() in group_row(shared).members or parts(heir) == [0, 1]
-        turn(shared, heir, rounds=1)
-    assert parts(heir) == [0, 1]
-    return zombie, heir
+        assert zombie.memberid() in group_row(shared).members or parts(successor) == [0, 1]
+        turn(shared, successor, rounds=1)
+    assert parts(successor) == [0, 1]
+    return zombie, successor
 
 
-def test_dead_members_partitions_are_taken_over_and_its_ghost_is_refused() -> None:
-    """Both would commit the same input (R48)."""
+def test_dead_members_partitions_are_reassigned_and_the_zombie_is_fenced() -> None:
+    """Else both commit the same input (R48)."""
     shared = world(2)
     for number in range(2):
         put(process(shared), b"%d" % number, partition=number)
-    zombie, heir = zombie_and_heir(shared)
-    read(heir)
-    heir.commit(asynchronous=False)
+    zombie, successor = zombie_and_successor(shared)
+    read(successor)
+    successor.commit(asynchronous=False)
     with pytest.raises(IllegalGenerationError):
         zombie.commit(asynchronous=False)
     assert zombie.poll(0) is None
     assert parts(zombie) == []
-    turn(shared, zombie, heir)
-    assert len(parts(zombie)) == len(parts(heir)) == 1
-    assert read(zombie) == read(heir) == []
+    turn(shared, zombie, successor)
+    assert len(parts(zombie)) == len(parts(successor)) == 1
+    assert read(zombie) == read(successor) == []
 
 
-def test_ghosts_transaction_is_refused() -> None:
-    """Its output and the heir's output of the same input would both be committed (R48)."""
+def test_zombies_transaction_is_fenced() -> None:
+    """Else its output and the new owner's output of the same input are both committed (R48)."""
     shared = world(2)
     put(process(shared), b"in")
     put(process(shared), b"in", partition=1)
-    zombie, _ = zombie_and_heir(shared)
+    zombie, _ = zombie_and_successor(shared)
     cluster = process(shared)
     row = cluster.coordinator.init_producer_id("tx", Owner(run_id="r"))
     with pytest.raises(IllegalGenerationError):
@@ -74,8 +74,8 @@ def test_ghosts_transaction_is_refused() -> None:
     assert group_row(shared).positions() == {"t": {0: 0, 1: 0}}
 
 
-def test_expelled_member_is_refused_before_the_next_generation_too() -> None:
-    """Its generation still stands while the others let go (R48)."""
+def test_expelled_member_is_fenced_also_before_the_next_generation() -> None:
+    """Its generation is still current while the others revoke their partitions (R48)."""
     shared = world(2)
     put(process(shared), b"in")
     first, second = member(shared), member(shared)
@@ -94,8 +94,8 @@ def test_expelled_member_is_refused_before_the_next_generation_too() -> None:
         cluster.coordinator.commit(row, offsets=[sent(first)])
 
 
-def test_consumer_that_does_not_poll_leaves_and_comes_back() -> None:
-    """A loop that hangs keeps its partitions for ever, since its heart beats (R48)."""
+def test_consumer_that_does_not_poll_leaves_and_rejoins() -> None:
+    """A hanging poll loop would keep its partitions, since its heartbeats continue (R48)."""
     shared = world(2)
     told = Told()
     slow = member(shared, max_poll_interval_ms=60_000, **told.callbacks())
@@ -111,7 +111,7 @@ def test_consumer_that_does_not_poll_leaves_and_comes_back() -> None:
     assert len(parts(slow)) == 1
 
 
-def test_restarted_instance_goes_on_and_the_others_notice_nothing() -> None:
+def test_restarted_static_member_continues_without_a_rebalance() -> None:
     """A deployment restarts consumers one by one (R48)."""
     shared = world(2)
     told = Told()
@@ -130,8 +130,8 @@ def test_restarted_instance_goes_on_and_the_others_notice_nothing() -> None:
     assert told.calls == calls
 
 
-def test_second_consumer_of_an_instance_fences_the_first() -> None:
-    """Two processes with one name would take the place from each other for ever (R42, R48)."""
+def test_second_consumer_with_an_instance_id_fences_the_first() -> None:
+    """Two processes with one name would replace each other for ever (R42, R48)."""
     shared = world(1)
     put(process(shared), b"0", b"1")
     first = member(shared, group_instance_id="one")
@@ -149,7 +149,7 @@ def test_second_consumer_of_an_instance_fences_the_first() -> None:
     assert parts(second) == [0]
 
 
-def test_heart_writes_no_more_often_than_it_must() -> None:
+def test_heartbeats_write_no_more_often_than_necessary() -> None:
     """Many idle members would fill the log of all groups (R48)."""
     shared = world(1)
     put(process(shared), b"0")
@@ -173,8 +173,8 @@ def test_heart_writes_no_more_often_than_it_must() -> None:
     assert version() == before + 6
 
 
-def test_outsiders_generation_ends_the_part_and_members_go_on_from_its_positions() -> None:
-    """An operator resets offsets, or a Spark query starts, beside running members (R48)."""
+def test_generation_of_a_non_member_revokes_assignments_and_moves_the_positions() -> None:
+    """An operator resets offsets, or a Spark query starts, while members run (R48)."""
     shared = world(1)
     put(process(shared), b"0", b"1", b"2")
     told = Told()
@@ -186,8 +186,8 @@ def test_outsiders_generation_ends_the_part_and_members_go_on_from_its_positions
     assert read(reader) == [b"1", b"2"]
 
 
-def test_assign_begins_a_generation_of_its_own() -> None:
-    """Whoever chooses partitions itself must not read what a member still commits (R48)."""
+def test_assign_begins_a_new_generation() -> None:
+    """A consumer with assigned partitions must not read input that a member still commits (R48)."""
     shared = world(1)
     put(process(shared), b"0", b"1")
     old = consumer(process(shared), group_id="g", enable_auto_commit=False)

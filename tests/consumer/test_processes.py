@@ -1,4 +1,4 @@
-"""Real processes on a local disk: members are killed, and their work goes on elsewhere."""
+"""Real processes on a local disk: members are killed, and others take over their partitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_S = 600
 
 
 class Group:
-    """Four copying processes, and what they have copied so far."""
+    """Four copying processes, and the records they have copied."""
 
     def __init__(self, folder: Path) -> None:
         self.root = str(folder / "cluster")
@@ -48,7 +48,7 @@ class Group:
         self.processes[name] = process
 
     def produce(self, count: int) -> None:
-        """So many records into every partition."""
+        """Write `count` records into every partition."""
         for partition in range(PARTITIONS):
             values = [b"%d" % (self.produced + number) for number in range(count)]
             self.produced += count
@@ -64,7 +64,7 @@ class Group:
                 self.copies.append((int(number), int(pid)))
 
     def owners(self) -> dict[str, int]:
-        """Member's client id -> how many partitions it has."""
+        """Member's client id -> its number of partitions."""
         group = self.cluster.groups.describe("g")
         if group is None:
             return {}
@@ -75,7 +75,7 @@ class Group:
         }
 
     def await_loads(self, expected: list[int]) -> None:
-        """Wait until so many members have so many partitions each."""
+        """Wait until the members have these numbers of partitions."""
         deadline = time.monotonic() + DEADLINE_S
         while sorted(self.owners().values()) != expected:
             assert time.monotonic() < deadline, f"{self.owners()} is not {expected}"
@@ -100,7 +100,7 @@ class Group:
 def test_killed_members_partitions_are_taken_over_and_every_record_is_copied_once(
     tmp_path: Path,
 ) -> None:
-    """SIGKILL in the middle of transactions, twice, and a newcomer (R48, R50)."""
+    """SIGKILL in the middle of transactions, twice, and a new member (R48, R50)."""
     group = Group(tmp_path)
     for number in range(4):
         group.start(f"w{number}")

@@ -1,4 +1,4 @@
-"""What a consumer is given: only what is decided, everything of it, in order, and from where."""
+"""What a consumer reads: all decided records and no others, in order, from its position."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from txnlog.storage.batches.records import MESSAGE_SCHEMA
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
 
 
-def test_read_committed_gives_what_is_decided_and_passes_over_the_rest() -> None:
-    """Interleaved transactions, aborted and committed, must be told apart (R15, R16, R17)."""
+def test_read_committed_returns_committed_records_and_skips_aborted_ones() -> None:
+    """Interleaved transactions, aborted and committed, must be distinguished (R15, R16, R17)."""
     shared = world(1)
     cluster = process(shared)
     one, two = Writer(cluster, "one"), Writer(cluster, "two")
@@ -65,8 +65,8 @@ def test_read_committed_gives_what_is_decided_and_passes_over_the_rest() -> None
     assert at(reader) == 5
 
 
-def test_read_uncommitted_shows_everything() -> None:
-    """Aborted data stays visible to those who ask for it (R18)."""
+def test_read_uncommitted_returns_all_records() -> None:
+    """Aborted data stays visible to read_uncommitted (R18)."""
     shared = world(1)
     writer = Writer(process(shared))
     writer.append(b"open")
@@ -81,8 +81,8 @@ def test_read_uncommitted_shows_everything() -> None:
     ]
 
 
-def test_watermarks_and_times_know_the_isolation_level() -> None:
-    """Lag up to the end would never reach 0, and a look-up would show what is open (R12, R15)."""
+def test_watermarks_and_offsets_for_times_follow_the_isolation_level() -> None:
+    """Else lag never reaches 0, and a look-up by time returns open records (R12, R15)."""
     shared = world(1)
     put(process(shared), b"x", b"y")
     writer = Writer(process(shared))
@@ -101,8 +101,8 @@ def test_watermarks_and_times_know_the_isolation_level() -> None:
     assert first_at(uncommitted, TIME_MS + 500) == 2
 
 
-def test_message_has_all_that_was_written() -> None:
-    """A field that is lost on the way is lost for good (R15)."""
+def test_message_has_all_fields_of_its_record() -> None:
+    """A field that a consumer drops is lost to its application (R15)."""
     shared = world(1)
     batch = staged(
         process(shared),
@@ -125,7 +125,7 @@ def test_message_has_all_that_was_written() -> None:
 
 
 def test_arrow_table_has_the_columns_of_the_spark_source() -> None:
-    """The same records, whichever way they are read (R15)."""
+    """The same records by every API (R15)."""
     shared = world(2)
     put(process(shared), b"a", b"b", keys=[b"k", None])
     put(process(shared), b"c", partition=1)
@@ -143,8 +143,8 @@ def test_arrow_table_has_the_columns_of_the_spark_source() -> None:
     )
 
 
-def test_batches_keep_to_their_limits_and_go_on_where_they_stopped() -> None:
-    """A limit that cuts a batch must lose nothing behind the cut (R17)."""
+def test_batches_keep_their_limits_and_continue_after_them() -> None:
+    """A limit that splits a batch must not lose the rest of it (R17)."""
     shared = world(1)
     for number in range(5):
         put(process(shared), *(b"%d-%d" % (number, k) for k in range(4)))
@@ -161,8 +161,8 @@ def test_batches_keep_to_their_limits_and_go_on_where_they_stopped() -> None:
     assert len(reader_of(process(shared), max_poll_records=3).consume(timeout=0)) == 3
 
 
-def test_ways_of_reading_mix() -> None:
-    """poll, consume and consume_batch share one position (R17)."""
+def test_poll_consume_and_consume_batch_can_be_mixed() -> None:
+    """All three share one position (R17)."""
     shared = world(1)
     put(process(shared), *(b"%d" % n for n in range(10)))
     reader = reader_of(process(shared))
@@ -177,8 +177,8 @@ def test_ways_of_reading_mix() -> None:
     assert isinstance(reader.consume_batch(timeout=0), pa.Table)
 
 
-def test_seek_and_position_speak_of_the_next_record() -> None:
-    """A position that is one off repeats or loses a record (R17)."""
+def test_seek_and_position_are_the_next_offset() -> None:
+    """A position that is off by one repeats or loses a record (R17)."""
     shared = world(1)
     put(process(shared), b"0", b"1", b"2", b"3")
     reader = reader_of(process(shared))
@@ -194,8 +194,8 @@ def test_seek_and_position_speak_of_the_next_record() -> None:
         assert read(reader) == expected
 
 
-def test_paused_partition_waits_and_loses_nothing() -> None:
-    """What was read ahead must come again after resume (R17)."""
+def test_paused_partition_loses_no_records() -> None:
+    """Records read ahead must be returned after resume (R17)."""
     shared = world(2)
     put(process(shared), b"a0", b"a1", b"a2")
     put(process(shared), b"b0", partition=1)
@@ -223,7 +223,7 @@ def test_no_partition_waits_for_the_backlog_of_another() -> None:
 
 
 def test_file_replaced_by_compaction_while_it_is_read() -> None:
-    """The plan names a file that compaction replaced and vacuum took (R20)."""
+    """The plan has a file that compaction replaced and vacuum deleted (R20)."""
     shared = world(1)
     cluster = process(shared)
     for number in range(3):
@@ -253,7 +253,7 @@ def test_file_replaced_by_compaction_while_it_is_read() -> None:
 
 
 def test_damaged_file_stops_the_partition_before_it() -> None:
-    """Skipping a damaged file loses records without a word (R66)."""
+    """Skipping a damaged file loses records silently (R66)."""
     shared = world(1)
     cluster = process(shared)
     put(cluster, b"0")
@@ -271,8 +271,8 @@ def test_damaged_file_stops_the_partition_before_it() -> None:
     assert read(reader) == [b"1"]
 
 
-def test_store_that_fails_in_the_middle_loses_nothing() -> None:
-    """Records taken out before the error must reach the caller, those after it come later (R17)."""
+def test_store_error_within_a_read_loses_no_records() -> None:
+    """Records taken before the error must reach the caller, the others come later (R17)."""
     for number in range(12):
         shared = world(2)
         for value in (b"0", b"1", b"2"):
@@ -295,8 +295,8 @@ def failing_read(
         cluster.store.plan = no_faults  # type: ignore[attr-defined]
 
 
-def test_unknown_topic_or_partition_is_named() -> None:
-    """A typing error must not read as an empty topic (R60)."""
+def test_error_names_an_unknown_topic_or_partition() -> None:
+    """A mistyped name must not look like an empty topic (R60)."""
     reader = consumer(process(world(1)))
     with pytest.raises(UnknownTopicOrPartitionError, match="'nope'"):
         reader.assign([TopicPartition("nope", 0)])
@@ -306,8 +306,8 @@ def test_unknown_topic_or_partition_is_named() -> None:
         reader.get_watermark_offsets(TopicPartition("t", 7))
 
 
-def test_list_topics_tells_partitions_and_what_is_missing() -> None:
-    """A client plans by it (R64)."""
+def test_list_topics_returns_partitions_and_errors_of_missing_topics() -> None:
+    """Clients plan by these metadata (R64)."""
     reader = consumer(process(world(3)))
     found = reader.list_topics()
     assert list(found.topics) == ["t"]

@@ -1,4 +1,4 @@
-"""Where a consumer begins that has no offset, or one that is no longer there."""
+"""Start positions without a committed offset, or with one out of range."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from txnlog.protocol.topics import START_PREFIX, TopicCommit
 
 
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", [b"0", b"1"]), ("latest", [])])
-def test_reset_says_where_to_start_without_an_offset(reset: str, expected: list[bytes]) -> None:
-    """The two defaults that users mean (R14)."""
+def test_reset_applies_without_a_committed_offset(reset: str, expected: list[bytes]) -> None:
+    """earliest and latest (R14)."""
     shared = world(1)
     put(process(shared), b"0", b"1")
     reader = reader_of(process(shared), auto_offset_reset=reset)
@@ -34,7 +34,7 @@ def test_reset_says_where_to_start_without_an_offset(reset: str, expected: list[
 
 
 def delete_records(cluster: Cluster, before: int) -> None:
-    """What an admin's delete_records leaves: a new log start, and the files below it gone."""
+    """As AdminClient.delete_records: a new log start, and the files below it removed."""
     log = cluster.topic("t")
     gone = tuple(b.path for b in log.view.partitions[0].batches if b.last_offset < before)
     log.transact(
@@ -48,7 +48,7 @@ def delete_records(cluster: Cluster, before: int) -> None:
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
 def test_position_below_the_log_start_follows_the_reset(reset: str) -> None:
-    """Retention took what the consumer had not read yet (R14)."""
+    """Retention removed records that the consumer had not read (R14)."""
     shared = world(1)
     for number in range(4):
         put(process(shared), b"%d" % number)
@@ -69,7 +69,7 @@ def test_position_below_the_log_start_follows_the_reset(reset: str) -> None:
 
 
 def test_position_above_the_end_follows_the_reset() -> None:
-    """An offset of another cluster, or a typing error, would wait for ever (R14)."""
+    """With an offset of another cluster, or a mistyped one, it would wait for ever (R14)."""
     shared = world(1)
     put(process(shared), b"0")
     reader = reader_of(process(shared))
@@ -78,7 +78,7 @@ def test_position_above_the_end_follows_the_reset() -> None:
 
 
 def test_topic_created_again_is_read_from_its_own_start() -> None:
-    """Old positions must never point into the middle of the new topic's data (R71)."""
+    """Old positions must never be within the new topic's data (R71)."""
     shared = world(1)
     put(process(shared), b"old0", b"old1", b"old2")
     reader = reader_of(process(shared))
@@ -93,8 +93,8 @@ def test_topic_created_again_is_read_from_its_own_start() -> None:
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
-def test_planned_file_that_expired_is_for_the_reset(reset: str) -> None:
-    """Retention and vacuum took what a slow reader had planned: no silent jump over it (R14)."""
+def test_planned_file_past_its_retention_triggers_the_reset(reset: str) -> None:
+    """Retention and vacuum removed a planned file: readers must not skip it silently (R14)."""
     shared = world(1)
     cluster = process(shared)
     for number in range(4):
@@ -116,8 +116,8 @@ def test_planned_file_that_expired_is_for_the_reset(reset: str) -> None:
     assert at(reader) == 5
 
 
-def test_planned_file_of_a_topic_that_was_deleted() -> None:
-    """There is nothing more to read, and that is no error."""
+def test_planned_file_of_a_deleted_topic_is_no_error() -> None:
+    """There is nothing left to read."""
     shared = world(1)
     cluster = process(shared)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""Producer and consumer together: what users write to copy a topic exactly once (KIP-447)."""
+"""Producer and consumer together: the usual code to copy a topic exactly once (KIP-447)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def copier(root: str, publish: str) -> Producer:
 def copy_some(
     source: Consumer, producer: Producer, then: Callable[[], object] = lambda: None
 ) -> int:
-    """One transaction: read, write, and say how far was read."""
+    """One transaction: read, write, and send the offsets."""
     found = source.consume(40, 1)
     if not found:
         return 0
@@ -80,7 +80,7 @@ def values_of(root: str, topic: str) -> list[int]:
 
 @pytest.mark.parametrize("publish", ["deferred", "eager"])
 def test_topic_is_copied_exactly_once_across_restarts_and_aborts(root: str, publish: str) -> None:
-    """Offsets and output are one transaction, so nothing is lost or doubled (R44, R45, R49)."""
+    """Offsets and output are one transaction: no record is lost or repeated (R44, R45, R49)."""
     copied = 0
     for _ in range(2):
         with reader(root) as source:
@@ -103,8 +103,8 @@ def test_topic_is_copied_exactly_once_across_restarts_and_aborts(root: str, publ
     assert values_of(root, "out") == list(range(RECORDS))
 
 
-def test_consumer_that_lost_its_part_cannot_commit_what_it_read(root: str) -> None:
-    """A slow consumer's transaction commits input that its heir copies, too (R48)."""
+def test_consumer_that_lost_its_assignment_cannot_commit(root: str) -> None:
+    """Else a slow consumer commits input that the new owner copies, too (R48)."""
     slow = reader(root)
     slow.subscribe(["t"])
     producer = copier(root, "deferred")
@@ -112,13 +112,15 @@ def test_consumer_that_lost_its_part_cannot_commit_what_it_read(root: str) -> No
     assert found
     positions, who = slow.position(slow.assignment()), slow.consumer_group_metadata()
     slow.close()
-    with reader(root) as heir:
-        heir.subscribe(["t"])
-        assert len(heir.consume(RECORDS, 5)) == RECORDS
+    with reader(root) as successor:
+        successor.subscribe(["t"])
+        assert len(successor.consume(RECORDS, 5)) == RECORDS
         producer.begin_transaction()
         producer.produce("out", value=found[0].value())
         with pytest.raises(IllegalGenerationError):
             producer.send_offsets_to_transaction(positions, who)
         producer.abort_transaction()
-        assert {p.offset for p in heir.committed(heir.assignment(), 5)} == {OFFSET_INVALID}
+        assert {p.offset for p in successor.committed(successor.assignment(), 5)} == {
+            OFFSET_INVALID
+        }
     assert values_of(root, "out") == []

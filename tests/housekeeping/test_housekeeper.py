@@ -113,7 +113,7 @@ def test_housekeeper_empties_a_group_all_of_whose_members_died() -> None:
         living.poll(0)
         assert living._opened is not None
         assert living._opened._session is not None
-        living._opened._session.heart.beat()
+        living._opened._session.heartbeat.send()
     groups = process(shared).groups
     emptied, alive = groups.describe("g"), groups.describe("alive")
     assert emptied is not None

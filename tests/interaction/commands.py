@@ -3,14 +3,14 @@
     create orders stock                 topics of one partition
     group readers                       a group at its next generation
     a init tx                           process a becomes the owner of transactional.id tx
-    a commit orders=x1,x2 read=0..10    a deferred transaction: records, and input that was read
+    a commit orders=x1,x2 read=0..10    a deferred transaction: records, and input offsets
     a open orders=x1 read=0..10         an eager one begins: partitions, then data
     a append orders=x2                  more data for it; its partitions are added first
     a commit | a abort                  its end
-    s time-out tx | s finish tx         what a sweeper does to a row it has looked at
-    s sweep                             one look of a sweeper at everything
+    s time-out tx | s finish tx         a sweeper acts on a row that it has read
+    s sweep                             one full round of a sweeper
     a fetch readers                     committed positions, for a reader that needs stable ones
-    a goes on                           a stopped process does
+    a goes on                           a stopped process continues
     wait 61                             seconds pass
 
 A line may end in `stop-before=`, `stop-after=`, `die-before=` or `die-after=` and a write:
@@ -26,7 +26,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from tests.interaction.environment import Process, Stop, World
-from tests.interaction.rendering import picture
+from tests.interaction.rendering import render
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
@@ -42,33 +42,33 @@ STATES = ("PREPARE_", "COMPLETE_")
 
 
 class Interpreter:
-    """Carries out one line after the other, and tells what came of it."""
+    """Executes one line after the other, and reports the results."""
 
     def __init__(self) -> None:
         self.world = World()
         self._sweepers: dict[Cluster, Sweeper] = {}
 
     def step(self, line: str) -> list[str]:
-        """What a line gives: the writes, the answer, and the picture afterwards."""
+        """The result of a line: the writes, the answer, and the state afterwards."""
         words, stop = _split(line)
         match words:
             case ["create", *topics]:
                 for topic in topics:
                     self.world.reader().create_topic(topic, partitions=1)
-                told = []
+                lines = []
             case ["group", name]:
-                told = [f"generation {self.world.reader().groups.start(name)}"]
+                lines = [f"generation {self.world.reader().groups.start(name)}"]
             case ["wait", seconds]:
                 self.world.shared.clock.advance_ms(int(seconds) * 1000)
                 return ["ok"]
             case [name, "goes", "on"]:
-                told = self.world.processes[name].go_on(stop)
+                lines = self.world.processes[name].resume(stop)
             case [name, verb, *rest]:
                 process = self.world.process(name)
-                told = process.run(self._act(process, verb, rest), stop)
+                lines = process.run(self._act(process, verb, rest), stop)
             case _:
                 raise ValueError(f"{line!r} is no command")
-        return [*told, *picture(self.world.reader())]
+        return [*lines, *render(self.world.reader())]
 
     def end(self) -> None:
         self.world.end()
@@ -128,7 +128,7 @@ class Interpreter:
 
 
 def replay(text: str) -> str:
-    """The trace with the answers as they are now."""
+    """The trace with the current answers."""
     interpreter = Interpreter()
     out: list[str] = []
     try:
@@ -169,7 +169,7 @@ def _own(process: Process) -> TransactionMetadata:
 
 
 def _adopt(process: Process, row: TransactionMetadata) -> None:
-    """Go on with the row after an end; not with another owner's, as the producer does it."""
+    """Continue with the row after an end, as a producer does; not with another owner's row."""
     if row.owner.run_id == process.name:
         process.row = row
 

@@ -1,7 +1,7 @@
-"""Processes of one cluster in memory that stop, die and go on where a trace says.
+"""Processes of one in-memory cluster that stop, die and continue where a trace says.
 
-A process is a thread with a store and a memory of its own; one of them runs at a time, so a trace
-has one outcome. What can stop it is the write of a commit: everything the protocol decides is one.
+A process is a thread with its own store handle and memory; one runs at a time, so a trace
+has one outcome. A process can stop at the write of a commit: every decision is one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN = LogSettings(checkpoint_mode="off")
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a process stands still or dies: `how` is stop or die, `when` is before or after.
+    """Where a process stops or dies: `how` is stop or die, `when` is before or after.
 
     `write` is an operation, with a table if that matters: PREPARE_COMMIT, WRITE TXN MARKERS:orders.
     """
@@ -43,14 +43,14 @@ class Stop:
 
 
 class GatedStore(FaultyStore):
-    """A process's door to the store, which tells of each commit and stops where it should."""
+    """The store of a process; reports each commit and stops at the given one."""
 
     def __init__(self, shared: SharedMemory, process: Process) -> None:
         super().__init__(shared.backing, clock=shared.clock, shared=shared)
         self._process = process
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """As ObjectStore's, with a gate before and one after every commit."""
+        """As ObjectStore's, with a stop point before and after every commit."""
         table, is_commit, version = path.partition("/_delta_log/")
         if not is_commit:
             return super().put_if_absent(path, data)
@@ -59,7 +59,7 @@ class GatedStore(FaultyStore):
         self._process.pass_gate("before", operation, table, what)
         landed = super().put_if_absent(path, data)
         number = int(version.removesuffix(".json"))
-        self._process.tell(
+        self._process.record(
             f"writes {what}, version {number}"
             if landed
             else f"finds another's version {number} where {what} was to be"
@@ -69,7 +69,7 @@ class GatedStore(FaultyStore):
 
 
 class Process:
-    """One process: its cluster, the state row as it knows it, and what it is at."""
+    """One process: its cluster, the state row it last read, and its current act."""
 
     def __init__(self, name: str, shared: SharedMemory) -> None:
         self.name = name
@@ -79,36 +79,36 @@ class Process:
         self.sequences: dict[str, int] = {}
         self._stop: Stop | None = None
         self._is_stopped = False
-        self._told: list[str] = []
-        self._news: queue.Queue[str] = queue.Queue()
+        self._recorded: list[str] = []
+        self._events: queue.Queue[str] = queue.Queue()
         self._gate = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
     def run(self, act: Callable[[], str], stop: Stop | None) -> list[str]:
-        """Begin an act; what it wrote and how it ended, or where it stopped."""
-        assert not self._is_stopped, f"{self.name} is in the middle of something: let it go on"
+        """Start an act; returns its writes, and how it ended or where it stopped."""
+        assert not self._is_stopped, f"{self.name} has a stopped act: continue it first"
         self._stop = stop
-        self._thread = threading.Thread(target=self._live, args=(act,), daemon=True)
+        self._thread = threading.Thread(target=self._run_act, args=(act,), daemon=True)
         self._thread.start()
-        return self._await()
+        return self._await_event()
 
-    def go_on(self, stop: Stop | None) -> list[str]:
-        """Let a stopped act go on."""
+    def resume(self, stop: Stop | None) -> list[str]:
+        """Continue a stopped act."""
         assert self._is_stopped, f"{self.name} is not stopped"
         self._stop = stop
         self._is_stopped = False
         self._gate.release()
-        return self._await()
+        return self._await_event()
 
     def end(self) -> None:
-        """Let a thread that stands still die, at the end of a trace."""
+        """End a stopped thread, at the end of a trace."""
         if self._is_stopped:
             self.store.dead = True
-            self.go_on(None)
+            self.resume(None)
 
-    def tell(self, line: str) -> None:
+    def record(self, line: str) -> None:
         if threading.current_thread() is self._thread:
-            self._told.append(f"{self.name} {line}")
+            self._recorded.append(f"{self.name} {line}")
 
     def pass_gate(self, when: str, operation: str, table: str, what: str) -> None:
         stop = self._stop
@@ -121,12 +121,12 @@ class Process:
             self.store.dead = True
             raise SimulatedCrash(f"dies{where}")
         self._is_stopped = True
-        self._news.put(f"stops{where}")
+        self._events.put(f"stops{where}")
         assert self._gate.acquire(timeout=WAIT_S)
         if self.store.dead:
             raise SimulatedCrash("ends")
 
-    def _live(self, act: Callable[[], str]) -> None:
+    def _run_act(self, act: Callable[[], str]) -> None:
         try:
             ended = act()
         except SimulatedCrash as crash:
@@ -135,23 +135,23 @@ class Process:
             ended = f"gets {type(error).__name__}: {error.message}"
         except BaseException as error:
             ended = f"fails with {error!r}"
-        self._news.put(ended)
+        self._events.put(ended)
 
-    def _await(self) -> list[str]:
-        news = self._news.get(timeout=WAIT_S)
-        told, self._told = self._told, []
+    def _await_event(self) -> list[str]:
+        event = self._events.get(timeout=WAIT_S)
+        recorded, self._recorded = self._recorded, []
         if self._stop is not None and not self._is_stopped and not self.store.dead:
-            raise AssertionError(f"{self.name} {news}, and never came to {self._stop}")
-        return [*told, self._named(news)]
+            raise AssertionError(f"{self.name} {event}, and never came to {self._stop}")
+        return [*recorded, self._normalised(event)]
 
-    def _named(self, news: str) -> str:
-        """Without what differs from run to run and from machine to machine."""
+    def _normalised(self, event: str) -> str:
+        """Replace the parts that differ between runs and machines."""
         own = f"process {os.getpid()} on {socket.gethostname()}"
-        return f"{self.name} {news.replace(own, self.name)}"
+        return f"{self.name} {event.replace(own, self.name)}"
 
 
 class World:
-    """The shared store, the processes by name, and where a plain reader looks at it all."""
+    """The shared store, the processes by name, and a plain reader."""
 
     def __init__(self) -> None:
         self.shared = SharedMemory()
@@ -166,7 +166,7 @@ class World:
         return found
 
     def reader(self) -> Cluster:
-        """A process that has seen nothing yet."""
+        """A process that has read nothing yet."""
         return _open(self.shared.open())
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What a cluster looks like to somebody who comes new to it: rows, headers, groups, readers.
+"""The state of a cluster as a new process reads it: rows, headers, groups, readers.
 
     tx       PREPARE_COMMIT, producer 0 epoch 0, transaction 0, owner a, to publish orders stock
     orders   0-1 committed 0/0, 2-2 ongoing 0/1; markers 0:0
@@ -6,7 +6,7 @@
     readers  generation 1, input-0 at 10, pending of tx 0/1: input-0 at 20
 
 `0-1 committed 0/0` is a batch: its offsets, its status, its producer id and epoch; `markers 0:0`
-says that transaction 0 of producer 0 has ended in this topic.
+means that transaction 0 of producer 0 has ended in this topic.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from txnlog.storage.tables.topic_log import TopicView
 WIDTH = 9
 
 
-def picture(cluster: Cluster) -> list[str]:
-    """The lines; `cluster` has to be one that has seen nothing yet."""
+def render(cluster: Cluster) -> list[str]:
+    """The lines; `cluster` must be one that has read nothing yet."""
     return list(_lines(cluster))
 
 

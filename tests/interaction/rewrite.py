@@ -1,6 +1,6 @@
-"""Write the answers of today into the traces: python -m tests.interaction.rewrite [name ...]
+"""Write the current answers into the traces: python -m tests.interaction.rewrite [name ...]
 
-Read the difference afterwards: each line of it is a change of behaviour.
+Review the diff afterwards: each line of it is a change of behaviour.
 """
 
 from __future__ import annotations

@@ -139,4 +139,4 @@ def consumer(process: Process, group: str, isolation: str) -> Consumer:
 
 def beat(reader: Consumer) -> None:
     """A heartbeat, as the consumer's thread would do it."""
-    reader._consumption().require_session().heart.beat()
+    reader._consumption().require_session().heartbeat.send()

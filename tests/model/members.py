@@ -18,12 +18,12 @@ from tests.model.world import World
 from txnlog.protocol.group_metadata import Member
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit
 from txnlog.protocol.membership import (
-    Sightings,
-    Standing,
+    GroupObservation,
+    MembershipStatus,
     is_member_of,
+    membership_status,
     prepare_heartbeat,
     prepare_join,
-    standing,
 )
 from txnlog.protocol.metadata import Holder, Manifest, Owner
 from txnlog.protocol.states import TransactionResult
@@ -102,7 +102,7 @@ class Members(SparkOwner):
         if not observers:
             return stored
         seen = {name: (group.members[name].heartbeat, Watch(0, watched_ms=1))}
-        sightings = Sightings(heartbeats=seen)
+        observation = GroupObservation(heartbeats=seen)
 
         def decide(table: OffsetsTable, _: int) -> OffsetsCommit | None:
             return prepare_heartbeat(
@@ -110,7 +110,7 @@ class Members(SparkOwner):
                 group_id=GROUP,
                 member_id=observers[0],
                 beat=False,
-                sightings=sightings,
+                observation=observation,
                 counts=COUNTS,
                 now_ms=0,
             )
@@ -183,8 +183,8 @@ class Members(SparkOwner):
         _, generation, joins, offset = pc
         name = self.members[number]
         group = self.world.group(stored, GROUP)
-        found = standing(group, member_id=name, generation=generation)
-        if found is not Standing.STABLE:
+        found = membership_status(group, member_id=name, generation=generation)
+        if found is not MembershipStatus.STABLE:
             yield f"{name} lets go: {found.name}", stored, ("join", generation, joins)
         if 0 <= offset < self.batches:
             # It may not have seen the change yet.

@@ -1,4 +1,4 @@
-"""The shape of the project, held by reading its source: who imports whom, how long files get."""
+"""The structure of the project, checked from its source: imports, names, lengths."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("txnlog", "checkpoint", "spark_source", "spark_sink")
 FACADE = "pyspark_txnlog"
 FILE_LINES_MAX = 460
-# Longer files, each with the reason why cutting it in two would make it harder to read.
+# Longer files, each with the reason why splitting it would make it harder to read.
 LONG_FILES = {
-    "txnlog/storage/delta/delta_log.py": "one state machine: where a log is, and each move of it",
+    "txnlog/storage/delta/delta_log.py": "one state machine: a log, and each change of it",
 }
 FUNCTION_LINES_MAX = 60
 # Longer functions, each with the reason.
@@ -30,8 +30,8 @@ FACADE_LINES_MAX = 60
 TEXT_SUFFIXES = ("", ".conf", ".ipynb", ".md", ".properties", ".py", ".toml", ".txt", ".yaml")
 FORBIDDEN_NAMES = {"utils.py", "helpers.py", "common.py"}
 
-# From the bottom up: a room imports itself and rooms of the lines below, none of its own line.
-# The longest prefix of a module's name decides its room.
+# A folder imports itself and folders of the lines above it, none of its own line.
+# The longest prefix of a module's name decides its folder.
 LAYERS = (
     ("txnlog.errors",),
     ("txnlog.process", "txnlog.messages", "txnlog.protocol"),
@@ -59,7 +59,7 @@ STORES = {"obstore", "deltalake"}
 
 
 def test_imports_between_layers_point_one_way() -> None:
-    """A cycle or an import upwards makes the pure protocol depend on I/O, or the core on Spark."""
+    """A cycle or an upward import makes the pure protocol depend on I/O, or the core on Spark."""
     wrong = [
         f"{module}:{line} imports {imported}"
         for module, imported, line in project_imports()
@@ -68,8 +68,8 @@ def test_imports_between_layers_point_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """A circle can only be read as a whole. Those hidden behind TYPE_CHECKING count, too."""
+def test_imports_have_no_cycles() -> None:
+    """A cycle can only be read as a whole. Imports under TYPE_CHECKING count, too."""
     imports: dict[str, set[str]] = {}
     for module, imported, _ in project_imports():
         if not f"{module}.".startswith(f"{imported}."):
@@ -79,31 +79,31 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     assert not imports, sorted(imports)
 
 
-def test_few_modules_are_outside_of_a_room() -> None:
-    """What a newcomer meets first: a module belongs into the folder of what it is for."""
+def test_few_modules_are_outside_of_a_folder() -> None:
+    """Newcomers see these modules first; every other module belongs to a folder by purpose."""
     loose = [path.name for path in (ROOT / "txnlog").glob("*.py") if path.name != "__init__.py"]
     assert len(loose) <= LOOSE_MODULES_MAX, sorted(loose)
 
 
 def test_pyspark_stays_in_source_sink_and_facade() -> None:
-    """txnlog and checkpoint must work without Spark: a producer, an admin, the auditor."""
+    """txnlog and checkpoint must work without Spark: producers, admin clients, the auditor."""
     allowed = {"spark_source", "spark_sink", FACADE}
     assert not offenders({"pyspark", "delta", "py4j"}, lambda top, _: top not in allowed)
 
 
 def test_protocol_has_no_clock_no_randomness_no_io() -> None:
-    """Pure transitions are what the state search and the fault histories rest on."""
+    """The state search and the fault histories rely on pure transitions."""
     assert not offenders(IMPURE, lambda _, module: room_of(module) == "txnlog.protocol")
 
 
 def test_stores_are_opened_only_by_storage() -> None:
-    """Every write to a table of ours goes through one committer; a second way in would skip it."""
+    """Every write to a txnlog table goes through one committer; a second way would bypass it."""
     allowed = ("txnlog.storage.", "txnlog.testing.")
     assert not offenders(STORES, lambda _, module: not module.startswith(allowed))
 
 
 def test_facade_is_short_and_its_top_level_imports_only_the_data_source_api() -> None:
-    """Spark imports every pyspark_* module to look sources up: one that fails hides them all."""
+    """Spark imports every pyspark_* module to look up sources: one that fails hides all."""
     path = ROOT / f"{FACADE}.py"
     text = path.read_text()
     assert len(text.splitlines()) <= FACADE_LINES_MAX
@@ -118,7 +118,7 @@ def test_facade_is_short_and_its_top_level_imports_only_the_data_source_api() ->
 
 
 def test_init_files_only_re_export() -> None:
-    """Code in an __init__ runs for whoever imports anything below it."""
+    """Code in an __init__ runs at every import below it."""
     wrong = [
         f"{module}:{node.lineno} {ast.unparse(node)[:60]}"
         for module, path in python_modules()
@@ -129,8 +129,8 @@ def test_init_files_only_re_export() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_files_fit_in_a_head() -> None:
-    """Nobody reviews the whole of a file of a thousand lines."""
+def test_files_are_short_or_listed_with_a_reason() -> None:
+    """A file of a thousand lines is not reviewed as a whole."""
     long = {
         str(path.relative_to(ROOT))
         for path in text_files(".py")
@@ -139,8 +139,8 @@ def test_files_fit_in_a_head() -> None:
     assert long == set(LONG_FILES)
 
 
-def test_functions_fit_on_a_screen() -> None:
-    """Those that do not are named above, and may become shorter."""
+def test_functions_fit_on_a_screen_or_are_listed_with_a_reason() -> None:
+    """The list of exceptions must be exact."""
     long = {
         f"{path.relative_to(ROOT)}:{node.name}"
         for _, path in python_modules()
@@ -151,8 +151,8 @@ def test_functions_fit_on_a_screen() -> None:
     assert long == set(LONG_FUNCTIONS)
 
 
-def test_no_module_is_a_drawer() -> None:
-    """utils.py says nothing about what is in it, and gathers everything."""
+def test_no_module_has_a_meaningless_name() -> None:
+    """The name utils.py does not describe its content, so it collects everything."""
     assert not [str(path) for path in text_files(".py") if path.name in FORBIDDEN_NAMES]
 
 
@@ -160,21 +160,21 @@ def test_no_module_is_a_drawer() -> None:
     "word", ["../" + "shared", "/work/" + "shared", "/tmp/" + "w/", "INTERFACES" + ".md"]
 )
 def test_no_file_points_outside_the_project(word: str) -> None:
-    """A path that exists on one machine only is a dead end for every reader elsewhere."""
+    """A path that exists on one machine only is useless to readers elsewhere."""
     assert not [str(path.relative_to(ROOT)) for path in text_files() if word in path.read_text()]
 
 
 @pytest.mark.parametrize("name", ["DESIGN", "SURFACE", "STYLE", "RULES"])
-def test_a_document_that_is_named_is_there(name: str) -> None:
-    """A comment that sends the reader to a page must not send them nowhere."""
+def test_referenced_documents_exist(name: str) -> None:
+    """A comment must not refer to a missing page."""
     if (ROOT / f"{name}.md").exists():
         return
     naming = re.compile(rf"\b{name}\.md\b")
     assert not [str(p.relative_to(ROOT)) for p in text_files() if naming.search(p.read_text())]
 
 
-def test_delta_jar_coordinates_stand_in_one_place() -> None:
-    """A second copy is the one that is forgotten at the next upgrade."""
+def test_delta_jar_coordinates_are_in_one_place() -> None:
+    """A second copy would be forgotten at the next upgrade."""
     coordinates = re.compile(r"io\.delta:delta-spark_[\d.]+_[\d.]+:[\d.]+")
     holders = [str(p.relative_to(ROOT)) for p in text_files() if coordinates.search(p.read_text())]
     assert holders == ["conf/spark-defaults.conf"]
@@ -184,7 +184,7 @@ def test_delta_jar_coordinates_stand_in_one_place() -> None:
 
 
 def belongs_in_init(node: ast.stmt) -> bool:
-    """Docstring, imports, names like __all__, and what PEP 562 offers to import lazily."""
+    """Docstring, imports, names like __all__, and PEP 562's functions for lazy imports."""
     match node:
         case ast.Import() | ast.ImportFrom() | ast.If() | ast.Expr(value=ast.Constant()):
             return True
@@ -196,7 +196,7 @@ def belongs_in_init(node: ast.stmt) -> bool:
 
 
 def room_of(module: str) -> str:
-    """Room of a module of ours, by the longest prefix in LAYERS."""
+    """The folder of a project module, by the longest prefix in LAYERS."""
     parts = module.split(".")
     names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     return next(name for name in names if name in LAYER_OF)
@@ -207,7 +207,7 @@ def layer_of(module: str) -> int:
 
 
 def python_modules() -> Iterator[tuple[str, Path]]:
-    """(dotted name, file) of everything the wheel holds."""
+    """(dotted name, file) of every module in the wheel."""
     yield FACADE, ROOT / f"{FACADE}.py"
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -216,26 +216,26 @@ def python_modules() -> Iterator[tuple[str, Path]]:
 
 
 def project_imports() -> Iterator[tuple[str, str, int]]:
-    """(importing module, imported module of ours, line); imports inside functions count too."""
+    """(importing module, imported project module, line); imports in functions count, too."""
     known = {module for module, _ in python_modules()}
     for module, path in python_modules():
         for node in import_statements(path):
             for name in imported_names(node):
                 if name.partition(".")[0] in (*PACKAGES, FACADE):
-                    # `from package import name`: the name may be a module, or stand in one.
+                    # `from package import name`: the name may be a module, or be defined in one.
                     found = name if name in known else name.rpartition(".")[0]
                     yield module, found, getattr(node, "lineno", 0)
 
 
 @cache
 def import_statements(path: Path) -> list[ast.AST]:
-    """Every import statement of a file, those inside functions too."""
+    """Every import statement of a file, also those in functions."""
     found = ast.walk(ast.parse(path.read_text()))
     return [node for node in found if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def imported_names(node: ast.AST) -> list[str]:
-    """Full dotted names that an import statement asks for; relative ones are banned by ruff."""
+    """Full dotted names of an import statement; ruff bans relative ones."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -244,7 +244,7 @@ def imported_names(node: ast.AST) -> list[str]:
 
 
 def top_level(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every statement that runs at import: not those in functions, nor under TYPE_CHECKING."""
+    """Every statement that runs at import: none in functions or under TYPE_CHECKING."""
     waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
@@ -258,7 +258,7 @@ def top_level(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def offenders(banned: set[str], applies: Callable[[str, str], bool]) -> list[str]:
-    """Imports of `banned` top-level names in modules for which applies(package, module) holds."""
+    """Imports of `banned` top-level names in modules with applies(package, module)."""
     return [
         f"{module}:{getattr(node, 'lineno', 0)} imports {name}"
         for module, path in python_modules()
@@ -270,7 +270,7 @@ def offenders(banned: set[str], applies: Callable[[str, str], bool]) -> list[str
 
 
 def text_files(*suffixes: str) -> list[Path]:
-    """The project's own text files: nothing hidden, and nothing that tools and jobs make."""
+    """The project's own text files: no hidden ones, and none created by tools and jobs."""
     made = {"build", "dist", "artifacts", "spark-warehouse", "metastore_db", "demo-data"}
     kinds = suffixes or TEXT_SUFFIXES
     found = []

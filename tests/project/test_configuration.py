@@ -1,4 +1,4 @@
-"""docs/configuration.md explains what is set in conf/, all of it, and nothing else."""
+"""docs/configuration.md explains exactly the settings in conf/."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ READERS = ("txnlog", "checkpoint", "spark_source", "spark_sink", "jobs")
 
 @pytest.mark.parametrize("file", ["spark-defaults.conf", "log4j2.properties"])
 def test_configuration_page_explains_every_line(file: str) -> None:
-    """A setting nobody can look up is copied to where it does harm, or is never dared to go."""
+    """Users would copy an unexplained setting to where it does harm, or never dare to remove it."""
     in_file = settings(ROOT / "conf" / file)
     assert in_file
     explained = explained_in(f"conf/{file}")
     assert sorted(explained) == sorted(in_file), "and what is gone from the file goes from the page"
 
 
-def test_configuration_page_sums_up_every_spark_setting() -> None:
-    """The table at the top says what to take over to a cluster: a line it lacks goes along."""
+def test_configuration_page_summarises_every_spark_setting() -> None:
+    """The table at the top says which lines to copy to a cluster."""
     table = TEXT[: TEXT.index("\n## ")]
     missing = [name for name in settings(ROOT / "conf/spark-defaults.conf") if name not in table]
     assert not missing
 
 
 def test_configuration_page_names_every_environment_variable() -> None:
-    """A variable that only the code knows is found by no operator."""
+    """Operators do not find an undocumented variable."""
     read = re.compile(r"\bTXNLOG_[A-Z_]+\b|environ(?:\.get\(|\[)\"([A-Z_]+)\"")
     variables = {
         found[1] or found[0]
@@ -43,7 +43,7 @@ def test_configuration_page_names_every_environment_variable() -> None:
 
 
 def test_docs_index_links_every_page_and_notebook() -> None:
-    """A page that nothing links to is not read; a link to nowhere is worse."""
+    """A page without links is not read; a broken link is worse."""
     links = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "README.md").read_text()))
     assert not [link for link in links if not (DOCS / link).exists()]
     pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
@@ -52,7 +52,7 @@ def test_docs_index_links_every_page_and_notebook() -> None:
 
 
 def settings(file: Path) -> list[str]:
-    """Names on the left of a properties file."""
+    """The names in a properties file."""
     lines = [line for line in file.read_text().splitlines() if line.strip()]
     return [re.split(r"[\s=]", line)[0] for line in lines if not line.startswith("#")]
 

@@ -54,7 +54,7 @@ KAFKA = {
     120: ("TransactionAbortable", False),
 }
 
-# Where an error with Kafka's code is retriable in one of the two only, and why.
+# Errors that are retriable either only here or only in Kafka, and why.
 DIFFERENT = {
     "CorruptLogError": "Kafka asks another replica; there is one log here",
     "LogGapError": "as CorruptLogError",
@@ -145,12 +145,12 @@ def flag_of(error: TxnLogError | type[TxnLogError]) -> str:
 
 
 def test_every_error_has_the_code_and_the_flag_of_the_table() -> None:
-    """A handler acts on them: an error added without a decision must not go unnoticed (R42)."""
+    """Handlers rely on them: each new error needs a decision (R42)."""
     assert {name: (kind.code, flag_of(kind)) for name, kind in CLASSES.items()} == TABLE
 
 
-def test_codes_are_kafkas_and_retriable_means_the_same_but_for_known_reasons() -> None:
-    """Who knows Kafka's errors must not be surprised (R42)."""
+def test_codes_and_retriable_flags_are_kafkas_but_for_listed_exceptions() -> None:
+    """Users know Kafka's errors (R42)."""
     for name, (code, flag) in TABLE.items():
         if code is not None:
             is_same = KAFKA[code][1] == (flag == R)
@@ -158,7 +158,7 @@ def test_codes_are_kafkas_and_retriable_means_the_same_but_for_known_reasons() -
 
 
 def test_errors_pass_between_processes_with_their_flags() -> None:
-    """Spark's tasks and drivers are two processes."""
+    """Spark's tasks and drivers are separate processes."""
     error = errors.StorageError("m", path="p", store_code="SlowDown").replace(retriable=False)
     copied = pickle.loads(pickle.dumps(error))
     assert (copied.path, copied.store_code, copied.retriable) == ("p", "SlowDown", False)
@@ -174,7 +174,7 @@ def test_errors_pass_between_processes_with_their_flags() -> None:
 def test_call_that_failed_raises_what_the_producers_state_allows(
     name: str, state: ProducerState
 ) -> None:
-    """An error says "abort" only while the producer takes an abort (R42)."""
+    """An error is abortable only while the producer accepts an abort (R42)."""
     error = CLASSES[name]("it failed", topic="t")
     left = failed_state(error, state)
     told = failed_call(error, left)
@@ -182,5 +182,5 @@ def test_call_that_failed_raises_what_the_producers_state_allows(
     assert told.abortable == (left is ProducerState.ABORTABLE_ERROR)
     assert not told.retriable or left is not ProducerState.ABORTABLE_ERROR
     assert error.message in told.message
-    # A commit that may be decided stays one: only the same call may be made again.
+    # A commit that may be decided stays a commit: only the same call may be repeated.
     assert not failed_call(error, ProducerState.COMMITTING).abortable

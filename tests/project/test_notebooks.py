@@ -1,7 +1,7 @@
-"""The notebooks run from top to bottom, and their two halves are one text.
+"""The notebooks run from top to bottom, and both files of each pair agree.
 
-Each is a pair: the .ipynb that people open, the .py (percent format) that people review. In git
-the .ipynb has no outputs: they differ from run to run. After a change to either half:
+Each is a pair: the .ipynb to open, and the .py (percent format) to review. In git
+the .ipynb has no outputs, because they differ between runs. After a change to either file:
 
     jupytext --sync notebooks/*.ipynb
 """
@@ -28,18 +28,18 @@ CELL_S_MAX = 1_200
 # Starts Spark four times: minutes.
 LONG = "crash_recovery"
 
-# What the test run, or `make`, has set for its own Spark: a notebook gets by without it.
+# Set by the test run or `make` for its own Spark; a notebook works without them.
 OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "SPARK_HOME",
         "TXNLOG_FAILPOINT", "TXNLOG_FAILPOINT_STATE", "MPLBACKEND")  # fmt: skip
 
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
-    """The environment of a kernel that is this Python; the folder its notebook may write to.
+    """The environment of a kernel with this Python; the folder its notebook may write to.
 
     Not a kernel named python3 that a user has registered, nor that user's IPython start-up files.
     """
-    # Spark's sockets lie below it, and their paths hold about 100 bytes.
+    # Spark's sockets are below it, and their paths are limited to about 100 bytes.
     folder = scratch / "notebook"
     shutil.rmtree(folder, ignore_errors=True)
     spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
@@ -53,7 +53,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
     monkeypatch.setenv("IPYTHONDIR", str(folder / "ipython"))
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
-    # A JVM that lives for seconds has no use for the optimising compiler.
+    # A short-lived JVM does not need the optimising compiler.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     return folder
 
@@ -64,7 +64,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
     "name", [pytest.param(name, marks=pytest.mark.soak if name == LONG else ()) for name in NAMES]
 )
 def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
-    """A notebook that no longer runs is worse than none: users start there."""
+    """Users start with the notebooks."""
     before = set(FOLDER.iterdir())
     result = NotebookRun(FOLDER / f"{name}.ipynb", CELL_S_MAX, kernel="python3").execute()
     assert result.error is None, result.error.trace
@@ -79,7 +79,7 @@ def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
 @pytest.mark.parametrize("directory", ["notebooks", "."])
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_first_cell_finds_the_project(name: str, directory: str) -> None:
-    """Jupyter starts a kernel beside the notebook, editors and scripts often at the root."""
+    """Jupyter starts a kernel in the notebook's folder, editors and scripts often at the root."""
     code = code_cells(nbformat.read(FOLDER / f"{name}.ipynb", 4))[0].source
     shown = "print(project, os.environ['PYSPARK_PYTHON'])\nos.rmdir(folder)\nimport spark_session"
     environment = {k: v for k, v in os.environ.items() if k not in OURS} | {"MPLBACKEND": "agg"}
@@ -94,14 +94,14 @@ def test_notebook_first_cell_finds_the_project(name: str, directory: str) -> Non
 
 
 def test_notebooks_are_pairs() -> None:
-    """A .py without its .ipynb is never run by these tests, nor opened by anybody."""
+    """A .py without its .ipynb is neither tested nor opened."""
     assert sorted(path.stem for path in FOLDER.glob("*.py")) == NAMES
     assert len(NAMES) >= 3
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_notebook_halves_say_the_same(name: str) -> None:
-    """Reviewed is the .py, run is the .ipynb: a change to one only is lost or unseen."""
+def test_notebook_pairs_have_the_same_cells(name: str) -> None:
+    """Reviewers read the .py, users run the .ipynb: a change to only one is lost or unseen."""
     notebook = jupytext.read(FOLDER / f"{name}.ipynb")
     script = jupytext.read(FOLDER / f"{name}.py")
     assert contents(notebook) == contents(script), "run jupytext --sync notebooks/*.ipynb"
@@ -112,7 +112,7 @@ def test_notebook_halves_say_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_in_git_has_no_outputs(name: str) -> None:
-    """Outputs hold times, paths and pictures: every run would be a change, and a large one."""
+    """Outputs contain times, paths and pictures: every run would be a large change."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     nbformat.validate(notebook)
     stripped = "run jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
@@ -127,5 +127,5 @@ def contents(notebook: Any) -> list[tuple[str, str]]:
 
 
 def code_cells(notebook: Any) -> list[Any]:
-    """The cells that are run."""
+    """The code cells."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]

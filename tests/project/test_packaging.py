@@ -1,4 +1,4 @@
-"""The wheel that users install: what is in it, and that it works without this checkout."""
+"""The wheel that users install: its content, and that it works without this checkout."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ for name in {modules!r}:
     print(name)
 """
 
-# What Spark's own lookup does: every top-level module named pyspark_*, and its DefaultSource.
+# Like Spark's own look-up: every top-level module named pyspark_*, and its DefaultSource.
 AS_SPARK_LOOKS_UP = """
 import pkgutil
 from importlib import import_module
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_holds_the_four_packages_and_the_module(wheel: Path) -> None:
-    """Tests or jobs in a wheel land as top-level packages in every user's environment."""
+    """Tests or jobs in a wheel would be top-level packages in every user's environment."""
     with zipfile.ZipFile(wheel) as archive:
         files = [name for name in archive.namelist() if ".dist-info/" not in name]
         (licence,) = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
@@ -64,7 +64,7 @@ def test_wheel_holds_the_four_packages_and_the_module(wheel: Path) -> None:
 
 
 def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    """What only the checkout has is missed by nobody until a user installs the wheel."""
+    """A file missing in the wheel is only noticed where there is no checkout."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = IN_ISOLATION.format(modules=MODULES)
@@ -72,7 +72,7 @@ def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None
     assert printed.split() == list(MODULES)
 
 
-def test_installed_project_is_found_as_spark_looks_it_up(tmp_path: Path) -> None:
+def test_installed_project_is_found_by_sparks_look_up(tmp_path: Path) -> None:
     """An editable install that hides the module from pkgutil hides the source from Spark."""
     try:
         importlib.metadata.version("txnlog")
@@ -81,8 +81,8 @@ def test_installed_project_is_found_as_spark_looks_it_up(tmp_path: Path) -> None
     assert run_python("-I", "-c", AS_SPARK_LOOKS_UP, cwd=tmp_path).strip() == "txnlog"
 
 
-def test_delta_jar_and_delta_package_are_of_one_version() -> None:
-    """Delta's Python half and its JVM half are released, and tested, as one version."""
+def test_delta_jar_and_delta_package_have_the_same_version() -> None:
+    """Delta's Python and JVM parts are released and tested together."""
     conf = (ROOT / "conf" / "spark-defaults.conf").read_text()
     jar = re.search(r"io\.delta:delta-spark_([\d.]+)_[\d.]+:([\d.]+)", conf)
     assert jar is not None
@@ -91,7 +91,7 @@ def test_delta_jar_and_delta_package_are_of_one_version() -> None:
 
 
 def run_python(*arguments: str, cwd: Path = ROOT) -> str:
-    """What this Python prints for these arguments; its stderr when it fails."""
+    """The stdout of this Python with these arguments; its stderr when it fails."""
     run = subprocess.run(
         [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False
     )

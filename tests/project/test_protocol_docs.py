@@ -1,4 +1,4 @@
-"""docs/protocol.md shows the transitions the code has; run this file to draw them anew."""
+"""docs/protocol.md shows the transitions of the code; run this file to regenerate the diagram."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DRAWN = re.compile(r"(?<=```mermaid\n).*?(?=```)", re.DOTALL)
 
 
 def diagram() -> str:
-    """The transition table in Mermaid's words."""
+    """The transition table as a Mermaid diagram."""
 
     def name(state: TransactionState) -> str:
         return "".join(word.capitalize() for word in state.name.split("_"))
@@ -25,7 +25,7 @@ def diagram() -> str:
 
 
 def test_state_diagram_is_the_transition_table() -> None:
-    """A picture of what the protocol was once is worse than none (R25)."""
+    """An outdated diagram is worse than none (R25)."""
     assert _DRAWN.findall(DOCUMENT.read_text()) == [diagram()]
 
 

@@ -1,4 +1,4 @@
-"""What users import: the names of the package, and that our own examples need no others."""
+"""The public names of the package; examples and docs import no others."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ OURS = re.compile(r"\bfrom ((?:txnlog|spark_source|spark_sink|checkpoint)[\w.]*)
 
 
 def test_public_names_are_these() -> None:
-    """A name that is added is kept for ever; one that goes breaks a user."""
+    """An added name must be kept for ever; a removed one breaks users."""
     assert sorted(txnlog.__all__) == sorted(NAMES)
     assert set(NAMES) <= set(dir(txnlog))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_public_name_can_be_imported(name: str) -> None:
-    """Lazily, so that a wrong entry would be seen by its first user only."""
+    """Imports are lazy: otherwise only the first user would notice a wrong entry."""
     assert getattr(txnlog, name) is not None
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    """hasattr, and tools that look at modules, go by it."""
+    """hasattr and inspection tools rely on it."""
     with pytest.raises(AttributeError, match="no attribute 'Broker'"):
         _ = txnlog.Broker  # type: ignore[attr-defined]
 
 
 def test_importing_the_package_imports_no_client() -> None:
-    """Spark starts a Python process for each step of a query, and each imports the package."""
+    """Spark starts a Python process for each step of a query, and each imports txnlog."""
     code = "import sys, txnlog; print([m for m in sys.modules if m.startswith('txnlog.')])"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -63,7 +63,7 @@ def test_importing_the_package_imports_no_client() -> None:
     assert run.stdout.strip() == "[]"
 
 
-def test_all_of_a_public_module_is_there() -> None:
+def test_all_names_of_a_public_module_exist() -> None:
     for module in ("txnlog.admin", "spark_sink"):
         found = import_module(module)
         assert [name for name in found.__all__ if not hasattr(found, name)] == []
@@ -82,6 +82,6 @@ def texts() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", texts(), ids=lambda path: path.name)
-def test_examples_and_docs_import_what_is_public(path: Path) -> None:
-    """Who copies them must not depend on what may change."""
+def test_examples_and_docs_import_only_public_names(path: Path) -> None:
+    """Users who copy them must not depend on names that may change."""
     assert set(OURS.findall(path.read_text())) <= PUBLIC_MODULES

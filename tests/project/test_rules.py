@@ -1,7 +1,7 @@
-"""The table of docs/rules.md: every rule of the protocol, and the tests that show it.
+"""The table of docs/rules.md: every rule of the protocol, and its tests.
 
-A rule without a test is a promise nobody checks; a table that nobody checks is soon wrong.
-`python tests/project/test_rules.py` writes the last column anew.
+A rule without a test is not enforced; a table without a check is soon outdated.
+`python tests/project/test_rules.py` regenerates the last column.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOT = TESTS.parent
 PAGE = ROOT / "docs" / "rules.md"
 DECISIONS = ROOT / "ARCHITECTURE.md"
 RULES = range(1, 74)
-# Rules whose subject is not built yet; the issue that builds it takes them out of here.
+# Rules of features that do not exist yet.
 TO_COME: frozenset[int] = frozenset()
 DECISION_WORDS_MAX = 60
 
@@ -27,7 +27,7 @@ _NAMED = re.compile(r"\bR(\d{1,2})\b(?:-R?(\d{1,2})\b)?")
 
 
 def files_naming_rules() -> dict[int, set[str]]:
-    """Rule -> the test files that name it, as R17 or within R12-R20."""
+    """Rule -> the test files that cite it, as R17 or within R12-R20."""
     found: dict[int, set[str]] = {rule: set() for rule in RULES}
     for path in TESTS.rglob("test_*.py"):
         if path == Path(__file__):
@@ -40,15 +40,15 @@ def files_naming_rules() -> dict[int, set[str]]:
 
 
 def rows() -> dict[int, tuple[str, list[str]]]:
-    """Rule -> (what it says, files the table names)."""
+    """Rule -> (its text, files in the table)."""
     return {
         int(rule): (text, re.findall(r"`([^`]+)`", files))
         for rule, text, files in _ROW.findall(PAGE.read_text())
     }
 
 
-def test_table_names_every_rule_with_a_test_that_names_it() -> None:
-    """A file that was renamed, or a rule whose last test went away, shows here."""
+def test_table_has_every_rule_with_a_test_that_cites_it() -> None:
+    """Detects renamed files, and rules whose last test was removed."""
     named = files_naming_rules()
     table = rows()
     assert sorted(table) == list(RULES)
@@ -62,8 +62,8 @@ def test_table_names_every_rule_with_a_test_that_names_it() -> None:
     assert without == TO_COME
 
 
-def test_what_is_cited_exists() -> None:
-    """A citation that leads nowhere sends its reader through all documents."""
+def test_cited_rules_and_decisions_exist() -> None:
+    """With a wrong citation a reader searches all documents."""
     decisions = set(re.findall(r"^\*\*(D\d+)\.", DECISIONS.read_text(), re.MULTILINE))
     known = decisions | {f"R{rule}" for rule in RULES}
     wrong = [
@@ -76,7 +76,7 @@ def test_what_is_cited_exists() -> None:
 
 
 def test_nothing_else_is_cited_by_number() -> None:
-    """Lists of rules that are gone, and whose numbers mean nothing any more."""
+    """Numbers of former lists of rules mean nothing."""
     loose = re.compile(r"\b(?:design )?rule \d+\b")
     assert [path for path in cited_in() if loose.search(path.read_text())] == []
 
@@ -104,7 +104,7 @@ def test_each_decision_says_why_and_what_it_replaces_in_few_words() -> None:
 
 
 def write_table() -> None:
-    """Fill in the last column: up to three files each, those nearest to the protocol first."""
+    """Write the last column: up to three files each, those nearest to the protocol first."""
     named = files_naming_rules()
     order = ("protocol/", "storage/", "coordinator/", "producer/", "consumer/", "model/", "soak/")
 

@@ -1,4 +1,4 @@
-"""The session that tests and jobs share: the settings of conf/ arrive, and Delta works in it."""
+"""The session shared by tests and jobs: it has the settings of conf/, and Delta works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_environment_keeps_a_chosen_python_and_adds_what_is_missing() -> None:
-    """Driver and workers of two Pythons fail in the first task, far from the cause."""
+    """With different Pythons driver and workers fail in the first task, far from the cause."""
     chosen = spark_environment({"PYSPARK_PYTHON": "/opt/python", "PYTHONPATH": "/lib/a"})
     assert chosen["PYSPARK_PYTHON"] == "/opt/python"
     assert chosen["PYSPARK_DRIVER_PYTHON"] == sys.executable
@@ -26,7 +26,7 @@ def test_environment_keeps_a_chosen_python_and_adds_what_is_missing() -> None:
 
 @pytest.mark.spark
 def test_session_has_every_setting_of_conf(spark: SparkSession) -> None:
-    """A conf/ that Spark does not read is silent: jobs only run slower, or without Delta."""
+    """If Spark does not read conf/, jobs run slower or without Delta, without an error."""
     actual = spark.sparkContext.getConf()
     wanted = dict(conf_lines(CONF_DIR / "spark-defaults.conf"))
     assert wanted
@@ -53,7 +53,7 @@ def test_session_workers_run_this_python(spark: SparkSession) -> None:
 def test_session_delta_table_written_and_changed_reads_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The jar, the extension and the catalog are three settings; all three are needed for this."""
+    """This needs three settings: the jar, the extension and the catalog."""
     table = str(tmp_path / "numbers")
     spark.range(10).write.format("delta").save(table)
     spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")

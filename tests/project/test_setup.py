@@ -1,4 +1,4 @@
-"""What conf/setup_env.py makes of an environment."""
+"""conf/setup_env.py changes an environment as intended."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 SCRIPT = Path(__file__).resolve().parents[2] / "conf" / "setup_env.py"
 
 
-def test_pyspark_is_imported_from_files_in_place_of_its_archive(tmp_path: Path) -> None:
-    """Spark's path names the archive; the package behind it is the one that is installed."""
+def test_pyspark_is_imported_from_files_instead_of_its_archive(tmp_path: Path) -> None:
+    """Spark's path has the archive; importing from it gives the installed package."""
     spec = importlib.util.spec_from_file_location("setup_env", SCRIPT)
     assert spec is not None
     assert spec.loader is not None

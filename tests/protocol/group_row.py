@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit, prepare_generation, prepare_offset_commit
 from txnlog.protocol.membership import (
-    Sightings,
+    GroupObservation,
     prepare_heartbeat,
     prepare_join,
     prepare_leave,
@@ -63,13 +63,13 @@ class Row:
         decision = prepare_leave(self.group, member_id=member_id, counts=self.counts, now_ms=0)
         return self.write(decision)
 
-    def beat(self, member_id: str, sightings: Sightings, *, beat: bool = True) -> bool:
+    def beat(self, member_id: str, observation: GroupObservation, *, beat: bool = True) -> bool:
         decision = prepare_heartbeat(
             self.group,
             group_id="g",
             member_id=member_id,
             beat=beat,
-            sightings=sightings,
+            observation=observation,
             counts=self.counts,
             now_ms=0,
         )

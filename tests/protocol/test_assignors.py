@@ -1,4 +1,4 @@
-"""Range and sticky assignment: complete, even, and no partition moves without need."""
+"""Range and sticky assignment: complete, balanced, and without unnecessary moves."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def loads(assignment: Assignment) -> dict[str, int]:
     return {m: sum(len(p) for p in topics.values()) for m, topics in assignment.items()}
 
 
-def test_range_gives_neighbours_to_one_member_and_the_rest_to_the_first() -> None:
-    """Joins of two topics by partition rely on equal numbers meeting in one member (R48)."""
+def test_range_assigns_contiguous_ranges_and_the_rest_to_the_first_members() -> None:
+    """Joins of two topics by partition need equal partition numbers in one member (R48)."""
     found = assign_range({"x": ("a", "b"), "y": ("a", "b"), "z": ("b",)}, {"a": 5, "b": 4}, {})
     assert found == {
         "x": {"a": (0, 1, 2), "b": (0, 1)},
@@ -44,8 +44,8 @@ def test_range_gives_neighbours_to_one_member_and_the_rest_to_the_first() -> Non
     }
 
 
-def test_sticky_moves_only_what_the_newcomer_needs() -> None:
-    """Whoever keeps a partition keeps its position and its caches (R48)."""
+def test_sticky_moves_only_the_partitions_of_a_new_member() -> None:
+    """A member that keeps a partition keeps its position and its caches (R48)."""
     first = assign_sticky({"x": ("a",), "y": ("a",)}, {"a": 6}, {})
     second = assign_sticky({"x": ("a",), "y": ("a",), "z": ("a",)}, {"a": 6}, first)
     for member in ("x", "y"):
@@ -58,10 +58,10 @@ def test_sticky_moves_only_what_the_newcomer_needs() -> None:
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @given(members=subscriptions, counts=counts, data=st.data())
-def test_every_partition_that_is_read_has_one_owner_that_reads_it(
+def test_every_subscribed_partition_has_one_subscribed_owner(
     name: str, members: dict[str, tuple[str, ...]], counts: dict[str, int], data: st.DataObject
 ) -> None:
-    """Two owners read twice, none never; whatever the former assignment said (R48)."""
+    """For any former assignment: not two owners, and not none (R48)."""
     former = data.draw(formers())
     found = ASSIGNORS[name](members, counts, former)
     assert set(found) == set(members)
@@ -75,17 +75,17 @@ def test_every_partition_that_is_read_has_one_owner_that_reads_it(
 
 
 def formers() -> st.SearchStrategy[Assignment]:
-    """Any assignment, nonsense included: of members that left, of partitions that are gone."""
+    """Any assignment, also invalid ones: members that left, partitions that do not exist."""
     numbers = st.sets(st.integers(0, 9), max_size=5).map(lambda s: tuple(sorted(s)))
     topics = st.dictionaries(st.sampled_from((*TOPICS, "gone")), numbers)
     return st.dictionaries(st.sampled_from((*MEMBERS, "left")), topics)
 
 
 @given(members=subscriptions, counts=counts, former=formers())
-def test_sticky_is_as_even_as_subscriptions_allow(
+def test_sticky_is_as_balanced_as_subscriptions_allow(
     members: dict[str, tuple[str, ...]], counts: dict[str, int], former: Assignment
 ) -> None:
-    """A member with two partitions more than one that could take some does their work (R48)."""
+    """No member has two partitions more than another that could take one (R48)."""
     found = assign_sticky(members, counts, former)
     count = loads(found)
     for giver, topics in found.items():
@@ -99,10 +99,10 @@ def test_sticky_is_as_even_as_subscriptions_allow(
     after=st.sets(st.sampled_from(MEMBERS), min_size=1),
     partitions=st.integers(0, 23),
 )
-def test_sticky_keeps_as_much_as_evenness_allows(
+def test_sticky_moves_no_more_than_the_balance_needs(
     before: set[str], after: set[str], partitions: int
 ) -> None:
-    """Every partition that moves is read again from its last commit (R48)."""
+    """Every moved partition is read again from its last commit (R48)."""
     counts = {"a": partitions}
     first = assign_sticky(dict.fromkeys(before, ("a",)), counts, {})
     second = assign_sticky(dict.fromkeys(after, ("a",)), counts, first)
@@ -116,16 +116,16 @@ def test_sticky_keeps_as_much_as_evenness_allows(
 
 
 @given(members=subscriptions, counts=counts)
-def test_sticky_changes_nothing_when_nothing_changed(
+def test_sticky_changes_nothing_without_a_change_of_members(
     members: dict[str, tuple[str, ...]], counts: dict[str, int]
 ) -> None:
-    """A rebalance without cause must not move anything (R48)."""
+    """A rebalance without a cause must not move partitions (R48)."""
     first = assign_sticky(members, counts, {})
     assert assign_sticky(members, counts, first) == first
 
 
-def test_group_takes_the_assignor_that_all_know_and_most_like() -> None:
-    """Two processes that choose differently give a partition two owners (R48)."""
+def test_group_uses_the_common_assignor_with_most_votes() -> None:
+    """Two processes that choose differently would give a partition two owners (R48)."""
     both, sticky, other = ("range", "sticky"), ("sticky", "range"), ("sticky",)
     assert choose_assignor({"x": both, "y": both, "z": sticky}) == "range"
     assert choose_assignor({"x": both, "y": both, "z": other}) == "sticky"

@@ -22,7 +22,7 @@ from txnlog.protocol.leases import (
     prepare_release,
     prepare_take,
 )
-from txnlog.protocol.membership import Sightings, prepare_heartbeat
+from txnlog.protocol.membership import GroupObservation, prepare_heartbeat
 from txnlog.protocol.metadata import (
     Fenced,
     Holder,
@@ -211,8 +211,8 @@ def test_unknown_fields_of_a_group_survive_changes_by_others() -> None:
     decisions = [
         prepare_generation(group, group_id="g", now_ms=0),
         prepare_heartbeat(
-            group, group_id="g", member_id="m", beat=True, sightings=Sightings(), counts={},
-            now_ms=0,
+            group, group_id="g", member_id="m", beat=True, observation=GroupObservation(),
+            counts={}, now_ms=0,
         ),
         prepare_pending(
             {"g": group}, {}, [request], version=3, now_ms=0,

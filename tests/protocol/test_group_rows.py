@@ -8,7 +8,12 @@ from tests.protocol.test_groups import ABORT, COMMIT, Table
 from txnlog.errors import OffsetConflictError
 from txnlog.protocol.group_changes import prepare_expel_all
 from txnlog.protocol.group_metadata import Group, Member
-from txnlog.protocol.membership import Sightings, Standing, is_rebalancing, standing
+from txnlog.protocol.membership import (
+    GroupObservation,
+    MembershipStatus,
+    is_rebalancing,
+    membership_status,
+)
 from txnlog.protocol.watching import Watch
 
 
@@ -61,13 +66,13 @@ def test_member_that_rejoins_makes_the_others_revoke_their_partitions() -> None:
         group_id="g", generation=3, members={"a": waiting, "b": settled}, assignment=assignment
     )
     assert is_rebalancing(group)
-    assert standing(group, member_id="b", generation=3) is Standing.REBALANCING
+    assert membership_status(group, member_id="b", generation=3) is MembershipStatus.REBALANCING
 
 
 def test_expelled_member_has_lost_its_partitions() -> None:
     """It was expelled, and the next generation has not started (R48)."""
     group = Group(group_id="g", generation=3, members={"b": Member(topics=("t",), joined=3)})
-    assert standing(group, member_id="a", generation=3) is Standing.LOST
+    assert membership_status(group, member_id="a", generation=3) is MembershipStatus.LOST
 
 
 def test_housekeeping_does_not_empty_a_group_with_a_live_member() -> None:
@@ -76,8 +81,8 @@ def test_housekeeping_does_not_empty_a_group_with_a_live_member() -> None:
     group = Group(group_id="g", generation=3, members=members)
     silent_ms = members["a"].session_timeout_ms
     watch = Watch(silent_ms, watched_ms=silent_ms)
-    seen = Sightings(heartbeats={"a": (0, watch), "b": (4, watch)})
-    assert seen.overdue(group) == {"a"}
+    seen = GroupObservation(heartbeats={"a": (0, watch), "b": (4, watch)})
+    assert seen.expired_members(group) == {"a"}
     assert prepare_expel_all(group, seen, now_ms=0) is None
-    seen = Sightings(heartbeats={"a": (0, watch), "b": (5, watch)})
+    seen = GroupObservation(heartbeats={"a": (0, watch), "b": (5, watch)})
     assert prepare_expel_all(group, seen, now_ms=0) is not None

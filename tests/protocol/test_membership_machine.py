@@ -1,4 +1,4 @@
-"""Members that join, leave, die and wake up in any order, on clocks of their own."""
+"""Members join, leave, die and wake up in any order, each with its own clock."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.protocol.group_row import Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import (
-    Sightings,
-    Standing,
+    GroupObservation,
+    MembershipStatus,
+    is_assignment_outdated,
     is_member_of,
     is_rebalancing,
-    standing,
-    uncovered,
+    membership_status,
 )
 
 
 @dataclass
 class Actor:
-    """A consumer as the shell runs it: what it holds, and what its heart has seen."""
+    """A consumer: its assignment, and the last row of its heartbeat thread."""
 
     name: str
     clock_ms: int
@@ -39,7 +39,7 @@ class Actor:
     wants: bool = False
     dead: bool = False
     seen: Group | None = None
-    sightings: Sightings = field(default_factory=Sightings)
+    observation: GroupObservation = field(default_factory=GroupObservation)
     life: int = 0
 
     @property
@@ -48,7 +48,7 @@ class Actor:
 
 
 class MembershipMachine(RuleBasedStateMachine):
-    """Members join, leave, die and wake up in any order; looks and writes are apart in time."""
+    """Members join, leave, die and wake up in any order; reads and writes are separate steps."""
 
     actors: list[Actor]
 
@@ -69,7 +69,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule()
     def calm_down(self) -> None:
-        """All that live look, beat and poll until they have their parts."""
+        """All live members observe, send heartbeats and poll until they have assignments."""
         for _ in range(3):
             for number, actor in enumerate(self.actors):
                 self.look(number)
@@ -78,7 +78,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 2))
     def step(self, who: int) -> None:
-        """What a poll does."""
+        """One poll."""
         self.poll(self.actors[who])
 
     def poll(self, actor: Actor) -> None:
@@ -86,8 +86,8 @@ class MembershipMachine(RuleBasedStateMachine):
             return
         actor.wants = True
         if actor.held >= 0:
-            if standing(actor.seen, member_id=actor.member_id, generation=actor.held) is (
-                Standing.STABLE
+            if membership_status(actor.seen, member_id=actor.member_id, generation=actor.held) is (
+                MembershipStatus.STABLE
             ):
                 return
             actor.released, actor.held = actor.held, -1
@@ -100,11 +100,11 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 2))
     def look(self, who: int) -> None:
-        """What a heart sees; it may write much later."""
+        """The read of a heartbeat; its write may come much later."""
         actor = self.actors[who]
         if not actor.dead and actor.wants and self.row.group is not None:
             actor.seen = self.row.group
-            actor.sightings = actor.sightings.look(self.row.now, now_ms=actor.clock_ms)
+            actor.observation = actor.observation.observe(self.row.now, now_ms=actor.clock_ms)
 
     @rule(who=st.integers(0, 2))
     def beat(self, who: int) -> None:
@@ -112,7 +112,7 @@ class MembershipMachine(RuleBasedStateMachine):
         if actor.dead or not actor.wants:
             return
         try:
-            self.row.beat(actor.member_id, actor.sightings)
+            self.row.beat(actor.member_id, actor.observation)
         except UnknownMemberIdError:
             assert self.row.group is None or actor.member_id not in self.row.now.members
 
@@ -126,7 +126,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 2))
     def die(self, who: int) -> None:
-        """It may wake up: what it held, it believes to hold still."""
+        """It may wake up, and then acts on its old assignment."""
         self.actors[who].dead = not self.actors[who].dead
 
     @rule(duration_ms=st.sampled_from([100, 400, 900, 3_000]))
@@ -141,7 +141,7 @@ class MembershipMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.row.group is not None)
     @rule(who=st.integers(0, 2), number=st.integers(0, 2))
     def commit(self, who: int, number: int) -> None:
-        """The dead commit as well: a zombie does not know that it is one."""
+        """Dead members commit, too: a zombie does not know that it is one."""
         actor = self.actors[who]
         if actor.held < 0:
             return
@@ -177,7 +177,7 @@ class MembershipMachine(RuleBasedStateMachine):
         assert len(read) == len(set(read))
 
     def teardown(self) -> None:
-        """Whoever lives has its part in the end, and nobody else has one."""
+        """At the end exactly the live members have assignments."""
         if not hasattr(self, "row") or self.row.group is None:
             return
         alive = [a for a in self.actors if not a.dead and a.wants]
@@ -192,7 +192,7 @@ class MembershipMachine(RuleBasedStateMachine):
         group = self.row.now
         assert set(group.members) == {a.member_id for a in alive}
         assert not is_rebalancing(group)
-        assert not uncovered(group, self.row.counts)
+        assert not is_assignment_outdated(group, self.row.counts)
         assert {a.held for a in alive} == {group.generation}
         sizes = [len(partitions_of(group, a.member_id)) for a in alive]
         assert max(sizes) - min(sizes) <= 1

@@ -1,4 +1,4 @@
-"""Operating a cluster, with the names of confluent_kafka.admin."""
+"""The admin client, with the names of confluent_kafka.admin."""
 
 from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import (

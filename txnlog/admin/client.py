@@ -1,7 +1,7 @@
 """The admin client: confluent-kafka's names and calls, on a cluster without brokers.
 
-As there, most calls take several things and give a future for each, so that one failure hides no
-success. The work is done inside the call; the futures are done when it returns.
+As there, most calls take several items and return a future for each, so that one failure does not
+hide the others' success. The call does the work: its futures are done when it returns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Futures = dict[K, "Future[V]"]
 
 
 class AdminClient:
-    """Everything an operator does. One thread at a time; the constructor does no I/O.
+    """All operations of an operator. For one thread at a time; the constructor does no I/O.
 
     `config` holds `txnlog.root`, `storage.<key>` and `client.id`; see txnlog.settings.config.
     Raises ConfigError.
@@ -86,7 +86,7 @@ class AdminClient:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster, opened when it is first asked for. Raises ConfigError when there is none."""
+        """The cluster, opened at the first use. Raises ConfigError when there is none."""
         return self._open(create=False)
 
     def _open(self, *, create: bool) -> Cluster:
@@ -114,9 +114,9 @@ class AdminClient:
         )
 
     def delete_topics(self, names: Iterable[str], *, force: bool = False) -> Futures[str, None]:
-        """Delete topics. One that is created again goes on at the old offsets (R71).
+        """Delete topics. A topic created again continues at the old end offsets (R71).
 
-        `force` also deletes those whose log is damaged; see Cluster.delete_topic.
+        `force` also deletes topics with a damaged log; see Cluster.delete_topic.
         Errors: UnknownTopicOrPartitionError, CorruptLogError.
         """
         by_force = arguments.flag("force", force)
@@ -155,24 +155,24 @@ class AdminClient:
     def incremental_alter_configs(
         self, resources: Iterable[ConfigResource]
     ) -> Futures[ConfigResource, None]:
-        """Change the configurations that are named, per topic all or none. Errors: ConfigError."""
+        """Change the given configurations, per topic all or none. Errors: ConfigError."""
         checked = arguments.each("resources", resources, config_resource)
         return _each(checked, lambda resource: topics.alter_configs(self.cluster, resource))
 
     def delete_records(
         self, partitions: Sequence[TopicPartition]
     ) -> Futures[TopicPartition, DeletedRecords]:
-        """Make each `offset` the first one left (OFFSET_END: none is left).
+        """Move the log start to each `offset` (OFFSET_END: delete all records).
 
-        Readers below it get OffsetOutOfRangeError; files wholly below it leave the table when
-        retention is checked next (txnlog.housekeeping.retention).
+        Readers below it get OffsetOutOfRangeError; the next retention run removes files wholly
+        below it (txnlog.housekeeping.retention).
         Errors: OffsetOutOfRangeError for an offset above the end.
         """
 
         def delete(asked: TopicPartition) -> DeletedRecords:
             before = {asked.partition: asked.offset}
-            found = topics.delete_records(self.cluster, asked.topic, before)
-            return DeletedRecords(found[asked.partition])
+            starts = topics.delete_records(self.cluster, asked.topic, before)
+            return DeletedRecords(starts[asked.partition])
 
         return _each(arguments.topic_partitions("partitions", partitions), delete)
 
@@ -182,7 +182,7 @@ class AdminClient:
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> Futures[TopicPartition, ListOffsetsResultInfo]:
-        """Earliest, latest, or by timestamp. (Kafka's default isolation is READ_UNCOMMITTED.)"""
+        """Earliest, latest or by timestamp. (Kafka's default isolation is READ_UNCOMMITTED.)"""
         arguments.one_of("isolation_level", isolation_level, IsolationLevel)
         read_committed = isolation_level is IsolationLevel.READ_COMMITTED
         specs = offset_specs("topic_partition_offsets", topic_partition_offsets)
@@ -224,7 +224,7 @@ class AdminClient:
     def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> Futures[str, TransactionDescription]:
-        """Who owns an id, what it has open, who fenced it and why.
+        """The id's owner, its open transaction, and who fenced it and why.
 
         Errors: TransactionalIdNotFoundError.
         """
@@ -234,7 +234,7 @@ class AdminClient:
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> Futures[TopicPartition, list[ProducerState]]:
-        """The producers that partitions know, and what they have open there."""
+        """The producers with state in partitions, and their open transactions there."""
         return _each(
             arguments.topic_partitions("partitions", partitions),
             lambda p: transactions.describe_producers(self.cluster, p.topic, p.partition),
@@ -243,9 +243,9 @@ class AdminClient:
     def abort_transaction(
         self, transaction: str | AbortTransactionSpec, *, reason: str = "aborted by an operator"
     ) -> Future[None]:
-        """End what an id, or a producer in a partition, has open, and fence its owner (R43).
+        """Abort the open transaction of an id, or of a producer in a partition; fence its owner.
 
-        Whoever wrote under it is told this client's name and the reason.
+        The owner's error names this client and the reason (R43).
         Errors: TransactionalIdNotFoundError, InvalidTxnStateError when it has committed.
         """
 
@@ -263,7 +263,7 @@ class AdminClient:
     def fence_producers(
         self, transactional_ids: Iterable[str], *, reason: str = "fenced by an operator"
     ) -> Futures[str, FencedProducer]:
-        """Refuse the owners of ids from now on, runs of Spark queries, too (R43).
+        """Fence the current owners of ids, also runs of Spark queries (R43).
 
         Errors: TransactionalIdNotFoundError.
         """
@@ -274,7 +274,7 @@ class AdminClient:
         )
 
     def delete_transactions(self, transactional_ids: Iterable[str]) -> Futures[str, None]:
-        """Give up state rows that cannot be read, with what they have undecided or unpublished.
+        """Delete unreadable state rows; their open and unpublished transactions are lost.
 
         See state_rows.delete_transaction. Errors: TransactionalIdNotFoundError,
         InvalidTxnStateError for a row that can be read.
@@ -290,7 +290,7 @@ class AdminClient:
         *,
         max_transaction_timeout_ms: int = TIMEOUT_MS_MAX,
     ) -> Future[list[HangingTransaction]]:
-        """Undecided data older than any time-out (R21), everywhere or in these partitions."""
+        """Open transactions' data older than any time-out (R21), in these or all partitions."""
 
         given = partitions
         if given is not None:
@@ -310,7 +310,7 @@ class AdminClient:
     def list_consumer_groups(
         self, *, states: Collection[ConsumerGroupState] = ()
     ) -> Future[ListConsumerGroupsResult]:
-        """Groups that have offsets or members; `errors` are those of rows that are unreadable."""
+        """Groups with offsets or members; `errors` are those of unreadable rows."""
         wanted = arguments.each("states", states, of_kind(ConsumerGroupState))
         return _one(
             lambda: ListConsumerGroupsResult(
@@ -322,7 +322,7 @@ class AdminClient:
     def describe_consumer_groups(
         self, group_ids: Iterable[str]
     ) -> Futures[str, ConsumerGroupDescription]:
-        """Generation, members with their partitions, open transactions with offsets.
+        """Generation, members with their partitions, open transactions with pending offsets.
 
         Errors: GroupIdNotFoundError.
         """
@@ -342,36 +342,35 @@ class AdminClient:
     def alter_consumer_group_offsets(
         self, requests: Sequence[ConsumerGroupTopicPartitions]
     ) -> Futures[str, ConsumerGroupTopicPartitions]:
-        """Set positions, under a new generation of the group.
+        """Set committed offsets, under a new generation of the group.
 
-        Other than in Kafka the group may have members: they begin anew from there, and nothing
-        that was read before is committed after it. A Spark query of the group fails, and must be
-        started anew.
+        Unlike in Kafka the group may have members: they rejoin and continue there, and cannot
+        commit what they read before. A Spark query of the group fails and must be restarted.
         """
         return _each_group(requests, lambda asked: groups.alter_offsets(self.cluster, asked))
 
     def delete_consumer_group_offsets(
         self, requests: Sequence[ConsumerGroupTopicPartitions]
     ) -> Futures[str, ConsumerGroupTopicPartitions]:
-        """Forget positions, under a new generation of the group. Errors: GroupIdNotFoundError."""
+        """Delete committed offsets, under a new generation. Errors: GroupIdNotFoundError."""
         return _each_group(
             requests, lambda asked: groups.delete_offsets(self.cluster, asked, by=self._by)
         )
 
     def delete_consumer_groups(self, group_ids: Iterable[str]) -> Futures[str, None]:
-        """Forget groups without members, and those whose rows cannot be read.
+        """Delete groups without members, or with unreadable rows.
 
         Errors: GroupIdNotFoundError, NonEmptyGroupError.
         """
         ids = arguments.each("group_ids", group_ids, arguments.identifier)
         return _each(ids, lambda name: groups.delete_group(self.cluster, name, by=self._by))
 
-    # -- everything ------------------------------------------------------------------------------
+    # -- verification ----------------------------------------------------------------------------
 
     def verify(
         self, settings: VerifySettings | None = None, *, progress: Progress | None = None
     ) -> Future[Verification]:
-        """Check all that is below the root; writes nothing. See txnlog.verifying.verifier.
+        """Check everything below the root; writes nothing. See txnlog.verifying.verifier.
 
         Errors: ConfigError when there is no cluster, StorageError, UnknownTopicOrPartitionError.
         """
@@ -382,7 +381,7 @@ class AdminClient:
             if self._cluster is not None:
                 store = self._cluster.store
             else:
-                # Opening the cluster fails where it is damaged.
+                # Opening a damaged cluster would fail.
                 store = ObjectStore.from_url(self._config.root, self._config.storage, create=False)
             return verify(store, wanted, progress=report)
 
@@ -394,16 +393,16 @@ def _one(act: Callable[[], V]) -> Future[V]:
     try:
         future.set_result(act())
     except Exception as error:
-        # Also a bug: it hides no success of the others.
+        # Unexpected exceptions, too: they must not hide the others' success.
         future.set_exception(error)
     return future
 
 
 def _each(keys: Iterable[K], act: Callable[[K], V]) -> Futures[K, V]:
-    found: Futures[K, V] = {}
+    futures: Futures[K, V] = {}
     for key in keys:
-        found[key] = _one(lambda key=key: act(key))  # type: ignore[misc]
-    return found
+        futures[key] = _one(lambda key=key: act(key))  # type: ignore[misc]
+    return futures
 
 
 def _each_group(

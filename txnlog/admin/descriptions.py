@@ -1,6 +1,7 @@
-"""What an AdminClient takes and gives back: confluent-kafka's names, and Kafka's where it has none.
+"""Arguments and results of an AdminClient: confluent-kafka's names, or Kafka's where it has none.
 
-All are values; times are milliseconds since the epoch by somebody's wall clock, for people.
+All are values. Times are milliseconds since the epoch, by the wall clock of the process that wrote
+them, for display only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """How many partitions a topic shall have from now on."""
+    """The new number of partitions of a topic."""
 
     topic: str
     new_total_count: int
@@ -37,7 +38,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A live topic; `config` holds what was set for it."""
+    """A live topic; `config` holds the explicitly set values."""
 
     name: str
     topic_id: str
@@ -47,7 +48,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition: where it begins, its last stable offset, and its end."""
+    """One partition: log start, last stable offset, and high watermark."""
 
     id: int
     log_start_offset: int
@@ -57,13 +58,13 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class DeletedRecords:
-    """The first offset that is left."""
+    """The log start after the deletion."""
 
     low_watermark: int
 
 
 class IsolationLevel(Enum):
-    """What counts as the end: the last stable offset, or the high watermark."""
+    """Which offset is the end: the high watermark, or the last stable offset."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -71,7 +72,7 @@ class IsolationLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Which offset is asked for."""
+    """Which offset to list."""
 
     kind: str
     timestamp_ms: int = -1
@@ -94,7 +95,7 @@ class OffsetSpec:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsResultInfo:
-    """An offset, -1 where there is no record so late."""
+    """An offset; -1 if there is no record at or after the timestamp."""
 
     offset: int
 
@@ -103,7 +104,7 @@ class ListOffsetsResultInfo:
 
 
 class ResourceType(Enum):
-    """What can be configured: topics."""
+    """Kinds of resources with configurations: topics only."""
 
     TOPIC = 2
 
@@ -117,7 +118,7 @@ class AlterConfigOpType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One configuration; the last four say what `describe_configs` found."""
+    """One configuration; `describe_configs` sets the last three fields."""
 
     name: str
     value: str | None
@@ -141,9 +142,9 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional.id; `coordinator` is the shard that holds its row.
+    """A transactional.id; `coordinator` is the shard of its row.
 
-    With an `error` the row cannot be read: its state is None and its producer id -1.
+    With an `error` the row is unreadable: its state is None and its producer id -1.
     """
 
     transactional_id: str
@@ -155,11 +156,11 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """All about a transactional.id, in words where it helps.
+    """The state row of a transactional.id, in words where it helps.
 
-    `start_time_ms` is None when no transaction is open. `owner` is who may write, since
-    `owner_since_ms` (-1: not known) and, if `is_owner_fenced`, no more; `fenced` says who ended
-    the last right to write, when and why. `prepared_by_client`: the first of two phases is done.
+    `start_time_ms` is None when no transaction is open. `owner` is the producer that may write
+    since `owner_since_ms` (-1: unknown), unless `is_owner_fenced`; `fenced` is the last fencing:
+    by whom, when and why. `prepared_by_client`: phase one of a two-phase commit is done.
     """
 
     coordinator_id: int
@@ -194,7 +195,7 @@ class TransactionDescription:
         }
 
     def ownership(self) -> dict[str, object]:
-        """More columns, which Kafka does not have: who may write, and who may no longer."""
+        """Columns that Kafka does not have: the owner, and the last fencing."""
         last = self.fenced
         return {
             "Owner": self.owner,
@@ -209,10 +210,10 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """A producer as a partition knows it.
+    """The state of a producer in a partition.
 
-    `coordinator_epoch` is the epoch of the newest transaction marker of this producer in the topic,
-    -1 without one: there is no coordinator whose epoch it could be.
+    There is no coordinator broker: `coordinator_epoch` is the epoch of this producer's newest
+    transaction marker in the topic, -1 without one.
     """
 
     producer_id: int
@@ -225,7 +226,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingTransaction:
-    """Undecided data that nobody will decide: it holds the last stable offset back."""
+    """An open transaction that no process will end: it holds back the last stable offset."""
 
     topic: str
     partition: int
@@ -239,7 +240,7 @@ class HangingTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransactionSpec:
-    """A transaction by what it left in a partition, for one that no row knows any more."""
+    """A transaction identified by its data in a partition, for one without a state row."""
 
     topic_partition: TopicPartition
     producer_id: int
@@ -258,7 +259,7 @@ class FencedProducer:
 
 
 class ConsumerGroupState(Enum):
-    """Kafka's states, as far as a group without a coordinator has them."""
+    """The states of Kafka that a group without a coordinator can have."""
 
     STABLE = "Stable"
     PREPARING_REBALANCING = "PreparingRebalance"
@@ -267,7 +268,7 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupListing:
-    """A group; without members it is that of a Spark query, of `assign`, or nobody's now."""
+    """A group. One without members belongs to a Spark query or to `assign`, or is unused."""
 
     group_id: str
     is_simple_consumer_group: bool
@@ -276,7 +277,7 @@ class ConsumerGroupListing:
 
 @dataclass(frozen=True, slots=True)
 class ListConsumerGroupsResult:
-    """The groups; `errors`, which have a `key`, are those of groups that cannot be read."""
+    """The groups; `errors`, with a `key` each, are those of unreadable groups."""
 
     valid: Sequence[ConsumerGroupListing]
     errors: Sequence[Exception] = ()
@@ -310,7 +311,7 @@ class PendingTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescription:
-    """A group, its generation, its members, and the transactions that hold offsets of it."""
+    """A group, its generation, its members, and the transactions with pending offsets."""
 
     group_id: str
     is_simple_consumer_group: bool
@@ -322,7 +323,7 @@ class ConsumerGroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupTopicPartitions:
-    """A group and partitions of it; None: all that it has."""
+    """A group and partitions of it; None means all partitions."""
 
     group_id: str
     topic_partitions: Sequence[TopicPartition] | None = None

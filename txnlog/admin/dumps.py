@@ -1,6 +1,6 @@
-"""What the Delta logs say, commit by commit: headers, markers, and the history of transactions.
+"""Dumps of the Delta logs, commit by commit: headers, markers, and states of transactions.
 
-Only what is still there: a log's old commits go once a checkpoint stands for them.
+Only commits that still exist: log clean-up deletes old commits that a checkpoint covers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Entry = dict[str, object]
 def dump_topic(
     cluster: Cluster, topic: str, *, partition: int | None = None, from_version: int = 0
 ) -> Iterator[Entry]:
-    """Each header, marker and setting of a topic's log as it was written.
+    """Each header, marker and configuration of a topic's log, in the order of the commits.
 
-    With a partition only what is of it, and markers, which are of all. Raises
+    With a partition only its own entries, and markers, which belong to all partitions. Raises
     UnknownTopicOrPartitionError, CorruptLogError.
     """
     log = cluster.topic(topic)
@@ -87,7 +87,7 @@ def _txn_entry(action: Txn) -> Entry | None:
 
 
 def dump_transaction(cluster: Cluster, transactional_id: str) -> Iterator[Entry]:
-    """Every state of a transactional.id, as it was written. Raises CorruptLogError."""
+    """Every state of a transactional.id, in the order of the commits. Raises CorruptLogError."""
     table = cluster.shard_for(transactional_id).path
     path = ""
     for commit in commits(cluster, table, 0):
@@ -125,15 +125,15 @@ def _row_entry(row: TransactionMetadata) -> Entry:
 
 
 def commits(cluster: Cluster, table: str, from_version: int) -> Iterator[Commit]:
-    """The commits of a log that are there, in order. Raises LogGapError, CorruptLogError."""
-    # Without `since` the listing would begin at the newest checkpoint.
+    """The existing commits of a log, in order. Raises LogGapError, CorruptLogError."""
+    # Without `since` the listing begins at the newest checkpoint.
     for version in list_log(cluster.store, table, since=from_version - 1).commits:
         path = commit_path(table, version)
         try:
             data = cluster.store.get(path)
         except ObjectNotFoundError as error:
             raise LogGapError(
-                f"{cluster.store.url}/{path} was removed while it was to be read; try again.",
+                f"{cluster.store.url}/{path} was deleted during the dump; try again.",
                 file=path,
                 retriable=True,
                 fatal=False,

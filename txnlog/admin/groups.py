@@ -1,4 +1,4 @@
-"""Consumer groups for operators: who is in them, where they stand, and moving them."""
+"""Consumer groups for operators: members, committed offsets, and changing them."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from txnlog.storage.tables.row_log import RowView
 def list_groups(
     cluster: Cluster, *, states: Collection[ConsumerGroupState] = ()
 ) -> list[ConsumerGroupListing]:
-    """Every group that has offsets or members and can be read, by name."""
+    """Every readable group with offsets or members, sorted by name."""
     log = cluster.offsets_log()
     log.refresh()
-    found = [
+    listings = [
         ConsumerGroupListing(
             group_id=group_id, is_simple_consumer_group=not group.members, state=_state_of(group)
         )
         for group_id, group in sorted(log.view.rows.items())
         if not is_gone(group)
     ]
-    return [listing for listing in found if not states or listing.state in states]
+    return [listing for listing in listings if not states or listing.state in states]
 
 
 def unreadable_groups(cluster: Cluster) -> list[CorruptLogError]:
-    """Why groups cannot be read, by name; as of the newest look at them."""
+    """The errors of unreadable groups, sorted by name; as of the last refresh."""
     unreadable = cluster.offsets_log().view.rows.unreadable
     return [row.error for _, row in sorted(unreadable.items())]
 
@@ -82,10 +82,10 @@ def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
 def list_offsets(
     cluster: Cluster, request: ConsumerGroupTopicPartitions, *, require_stable: bool
 ) -> ConsumerGroupTopicPartitions:
-    """Committed offsets; OFFSET_INVALID for a partition that was asked for and has none.
+    """Committed offsets; OFFSET_INVALID for a requested partition without one.
 
-    Raises GroupIdNotFoundError; UnstableOffsetCommitError with `require_stable`, when an open
-    transaction holds offsets of them (R46).
+    Raises GroupIdNotFoundError; UnstableOffsetCommitError with `require_stable`, if a transaction
+    has pending offsets of these partitions (R46).
     """
     group = require_group(cluster, request.group_id)
     asked = request.topic_partitions
@@ -93,23 +93,23 @@ def list_offsets(
         only = None if asked is None else by_topic(asked)
         cluster.groups.fetch(request.group_id, partitions=only, fence=False)
         group = require_group(cluster, request.group_id)
-    known = [
+    offsets = [
         TopicPartition(topic, number, committed.offset, committed.metadata or None)
         for topic, partitions in sorted(group.offsets.items())
         for number, committed in sorted(partitions.items())
     ]
     if asked is not None:
-        there = {(p.topic, p.partition): p for p in known}
-        known = [
-            there.get((p.topic, p.partition), TopicPartition(p.topic, p.partition)) for p in asked
+        by_key = {(p.topic, p.partition): p for p in offsets}
+        offsets = [
+            by_key.get((p.topic, p.partition), TopicPartition(p.topic, p.partition)) for p in asked
         ]
-    return ConsumerGroupTopicPartitions(request.group_id, known)
+    return ConsumerGroupTopicPartitions(request.group_id, offsets)
 
 
 def alter_offsets(
     cluster: Cluster, request: ConsumerGroupTopicPartitions
 ) -> ConsumerGroupTopicPartitions:
-    """Set positions under a new generation: members begin anew there, others are refused (R48).
+    """Set committed offsets under a new generation: members rejoin, others are fenced (R48).
 
     Raises UnknownTopicOrPartitionError, ConfigError for an offset below 0.
     """
@@ -119,7 +119,7 @@ def alter_offsets(
         if partition.offset < 0:
             raise ConfigError(
                 f"Offset {partition.offset} of {partition.topic!r} partition "
-                f"{partition.partition} is no position. Look it up with list_offsets."
+                f"{partition.partition} is not a valid position. Look it up with list_offsets."
             )
     cluster.groups.reset(request.group_id, by_topic(wanted))
     return request
@@ -128,7 +128,7 @@ def alter_offsets(
 def delete_offsets(
     cluster: Cluster, request: ConsumerGroupTopicPartitions, *, by: str
 ) -> ConsumerGroupTopicPartitions:
-    """Forget positions, under a new generation. Raises GroupIdNotFoundError."""
+    """Delete committed offsets, under a new generation. Raises GroupIdNotFoundError."""
     group = require_group(cluster, request.group_id)
     partitions = request.topic_partitions
     named = by_topic(partitions) if partitions is not None else group.positions()
@@ -141,15 +141,15 @@ def delete_offsets(
 
 
 def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
-    """Forget a group without members, or one whose row cannot be read.
+    """Delete a group without members, or one with an unreadable row.
 
-    `group_id` is the row's file where its id cannot be read either.
+    If the row's id is unreadable too, `group_id` is the row's file.
     Raises GroupIdNotFoundError, NonEmptyGroupError.
     """
     log = cluster.offsets_log()
     log.refresh()
     if group_id in log.view.rows.unreadable:
-        _give_up(cluster, group_id)
+        _delete_unreadable(cluster, group_id)
         return
     require_group(cluster, group_id)
 
@@ -159,8 +159,8 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     _change(cluster, group_id, decide, by=by)
 
 
-def _give_up(cluster: Cluster, key: str) -> None:
-    """Its generation goes on; of a row without an id nothing is kept."""
+def _delete_unreadable(cluster: Cluster, key: str) -> None:
+    """Delete an unreadable row but keep its generation (D35), unless its id is unreadable, too."""
     clock = cluster.store.clock
     log = cluster.offsets_log()
 
@@ -194,7 +194,7 @@ def _change(
     *,
     by: str,
 ) -> None:
-    """Write the decision, after what is pending in the group has been settled."""
+    """Write the decision, after settling the group's pending offsets."""
     clock = cluster.store.clock
     for attempt in range(ATTEMPTS_MAX):
         found = cluster.offsets_log().change(

@@ -1,7 +1,7 @@
-"""Checked copies of what an AdminClient is given; nothing is written when one is refused.
+"""Validated copies of an AdminClient's arguments; if one is invalid, nothing is written.
 
-A wrong type, or a value that Kafka's types do not hold, is the error of the call. What is wrong
-with one topic, group or id as the cluster has it is the error of its own future.
+A wrong type, or a value outside Kafka's types, is an error of the call. An error of one topic,
+group or id in the cluster is raised by its own future.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ def _config_entry(name: str, value: Any) -> ConfigEntry:
 def offset_specs(name: str, given: Any) -> dict[TopicPartition, OffsetSpec]:
     """Raises TypeError, InvalidTopicError, ConfigError."""
     specs = arguments.one_of(name, given, Mapping)
-    found = {}
+    checked = {}
     for asked, spec in specs.items():
         where = arguments.topic_partition(name, asked)
         kind = arguments.one_of(f"{name} of {where.topic}-{where.partition}", spec, OffsetSpec)
         if kind.kind not in _KINDS:
             raise TypeError(f"An OffsetSpec is one of {', '.join(_KINDS)}, not {shown(kind.kind)}.")
-        found[where] = OffsetSpec(
+        checked[where] = OffsetSpec(
             kind.kind, arguments.integer(f"{name}.timestamp_ms", kind.timestamp_ms)
         )
-    return found
+    return checked
 
 
 def transaction_or_spec(name: str, value: Any) -> str | AbortTransactionSpec:
@@ -120,5 +120,5 @@ def group_partitions(name: str, value: Any) -> ConsumerGroupTopicPartitions:
 
 
 def of_kind(kind: type[Enum]) -> Callable[[str, Any], Any]:
-    """A check that a value is one of an enum's."""
+    """A check that a value is a member of an enum."""
     return lambda name, value: arguments.one_of(name, value, kind)

@@ -1,4 +1,4 @@
-"""The state rows of transactional.ids, also those that cannot be read, and giving such up."""
+"""The state rows of transactional.ids, including unreadable ones and their deletion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txnlog.storage.tables.row_log import UnreadableRow
 
 
 def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
-    """(shard, row) of every transactional.id, as of now."""
+    """(shard, row) of every transactional.id, refreshed."""
     for number in range(cluster.shards):
         shard = cluster.shard(number)
         shard.refresh()
@@ -20,21 +20,21 @@ def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
 
 
 def unreadable_rows(cluster: Cluster) -> list[tuple[int, UnreadableRow]]:
-    """(shard, row) of those that cannot be read, as of the newest look at their shards."""
-    found = []
-    for number in range(cluster.shards):
-        unreadable = cluster.shard(number).view.rows.unreadable
-        found += [(number, row) for row in list(unreadable.values())]
-    return found
+    """(shard, row) of the unreadable rows, as of the last refresh of each shard."""
+    return [
+        (number, row)
+        for number in range(cluster.shards)
+        for row in list(cluster.shard(number).view.rows.unreadable.values())
+    ]
 
 
 def delete_transaction(cluster: Cluster, transactional_id: str) -> None:
-    """Give up a state row that cannot be read; the id, or the row's file, can be used again.
+    """Delete an unreadable state row, by id or by the row's file; the id can be used again.
 
-    What it had decided and not published is not published any more. What it left undecided in
-    topics shows in `find_hanging` and is aborted by `abort_hanging`. A streaming query of the id
-    has forgotten which batches it wrote: start it with a new checkpoint.
-    Raises TransactionalIdNotFoundError, InvalidTxnStateError for a row that can be read.
+    A transaction that it had decided but not published is lost. Open transactions in topics are
+    listed by `find_hanging` and aborted by `abort_hanging`. The row's record of a streaming query's
+    batches is lost: start the query with a new checkpoint.
+    Raises TransactionalIdNotFoundError, InvalidTxnStateError for a readable row.
     """
     for number in range(cluster.shards):
         shard = cluster.shard(number)
@@ -43,8 +43,8 @@ def delete_transaction(cluster: Cluster, transactional_id: str) -> None:
             return
     row = require_row(cluster, transactional_id)
     raise InvalidTxnStateError(
-        f"The state row of {transactional_id!r} can be read, and is not deleted. Abort its "
-        "transaction or fence its owner; housekeeping forgets ids that are not used.",
+        f"The state row of {transactional_id!r} is readable and was not deleted. Abort its "
+        "transaction or fence its owner; housekeeping expires unused ids.",
         transactional_id=transactional_id,
         state=row.state.name,
     )
@@ -55,8 +55,8 @@ def require_row(cluster: Cluster, transactional_id: str) -> TransactionMetadata:
     row = cluster.coordinator.describe(transactional_id)
     if row is None:
         raise TransactionalIdNotFoundError(
-            f"There is no transactional.id {transactional_id!r}: it has committed nothing yet, or "
-            "has expired.",
+            f"There is no transactional.id {transactional_id!r}: it has not committed yet, or has "
+            "expired.",
             transactional_id=transactional_id,
         )
     return row

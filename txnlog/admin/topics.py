@@ -1,4 +1,4 @@
-"""Topics for operators: creating, growing, configuring, deleting, and looking at them."""
+"""Topics for operators: create, add partitions, configure, delete records, describe."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False
 
 
 def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
-    """Records stay where they are: a key may go to another partition from now on.
+    """Add partitions up to `total`. No records move, so the partition of a key may change.
 
     Raises InvalidPartitionsError unless there are fewer now, UnknownTopicOrPartitionError.
     """
@@ -66,11 +66,11 @@ def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
 
     def change(config: Mapping[str, str]) -> Mapping[str, str]:
         nonlocal asked
-        found = grown(
+        grown_config = grown(
             config, topic=topic, partitions=total, partitions_max=PARTITIONS_MAX, again=asked
         )
         asked = True
-        return found
+        return grown_config
 
     cluster.topic_log(topic).alter(change)
 
@@ -101,7 +101,7 @@ def describe_topic(cluster: Cluster, name: str) -> TopicDescription:
 def describe_configs(cluster: Cluster, resource: ConfigResource) -> dict[str, ConfigEntry]:
     """Every configuration of a topic. Raises UnknownTopicOrPartitionError."""
     own = own_configs(cluster.topic(_topic_of(resource)).config)
-    # What a newer txnlog has set is shown as well.
+    # Includes configurations set by a newer txnlog.
     entries = {name: ConfigEntry(name, value) for name, value in own.items()}
     for name, row in TOPIC_CONFIGS.items():
         entries[name] = ConfigEntry(
@@ -115,7 +115,7 @@ def describe_configs(cluster: Cluster, resource: ConfigResource) -> dict[str, Co
 
 
 def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
-    """Make the changes of the resource, all or none.
+    """Apply all changes of the resource, or none.
 
     Raises ConfigError, UnknownTopicOrPartitionError.
     """
@@ -130,7 +130,7 @@ def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
     checked = check_configs(sets)
     both = sorted(deletes & set(checked))
     if both:
-        raise ConfigError(f"{both[0]} is both set and deleted. Do one of the two.", option=both[0])
+        raise ConfigError(f"{both[0]} is both set and deleted; do only one.", option=both[0])
     cluster.topic_log(_topic_of(resource)).alter(
         lambda config: changed(config, checked, frozenset(deletes))
     )
@@ -138,7 +138,7 @@ def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
 
 def _topic_of(resource: ConfigResource) -> str:
     if resource.restype is not ResourceType.TOPIC:
-        raise InvalidTopicError("Only topics are configured here; there are no brokers.")
+        raise InvalidTopicError("Only topics have configurations; there are no brokers.")
     return resource.name
 
 
@@ -146,7 +146,7 @@ def _topic_of(resource: ConfigResource) -> str:
 
 
 def delete_records(cluster: Cluster, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-    """Partition -> log start after the records before those offsets (-1: all) are gone.
+    """Delete the records before those offsets (-1: all); partition -> log start after it.
 
     Raises OffsetOutOfRangeError, UnknownTopicOrPartitionError.
     """
@@ -162,24 +162,24 @@ def list_offset(
     topic, number = partition.topic, partition.partition
     if spec.kind == "timestamp":
         asked = TopicPartition(topic, number, spec.timestamp_ms)
-        [found] = positions_for_times(cluster, [asked], read_committed=read_committed)
-        return ListOffsetsResultInfo(found.offset)
+        [position] = positions_for_times(cluster, [asked], read_committed=read_committed)
+        return ListOffsetsResultInfo(position.offset)
     start, end = watermarks(cluster, topic, number, read_committed=read_committed)
     return ListOffsetsResultInfo(start if spec.kind == "earliest" else end)
 
 
 def all_partitions(cluster: Cluster, topics: Iterable[str]) -> list[TopicPartition]:
     """Every partition of these topics. Raises UnknownTopicOrPartitionError."""
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for topic in topics:
         count = cluster.topic(topic).partitions
-        found += [TopicPartition(topic, number) for number in range(count)]
-    return found
+        partitions += [TopicPartition(topic, number) for number in range(count)]
+    return partitions
 
 
 def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, dict[int, int]]:
     """topic -> partition -> offset."""
-    found: dict[str, dict[int, int]] = {}
+    offsets: dict[str, dict[int, int]] = {}
     for partition in partitions:
-        found.setdefault(partition.topic, {})[partition.partition] = partition.offset
-    return found
+        offsets.setdefault(partition.topic, {})[partition.partition] = partition.offset
+    return offsets

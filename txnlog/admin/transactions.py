@@ -1,4 +1,4 @@
-"""Transactions for operators: finding them, telling whose they are, and ending them (R21, R43)."""
+"""Transactions for operators: list, describe, fence and abort them (R21, R43)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition
 from txnlog.storage.tables.topic_log import TopicLog
 
 TIMESTAMPS_US = 2**62
-"""Beyond these a header's times are not known; see decode_stats."""
+"""A header's timestamp above this is unknown; see decode_stats."""
 
 Decide = Callable[[TransactionMetadata | None], Transition | Done]
 
 
-# --- Finding --------------------------------------------------------------------------------------
+# --- Listing --------------------------------------------------------------------------------------
 
 
 def list_transactions(
@@ -50,10 +50,10 @@ def list_transactions(
     duration_ms: int = -1,
     pattern: str | None = None,
 ) -> list[TransactionListing]:
-    """State rows that match every filter given; `duration_ms`: open for longer than that.
+    """State rows that match all filters; `duration_ms`: open for longer than that.
 
-    Rows that cannot be read have an error, and match every filter but the pattern.
-    Raises ConfigError for a pattern that is no regular expression.
+    Unreadable rows have an error, and only the pattern applies to them.
+    Raises ConfigError for an invalid regular expression.
     """
     try:
         matches = re.compile(pattern or "").fullmatch if pattern else None
@@ -99,7 +99,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
 
 
 def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription:
-    """A state row and the number of its shard, for people."""
+    """The description of a state row in this shard."""
     owner = row.owner
     touched = {(tp.topic, number) for tp in row.partitions for number in tp.partitions}
     touched.update((batch.topic, batch.partition) for batch in row.pending.batches)
@@ -123,14 +123,14 @@ def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription
 
 
 def describe_producers(cluster: Cluster, topic: str, partition: int) -> list[ProducerState]:
-    """The producers a partition knows, by id. Raises UnknownTopicOrPartitionError."""
+    """The producers with state in a partition, by id. Raises UnknownTopicOrPartitionError."""
     view = partition_log(cluster, topic, partition).view
-    known = {pid for pid, number in view.last_sequences if number == partition}
+    producer_ids = {pid for pid, number in view.last_sequences if number == partition}
     newest = {header.producer_id: header for header in view.partitions[partition].batches}
-    # Batches that compaction has merged are nobody's any more.
+    # Compacted segments have no producer.
     newest.pop(-1, None)
-    known.update(newest)
-    return [_producer(view, partition, pid, newest.get(pid)) for pid in sorted(known)]
+    producer_ids.update(newest)
+    return [_producer(view, partition, pid, newest.get(pid)) for pid in sorted(producer_ids)]
 
 
 def _producer(
@@ -163,10 +163,10 @@ def find_hanging(
     *,
     timeout_ms_max: int = TIMEOUT_MS_MAX,
 ) -> list[HangingTransaction]:
-    """Undecided data older than any time-out, which no living transaction accounts for (R21).
+    """Open transactions with data older than any time-out, which no process will end (R21).
 
-    Its age is that of its files, by the store's clock: records may carry any timestamp. A
-    transaction that its client has prepared is waited for, and not listed.
+    The age is that of the files, by the store's clock: records may carry any timestamp.
+    Transactions that their client has prepared (two-phase commit) are not hanging.
     Raises UnknownTopicOrPartitionError.
     """
     by_producer = {row.producer_id: row for _, row in rows(cluster)}
@@ -205,7 +205,7 @@ def _hanging(
 
 
 def _age_ms(log: TopicLog, header: BatchHeader) -> int:
-    """How long a batch has been there; one whose file is gone is as old as can be."""
+    """The age of a batch's file; the maximum if the file is missing."""
     try:
         meta = log.store.head(f"{log.path}/{header.path}")
     except ObjectNotFoundError:
@@ -222,24 +222,24 @@ def _start_ms(row: TransactionMetadata) -> int | None:
     return None if row.state.is_idle else row.started_ms
 
 
-# --- Ending ---------------------------------------------------------------------------------------
+# --- Aborting and fencing -------------------------------------------------------------------------
 
 
 def abort_transaction(
     cluster: Cluster, transactional_id: str, *, by: str, reason: str
 ) -> TransactionMetadata:
-    """End what is open under an id, and fence its owner; the row afterwards (R43).
+    """Abort the open transaction of an id, and fence its owner; returns the new row (R43).
 
-    A deferred transaction shows in no row before it is decided: so an idle row's owner is fenced,
-    and what it has open can only abort. Raises TransactionalIdNotFoundError, InvalidTxnStateError
-    for a transaction that was decided as a commit; that one is finished instead.
+    A deferred transaction is in no row before it is decided: if the row is idle its owner is
+    fenced, so that its transaction can only abort. Raises TransactionalIdNotFoundError, and
+    InvalidTxnStateError for a transaction decided as a commit, after finishing it.
     """
     row = require_row(cluster, transactional_id)
     if row.state is TransactionState.PREPARE_COMMIT:
         cluster.coordinator.finish(row)
         raise InvalidTxnStateError(
             f"The transaction of {transactional_id!r} has been decided as a commit, and is now "
-            "finished. Fence its producer if it shall write nothing more.",
+            "finished. To stop further writes, fence its producer.",
             transactional_id=transactional_id,
             state=row.state.name,
         )
@@ -262,9 +262,9 @@ def abort_transaction(
 def fence_producer(
     cluster: Cluster, transactional_id: str, *, by: str, reason: str
 ) -> TransactionMetadata:
-    """Refuse the id's owner from now on, a Spark query's run, too; the row afterwards (R43).
+    """Fence the id's owner, also a Spark query's run; returns the new row (R43).
 
-    What it has open aborts, what is decided is finished. Raises TransactionalIdNotFoundError.
+    An open transaction aborts, a decided one is finished. Raises TransactionalIdNotFoundError.
     """
     row = require_row(cluster, transactional_id)
 
@@ -283,7 +283,7 @@ def fence_producer(
 def _carry_out(
     cluster: Cluster, row: TransactionMetadata, decide: Decide, *, by: str
 ) -> TransactionMetadata:
-    """Write the decision, finish what it decides, and free the groups it held."""
+    """Write the decision, finish its transaction, and settle its pending offsets."""
     coordinator = cluster.coordinator
     shard = cluster.shard_for(row.transactional_id)
     for attempt in range(ATTEMPTS_MAX):
@@ -300,13 +300,13 @@ def _carry_out(
         _settle_entries(cluster, row.transactional_id, by=by)
         return moved or row
     raise ConcurrentTransactionsError(
-        f"{row.transactional_id!r} keeps deciding transactions; try again.",
+        f"{row.transactional_id!r} kept deciding new transactions; try again.",
         transactional_id=row.transactional_id,
     )
 
 
 def _settle_entries(cluster: Cluster, transactional_id: str, *, by: str) -> None:
-    """Offsets the fenced owner had pending: nobody needs to wait for them any longer (R46)."""
+    """Settle the pending offsets of the fenced owner, so that no group waits for them (R46)."""
     log = cluster.offsets_log()
     log.refresh()
     row = cluster.coordinator.describe(transactional_id)
@@ -317,7 +317,7 @@ def _settle_entries(cluster: Cluster, transactional_id: str, *, by: str) -> None
         if entry.transactional_id == transactional_id
     ]
     for group_id, entry in entries:
-        # A successor that took the id over meanwhile has entries of its own.
+        # A newer owner of the id may have pending entries already.
         if row is None or entry.txn_epoch < row.producer_epoch:
             cluster.groups.settle(group_id, entry, by=by)
 
@@ -325,7 +325,7 @@ def _settle_entries(cluster: Cluster, transactional_id: str, *, by: str) -> None
 def fence_producers(
     cluster: Cluster, transactional_id: str, *, by: str, reason: str
 ) -> FencedProducer:
-    """`fence_producer`, told as Kafka's admin client does."""
+    """`fence_producer` with the result of Kafka's admin client."""
     row = fence_producer(cluster, transactional_id, by=by, reason=reason)
     return FencedProducer(row.producer_id, row.producer_epoch)
 
@@ -333,10 +333,10 @@ def fence_producers(
 def abort_hanging(
     cluster: Cluster, spec: AbortTransactionSpec, *, by: str, reason: str
 ) -> TransactionMetadata | None:
-    """End what a producer left undecided in a partition; its row, if there is one (R21).
+    """Abort a producer's open data in a partition; returns its state row, if any (R21).
 
-    A row that could still decide the transaction goes first, so that the marker written then says
-    what everybody will ever hear of it. Raises InvalidTxnStateError when there is nothing open.
+    A row that could still decide the transaction is ended first, so that the abort marker cannot
+    contradict a later decision. Raises InvalidTxnStateError when nothing is open.
     """
     topic, partition = spec.topic_partition.topic, spec.topic_partition.partition
     log = partition_log(cluster, topic, partition)
@@ -347,13 +347,13 @@ def abort_hanging(
 
     if not is_open():
         raise InvalidTxnStateError(
-            f"Topic {topic!r} partition {partition} has nothing undecided of producer "
+            f"Topic {topic!r} partition {partition} has no open transaction of producer "
             f"{spec.producer_id} up to epoch {spec.producer_epoch}.",
             producer_id=spec.producer_id,
         )
     row = next((r for _, r in rows(cluster) if r.producer_id == spec.producer_id), None)
     for _, unreadable in unreadable_rows(cluster):
-        # It may have decided that very transaction as a commit.
+        # This row may have decided the transaction as a commit.
         if unreadable.values.get("producer_id") in (None, str(spec.producer_id)):
             raise unreadable.error
     if row is not None and row.state.is_prepared:

@@ -1,4 +1,4 @@
-"""The root of the command: global options, errors as one line, and the commands below it."""
+"""The root command: global options, one-line errors, and the subcommands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GLOBAL = ("--root", "--storage", "--output")
 
 
 class Root(TyperGroup):
-    """Takes the global options anywhere on the line, and turns errors into one line each."""
+    """Accepts the global options anywhere on the line, and prints errors on one line each."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoisted(args))
@@ -35,7 +35,7 @@ class Root(TyperGroup):
 
 
 def hoisted(args: list[str]) -> list[str]:
-    """The arguments with the global options first."""
+    """The arguments with the global options moved to the front."""
     front: list[str] = []
     rest: list[str] = []
     left = iter(args)
@@ -59,8 +59,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print(f"txnlog {VERSION}")
         raise typer.Exit
 
@@ -75,8 +75,8 @@ def root(
     storage: Annotated[
         list[str] | None,
         typer.Option(
-            help="Setting of the object store, key=value; may be given more than once. The "
-            "variable keeps secrets off the command line.",
+            help="Setting of the object store, key=value; may be repeated. Use the environment "
+            "variable to keep secrets off the command line.",
             envvar="TXNLOG_STORAGE",
         ),
     ] = None,

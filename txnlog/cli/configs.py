@@ -1,4 +1,4 @@
-"""`txnlog configs`: what topics are configured to, and changing it."""
+"""`txnlog configs`: show and change topic configurations."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ app = typer.Typer(
 def describe(
     context: typer.Context,
     topic: Topic,
-    explain: Annotated[bool, typer.Option(help="Say what each one means.")] = False,
+    explain: Annotated[bool, typer.Option(help="Add the meaning of each one.")] = False,
 ) -> None:
-    """Every configuration of a topic, with what was set for it and what is the default."""
+    """Every configuration of a topic: its value, and whether it is set or the default."""
     session = session_of(context)
     resource = ConfigResource(ResourceType.TOPIC, topic)
     entries = session.admin().describe_configs([resource])[resource].result()
@@ -41,10 +41,10 @@ def alter(
         list[str] | None, typer.Option(help="name=value; may be repeated.")
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option(help="Name to set back to its default; may be repeated.")
+        list[str] | None, typer.Option(help="Name to reset to its default; may be repeated.")
     ] = None,
 ) -> None:
-    """Change configurations of a topic, all that are named or none."""
+    """Change configurations of a topic: all given ones, or none on an error."""
     session = session_of(context)
     entries = [
         ConfigEntry(name, value)

@@ -1,4 +1,4 @@
-"""`txnlog consume`: records to the lines of stdout."""
+"""`txnlog consume`: write records as lines to stdout."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, OFFSET_END, Message, TopicPartition
 
 POLL_S = 0.2
-"""How long Ctrl-C may go unnoticed."""
+"""Maximum delay until Ctrl-C takes effect."""
 
 BATCH_RECORDS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """What stands on a line before the value, as Kafka's console consumer orders it."""
+    """The fields of a line before the value, in the order of Kafka's console consumer."""
 
     key_separator: str | None
     timestamp: bool
@@ -64,42 +64,46 @@ def consume(
     context: typer.Context,
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="May be repeated.")],
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Share the topics with its other members.")
+        str | None, typer.Option("--group", "-g", help="Consume as a member of this group.")
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Where nothing is committed; else the end.")
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="Without a committed offset start at the beginning, not the end.",
+        ),
     ] = False,
     partition: Annotated[
         str | None,
-        typer.Option("--partition", "-p", help="Only these, as in 0,1; not with --group."),
+        typer.Option("--partition", "-p", help="Only these partitions, as in 0,1; no --group."),
     ] = None,
-    offset: Annotated[
-        int | None, typer.Option(help="Where to begin; not with --group.", min=0)
-    ] = None,
+    offset: Annotated[int | None, typer.Option(help="Start offset; no --group.", min=0)] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", help="End after so many.", min=1)
+        int | None, typer.Option("--max-messages", "-n", help="Maximum number of records.", min=1)
     ] = None,
     timeout_ms: Annotated[
-        int | None, typer.Option(help="End when nothing has come for so long.", min=0)
+        int | None, typer.Option(help="Exit if no record arrives for this interval.", min=0)
     ] = None,
     isolation_level: Annotated[
         str, typer.Option(help="read_committed or read_uncommitted.")
     ] = "read_committed",
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="Print keys, ended by this.")
+        str | None,
+        typer.Option("--key-separator", "-K", help="Print keys, followed by this separator."),
     ] = None,
     print_headers: Annotated[bool, typer.Option("--print-headers")] = False,
     print_timestamp: Annotated[bool, typer.Option("--print-timestamp")] = False,
     print_partition: Annotated[bool, typer.Option("--print-partition")] = False,
     print_offset: Annotated[bool, typer.Option("--print-offset")] = False,
 ) -> None:
-    """Write records as lines until Ctrl-C, the end of the pipe, or what -n and --timeout-ms say.
+    """Write records as lines until Ctrl-C, a closed pipe, -n records, or --timeout-ms.
 
-    With a group, what has been written out is committed; in a pipe that broke, the rest is not.
+    With a group, offsets are committed after their records are written. After a broken pipe,
+    records that were not written are not committed.
     """
     session = session_of(context)
     if group is not None and (partition is not None or offset is not None):
-        raise typer.BadParameter("--partition and --offset do not go with --group.")
+        raise typer.BadParameter("--partition and --offset cannot be used with --group.")
     config = {
         **session.config(),
         "isolation.level": isolation_level,
@@ -142,14 +146,14 @@ def _start(from_beginning: bool) -> int:
 def _partitions(
     consumer: Consumer, topics: list[str], partitions: str | None, start: int
 ) -> list[TopicPartition]:
-    found: list[TopicPartition] = []
+    assigned: list[TopicPartition] = []
     for topic in topics:
         described = consumer.list_topics(topic).topics[topic]
         if described.error is not None:
             raise described.error
         numbers = parse_numbers("--partition", partitions) if partitions else described.partitions
-        found += [TopicPartition(topic, number, start) for number in numbers]
-    return found
+        assigned += [TopicPartition(topic, number, start) for number in numbers]
+    return assigned
 
 
 def _batches(

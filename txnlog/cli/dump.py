@@ -1,4 +1,4 @@
-"""`txnlog dump`: what stands in the logs, as Kafka's dump-log writes it."""
+"""`txnlog dump`: the contents of the logs, in the format of Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from txnlog.errors import TransactionalIdNotFoundError
 def dump(
     context: typer.Context,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Headers and markers of a topic.")
+        str | None,
+        typer.Option("--topic", "-t", help="Show the headers and markers of this topic."),
     ] = None,
     transactional_id: Annotated[
-        str | None, typer.Option(help="Every state that an id went through.")
+        str | None, typer.Option(help="Show every state of this id.")
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p")] = None,
     from_version: Annotated[int, typer.Option(help="First version of the log.", min=0)] = 0,
 ) -> None:
     """Show a topic's log, or the history of a transactional id, from the Delta log.
 
-    Old commits go once a checkpoint stands for them: the history begins where the log does.
+    Log clean-up deletes old commits, so the history begins at the oldest commit that is left.
     """
     session = session_of(context)
     if (topic is None) == (transactional_id is None):
@@ -43,7 +44,7 @@ def dump(
 
 
 def _print(session: Session, entries: Iterator[Entry]) -> int:
-    """One line each, also in JSON; how many there were."""
+    """Print one line per entry, also in JSON; returns the number of entries."""
     count = 0
     for entry in entries:
         count += 1

@@ -1,4 +1,4 @@
-"""Kafka's way of saying it: `groups --reset-offsets ...` for `groups reset-offsets ...`."""
+"""Commands as flags, as in Kafka's scripts: `groups --reset-offsets` for `groups reset-offsets`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 
 class KafkaFlags(TyperGroup):
-    """A group of commands each of which may also be given as a flag of its name."""
+    """A group of commands that may also be given as flags of the same names."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {f"--{name}": name for name in self.commands}

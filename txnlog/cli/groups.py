@@ -1,4 +1,4 @@
-"""`txnlog groups`: where consumer groups stand, who is in them, and moving them."""
+"""`txnlog groups`: show consumer groups, reset and delete their offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from txnlog.messages import TopicPartition
 app = typer.Typer(
     cls=KafkaFlags,
     no_args_is_help=True,
-    help="Show consumer groups and move them; each command may also be given as a flag.",
+    help="Show consumer groups and change their offsets; commands may also be given as flags.",
 )
 
 DESCRIBE = (
@@ -39,7 +39,7 @@ Topics = Annotated[
 
 @app.command("list")
 def list_all(context: typer.Context) -> None:
-    """Groups and their state. Those that cannot be read have an error, and the exit code is 1."""
+    """Groups and their states. For unreadable groups it prints the error and exits with 1."""
     session = session_of(context)
     found = session.admin().list_consumer_groups().result()
     errors = {str(error.key): error for error in found.errors}  # type: ignore[attr-defined]
@@ -52,10 +52,10 @@ def list_all(context: typer.Context) -> None:
 def describe(
     context: typer.Context,
     group: Group,
-    members: Annotated[bool, typer.Option("--members", help="Its members instead.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="Its state instead.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show members instead.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="Show the state instead.")] = False,
 ) -> None:
-    """Where a group stands, and how far that is from the end."""
+    """Committed offsets, log ends and lag of a group."""
     session = session_of(context)
     admin = session.admin()
     found = admin.describe_consumer_groups([group])[group].result()
@@ -89,14 +89,14 @@ def _describe_offsets(
         member = owners.get(partition)
         current, end = committed.get(partition), _end(admin, partition)
         lag = None if current is None or end is None else max(0, end - current)
-        who = (None,) * 3 if member is None else (member.member_id, member.host, member.client_id)
+        owner = (None,) * 3 if member is None else (member.member_id, member.host, member.client_id)
         where = (group, partition.topic, partition.partition)
-        rows.append((*where, current, end, lag, *who))
+        rows.append((*where, current, end, lag, *owner))
     session.show(DESCRIBE, rows)
 
 
 def _end(admin: AdminClient, partition: TopicPartition) -> int | None:
-    """The high watermark; None for a partition of a topic that is gone."""
+    """The high watermark; None for a partition of a deleted topic."""
     latest = {partition: OffsetSpec.latest()}
     level = IsolationLevel.READ_UNCOMMITTED
     try:
@@ -110,18 +110,22 @@ def reset_offsets(
     context: typer.Context,
     group: Group,
     topic: Topics = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All it has read.")] = False,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics with offsets.")
+    ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
     to_offset_: Annotated[int | None, typer.Option("--to-offset")] = None,
     shift_by_: Annotated[
-        int | None, typer.Option("--shift-by", help="Records, may be < 0.")
+        int | None, typer.Option("--shift-by", help="Number of records, may be negative.")
     ] = None,
     to_datetime: Annotated[str | None, typer.Option(help="As in 2026-01-31T12:00:00.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; the default.")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the offsets (default).")
+    ] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Set the offsets.")] = False,
 ) -> None:
-    """Set where a group goes on. Consumers in it begin anew there; a Spark query must be restarted.
+    """Set a group's offsets. Its consumers rejoin and continue there; restart its Spark query.
 
     Exactly one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime.
     """
@@ -159,12 +163,12 @@ def reset_offsets(
     rows = [(group, p.topic, p.partition, p.offset) for p in wanted]
     session.show(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
     if not execute:
-        typer.echo("txnlog: nothing was changed; --execute does it.", err=True)
+        typer.echo("txnlog: nothing was changed; use --execute to set the offsets.", err=True)
 
 
 @app.command("delete-offsets")
 def delete_offsets(context: typer.Context, group: Group, topic: Topics = None) -> None:
-    """Forget where a group stands in topics."""
+    """Delete a group's committed offsets of topics."""
     session = session_of(context)
     if not topic:
         raise typer.BadParameter("Give --topic.")
@@ -177,7 +181,7 @@ def delete_offsets(context: typer.Context, group: Group, topic: Topics = None) -
 
 @app.command()
 def delete(context: typer.Context, group: Group) -> None:
-    """Forget a group that has no members, or whose row cannot be read."""
+    """Delete a group without members, or one whose row is unreadable."""
     session = session_of(context)
     session.admin().delete_consumer_groups([group])[group].result()
     session.say(f"Deleted group {group}.")

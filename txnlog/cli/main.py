@@ -1,4 +1,4 @@
-"""Where the command begins: without the extra `cli` it says how to get it."""
+"""Entry point of the command; without the extra `cli` it prints how to install it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def run() -> None:
-    """Entry point of the script `txnlog`. Exit codes: 0 done, 1 an error, 2 wrong usage."""
+    """Entry point of the script `txnlog`. Exit codes: 0 success, 1 error, 2 wrong usage."""
     try:
         from txnlog.cli.app import app
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`txnlog offsets`: where topics begin and end, and where a time is."""
+"""`txnlog offsets`: earliest and latest offsets of topics, and offsets for timestamps."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ SPECS = {
 def offsets(
     context: typer.Context,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="May be repeated; all if left out.")
+        list[str] | None, typer.Option("--topic", "-t", help="May be repeated; default: all.")
     ] = None,
-    partitions: Annotated[str | None, typer.Option(help="Numbers, as in 0,1.")] = None,
+    partitions: Annotated[
+        str | None, typer.Option(help="Partitions, as in 0,1; default: all.")
+    ] = None,
     time: Annotated[
         str, typer.Option(help="latest (-1), earliest (-2), an ISO 8601 time, or ms since 1970.")
     ] = "latest",
     read_uncommitted: Annotated[
-        bool, typer.Option("--read-uncommitted", help="Count open transactions, too.")
+        bool, typer.Option("--read-uncommitted", help="Include open transactions.")
     ] = False,
 ) -> None:
-    """Offsets of topics; -1 where there is no record so late."""
+    """Offsets of topics; -1 if there is no record at or after the time."""
     session = session_of(context)
     admin = session.admin()
     spec = SPECS.get(time) or OffsetSpec.for_timestamp(parse_time_ms("--time", time))

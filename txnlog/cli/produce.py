@@ -1,4 +1,4 @@
-"""`txnlog produce`: records from the lines of stdin."""
+"""`txnlog produce`: write the lines of stdin as records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnlog.producer import Producer
 
 
 class Tally:
-    """How many records were written, and why the first of the others was not."""
+    """Counts sent and failed records, and keeps the first error."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -39,27 +39,25 @@ class Tally:
 def produce(
     context: typer.Context,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="With --json a record may name its own.")
+        str | None, typer.Option("--topic", "-t", help="With --json a record may set its own.")
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option(
-            "--key-separator", "-K", help="What ends the key on each line: no key without."
-        ),
+        typer.Option("--key-separator", "-K", help="Separates key and value; default: no keys."),
     ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option("--header", "-H", help="name=value, for every record; may be repeated."),
     ] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by the key.")] = -1,
+    partition: Annotated[int, typer.Option("--partition", "-p", help="-1: by key.")] = -1,
     json_lines: Annotated[
-        bool, typer.Option("--json", help="Lines as `consume --output json` writes them.")
+        bool, typer.Option("--json", help="Read lines in the format of `consume --output json`.")
     ] = False,
     transactional_id: Annotated[
         str | None, typer.Option(help="Write all of stdin as one transaction, or nothing.")
     ] = None,
 ) -> None:
-    """Write the lines of stdin as records. They are there when the command ends well."""
+    """Write the lines of stdin as records. All are written when the command exits with 0."""
     session = session_of(context)
     if topic is None and not json_lines:
         raise typer.BadParameter("Give --topic.")
@@ -75,7 +73,7 @@ def produce(
             try:
                 _send(producer, lines, defaults, tally)
             finally:
-                # What was read before a bad line, or Ctrl-C, is written all the same.
+                # Records before an invalid line or Ctrl-C are written, too.
                 producer.flush()
         else:
             producer.init_transactions()
@@ -90,7 +88,7 @@ def _send(
     for record in records:
         wanted = {**defaults, **record}
         if wanted["topic"] is None:
-            raise InvalidRecordError(f"Record {tally.sent + 1} names no topic; give --topic.")
+            raise InvalidRecordError(f"Record {tally.sent + 1} has no topic; give --topic.")
         try:
             producer.produce(**wanted)
         except TypeError as error:
@@ -118,7 +116,7 @@ def _records(
 
 
 def _unescaped(separator: str) -> bytes:
-    r"""A separator as typed in a shell: \t is a tab. Raises BadParameter when it is empty."""
+    r"""The separator, with \t as a tab. Raises BadParameter when it is empty."""
     if not separator:
         raise typer.BadParameter("--key-separator is empty.")
     return separator.replace("\\t", "\t").encode()

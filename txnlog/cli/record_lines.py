@@ -1,6 +1,6 @@
-"""Records as JSON lines: what `consume --output json` writes and `produce --json` reads.
+"""Records as JSON lines: written by `consume --output json`, read by `produce --json`.
 
-Bytes are text where they are UTF-8, else {"base64": "..."}; null is null.
+Bytes are a string if they are UTF-8, else {"base64": "..."}; null is null.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"
 
 
 def to_json(message: Message) -> bytes:
-    """A message as a line."""
+    """A message as one JSON line."""
     kind, timestamp_ms = message.timestamp()
     line = {
         "topic": message.topic(),
@@ -32,25 +32,25 @@ def to_json(message: Message) -> bytes:
 
 
 def from_json(line: bytes, number: int) -> dict[str, Any]:
-    """Arguments of `Producer.produce`, of those fields that are there; `offset` has no effect.
+    """Arguments of `Producer.produce` from the fields of the line; `offset` is ignored.
 
-    Raises InvalidRecordError that names the line.
+    Raises InvalidRecordError with the line number.
     """
     try:
-        found = json.loads(line)
-        unknown = set(found) - FIELDS
-        if not isinstance(found, dict) or unknown:
+        fields = json.loads(line)
+        unknown = set(fields) - FIELDS
+        if not isinstance(fields, dict) or unknown:
             raise ValueError(f"unknown fields {sorted(unknown)}")
         record: dict[str, Any] = {
-            name: decode(found[name]) for name in ("key", "value") if name in found
+            name: decode(fields[name]) for name in ("key", "value") if name in fields
         }
-        places = ("topic", "partition", "timestamp")
-        record.update({name: found[name] for name in places if found.get(name) is not None})
-        if found.get("headers"):
-            record["headers"] = [(name, decode(value)) for name, value in found["headers"]]
+        plain = ("topic", "partition", "timestamp")
+        record.update({name: fields[name] for name in plain if fields.get(name) is not None})
+        if fields.get("headers"):
+            record["headers"] = [(name, decode(value)) for name, value in fields["headers"]]
     except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
         raise InvalidRecordError(
-            f"Line {number} is no record as `consume --output json` writes it: {error}.",
+            f"Line {number} is not a record in the format of `consume --output json`: {error}.",
             line=number,
         ) from None
     return record
@@ -74,4 +74,4 @@ def decode(value: object) -> bytes | None:
         return value.encode()
     if isinstance(value, dict) and set(value) == {"base64"}:
         return base64.b64decode(value["base64"], validate=True)
-    raise ValueError(f'{value!r} is neither a text, null, nor {{"base64": ...}}')
+    raise ValueError(f'{value!r} is neither a string, null, nor {{"base64": ...}}')

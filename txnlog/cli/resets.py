@@ -1,4 +1,4 @@
-"""Which offsets a reset of a group means, before anything is written."""
+"""Compute the new offsets of `groups reset-offsets`; writes nothing."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ Committed = Mapping[TopicPartition, int]
 def scope(
     admin: AdminClient, topics: Sequence[str], all_topics: bool, committed: Committed
 ) -> list[TopicPartition]:
-    """The partitions meant: `topic` or `topic:0,1`, or those of every topic the group has read."""
+    """The selected partitions: of `topic` or `topic:0,1`, or of all topics with offsets."""
     if all_topics == bool(topics):
         raise typer.BadParameter("Give either --topic or --all-topics.")
     if all_topics:
-        return all_partitions(admin.cluster, sorted({known.topic for known in committed}))
-    found: list[TopicPartition] = []
+        return all_partitions(admin.cluster, sorted({p.topic for p in committed}))
+    partitions: list[TopicPartition] = []
     for given in topics:
         name, _, numbers = given.partition(":")
         if numbers:
-            found += [TopicPartition(name, n) for n in parse_numbers("--topic", numbers)]
+            partitions += [TopicPartition(name, n) for n in parse_numbers("--topic", numbers)]
         else:
-            found += all_partitions(admin.cluster, [name])
-    return found
+            partitions += all_partitions(admin.cluster, [name])
+    return partitions
 
 
 def to_spec(admin: AdminClient, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> Rule:
-    """Earliest, latest, or a time; the end where there is no record so late."""
-    found = _offsets(admin, partitions, spec)
+    """Earliest, latest, or by time; the end if there is no record at or after the time."""
+    offsets = _offsets(admin, partitions, spec)
     ends = _offsets(admin, partitions, OffsetSpec.latest())
-    return lambda partition: found[partition] if found[partition] >= 0 else ends[partition]
+    return lambda partition: offsets[partition] if offsets[partition] >= 0 else ends[partition]
 
 
 def to_offset(admin: AdminClient, partitions: Sequence[TopicPartition], offset: int) -> Rule:
-    """That offset, or the nearest one there is."""
+    """This offset, clamped to the log's range."""
     return _within(admin, partitions, lambda partition: offset)
 
 
 def shift_by(
     admin: AdminClient, partitions: Sequence[TopicPartition], shift: int, committed: Committed
 ) -> Rule:
-    """So many records from where the group stands."""
+    """The committed offset plus `shift`, clamped to the log's range."""
 
     def shifted(partition: TopicPartition) -> int:
         if partition not in committed:
@@ -68,14 +68,14 @@ def _within(admin: AdminClient, partitions: Sequence[TopicPartition], rule: Rule
 
     def bounded(partition: TopicPartition) -> int:
         wanted = rule(partition)
-        found = min(max(wanted, starts[partition]), ends[partition])
-        if found != wanted:
+        nearest = min(max(wanted, starts[partition]), ends[partition])
+        if nearest != wanted:
             typer.echo(
-                f"txnlog: offset {wanted} of {partition.topic}-{partition.partition} is not "
-                f"there; {found} is the nearest.",
+                f"txnlog: offset {wanted} of {partition.topic}-{partition.partition} is out of "
+                f"range; {nearest} is the nearest.",
                 err=True,
             )
-        return found
+        return nearest
 
     return bounded
 

@@ -1,4 +1,4 @@
-"""What every command shares: where the cluster is, how to print, how to fail."""
+"""Shared by all commands: global options, output, error reporting, parsing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Output(str, Enum):
 
 @dataclass(slots=True, repr=False)
 class Session:
-    """The global options; settings of the store stay out of every repr (R67)."""
+    """The global options; the settings of the store appear in no repr (R67)."""
 
     root: str | None = None
     storage: StoreSettings = field(default_factory=StoreSettings)
@@ -47,7 +47,7 @@ class Session:
     def config(self) -> dict[str, Any]:
         """Settings for a client. Raises BadParameter when there is no root."""
         if not self.root:
-            raise typer.BadParameter("Where is the cluster? Give --root, or set TXNLOG_ROOT.")
+            raise typer.BadParameter("The cluster's root is missing: give --root or TXNLOG_ROOT.")
         config: dict[str, Any] = {"txnlog.root": self.root, "client.id": CLIENT_ID}
         config.update({STORAGE_PREFIX + key: value for key, value in self.storage.items()})
         return config
@@ -61,7 +61,7 @@ class Session:
         return self.output is Output.JSON
 
     def show(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table; in JSON a list with an object for each row, named as the columns."""
+        """A table; in JSON a list with one object per row, with the columns as keys."""
         if self.is_json:
             self.show_json([dict(zip(columns, row, strict=True)) for row in rows])
             return
@@ -74,7 +74,7 @@ class Session:
         if console.is_terminal:
             console.print(table)
             return
-        # A pipe has no width: nothing may be cut off.
+        # A pipe has no width: print lines of any length without wrapping.
         console = Console(file=sys.stdout, width=PIPE_WIDTH)
         with console.capture() as printed:
             console.print(table)
@@ -86,27 +86,27 @@ class Session:
         typer.echo(json.dumps(value, ensure_ascii=False))
 
     def finish(self, errors: Mapping[str, BaseException | None]) -> None:
-        """After a listing: a line on stderr for each entry with an error, and exit code 1."""
-        found = {name: error for name, error in errors.items() if error is not None}
-        for name, error in sorted(found.items()):
+        """After a listing: one line on stderr for each entry with an error, then exit code 1."""
+        failed = {name: error for name, error in errors.items() if error is not None}
+        for name, error in sorted(failed.items()):
             typer.echo(f"txnlog: {name}: {' '.join(str(error).split())}", err=True)
-        if found:
+        if failed:
             raise typer.Exit(1)
 
     def say(self, line: str) -> None:
-        """A line about what was done; nothing in JSON."""
+        """A message about the result; not printed with JSON output."""
         if not self.is_json:
             typer.echo(line)
 
 
 def fail(error: TxnLogError, *, is_json: bool) -> None:
-    """What happened: on one line of stderr, and a line for each part of work that failed."""
+    """Print an error on one line of stderr, and one line for each of its `failures`."""
     failures: Any = error.context.get("failures", ())
     if is_json:
-        told = _described(error)
+        report = _described(error)
         if failures:
-            told["errors"] = [{"part": part, **_described(one)} for part, one in failures]
-        typer.echo(json.dumps(told), err=True)
+            report["errors"] = [{"part": part, **_described(one)} for part, one in failures]
+        typer.echo(json.dumps(report), err=True)
         return
     if not failures:
         typer.echo(f"txnlog: {_on_one_line(error.message)}", err=True)
@@ -117,11 +117,11 @@ def fail(error: TxnLogError, *, is_json: bool) -> None:
 
 
 def _described(error: TxnLogError) -> dict[str, Any]:
-    told: dict[str, Any] = {"error": type(error).__name__, "code": error.code}
+    fields: dict[str, Any] = {"error": type(error).__name__, "code": error.code}
     store_code = error.context.get("store_code")
     if store_code is not None:
-        told["store_code"] = store_code
-    return {**told, "message": _on_one_line(error.message)}
+        fields["store_code"] = store_code
+    return {**fields, "message": _on_one_line(error.message)}
 
 
 def _on_one_line(text: str) -> str:
@@ -130,35 +130,40 @@ def _on_one_line(text: str) -> str:
 
 def session_of(context: typer.Context) -> Session:
     """The session of a command."""
-    found = context.obj
-    assert isinstance(found, Session)
-    return found
+    session = context.obj
+    assert isinstance(session, Session)
+    return session
 
 
 def parse_storage(given: Sequence[str]) -> StoreSettings:
-    """key=value settings of the object store. Raises BadParameter, without what was given."""
-    found = StoreSettings()
+    """key=value settings of the object store.
+
+    Raises BadParameter, which does not contain the value: it may be a secret.
+    """
+    settings = StoreSettings()
     for pair in given:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise typer.BadParameter("--storage takes key=value; one of them is not of that form.")
-        found[key.removeprefix(STORAGE_PREFIX)] = value
-    return found
+            raise typer.BadParameter(
+                "--storage takes key=value; one of its values has no key or =."
+            )
+        settings[key.removeprefix(STORAGE_PREFIX)] = value
+    return settings
 
 
 def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     """key=value arguments of an option. Raises BadParameter."""
-    found = {}
+    pairs = {}
     for pair in given:
         key, separator, value = pair.partition("=")
         if not separator or not key:
             raise typer.BadParameter(f"{option} takes key=value, not {pair!r}.")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def parse_time_ms(option: str, value: str) -> int:
-    """Milliseconds since 1970, or an ISO 8601 time (UTC where it names no zone)."""
+    """Milliseconds since 1970, or an ISO 8601 time (UTC by default)."""
     if value.isascii() and value.isdigit():
         return timestamp_ms(option, value)
     try:
@@ -173,13 +178,13 @@ def parse_time_ms(option: str, value: str) -> int:
 
 
 def format_time(time_ms: int) -> str:
-    """A time for people; "-" where it is not known."""
+    """A time as ISO 8601, UTC; "-" if it is unknown (negative)."""
     if time_ms < 0:
         return "-"
     try:
         at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
     except (OverflowError, ValueError, OSError):
-        # Records may have any time of 64 bits; a calendar of Python's ends with the year 9999.
+        # Timestamps may be any 64-bit number; Python's datetime ends at the year 9999.
         return f"{time_ms}ms"
     return at.isoformat("T", "milliseconds").replace("+00:00", "Z")
 
@@ -194,7 +199,7 @@ def parse_numbers(option: str, value: str) -> list[int]:
 
 @contextmanager
 def stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that a loop ends where it likes to."""
+    """An event that Ctrl-C and SIGTERM set, so that a loop can end at a safe point."""
     stop = threading.Event()
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [signal.SIGINT, signal.SIGTERM] if is_main else []
@@ -207,7 +212,7 @@ def stopped_by_signals() -> Iterator[threading.Event]:
 
 
 def pipe_closed() -> None:
-    """Nobody reads any more: what Python still flushes at its end must go nowhere, in silence."""
+    """The reader of the pipe has exited: discard what Python flushes at exit, without an error."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -1,4 +1,4 @@
-"""`txnlog topics`: create, delete, list, describe, alter, and delete records of them."""
+"""`txnlog topics`: create, delete, list, describe and alter topics, and delete records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from txnlog.cli.session import parse_pairs, session_of
 from txnlog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
 
-app = typer.Typer(cls=KafkaFlags, no_args_is_help=True, help="Create, list, change topics.")
+app = typer.Typer(
+    cls=KafkaFlags, no_args_is_help=True, help="Create, list, change and delete topics."
+)
 
 Topic = Annotated[str, typer.Option("--topic", "-t", help="Name of the topic.")]
 
@@ -47,11 +49,11 @@ def delete(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Also one whose log is damaged: what is left of it is given up."
+            "--force", help="Also delete a topic with a damaged log; its readable data is lost."
         ),
     ] = False,
 ) -> None:
-    """Delete a topic. Created again, it goes on at its old offsets."""
+    """Delete a topic. A new topic of this name continues at the old end offsets."""
     session = session_of(context)
     try:
         session.admin().delete_topics([topic], force=force)[topic].result()
@@ -64,7 +66,7 @@ def delete(
 
 @app.command("list")
 def list_all(context: typer.Context) -> None:
-    """Names of the topics; those that cannot be read have an error, and the exit code is 1."""
+    """Names of the topics. For unreadable topics it prints the error and exits with 1."""
     session = session_of(context)
     topics = session.admin().list_topics().topics
     if session.is_json:
@@ -78,7 +80,7 @@ def list_all(context: typer.Context) -> None:
 @app.command()
 def describe(
     context: typer.Context,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="All if left out.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Default: all.")] = None,
 ) -> None:
     """Partitions of topics with their log start, last stable offset and end."""
     session = session_of(context)
@@ -112,9 +114,9 @@ def describe(
 def alter(
     context: typer.Context,
     topic: Topic,
-    partitions: Annotated[int, typer.Option(help="The new number; it can only grow.")],
+    partitions: Annotated[int, typer.Option(help="The new number; must be higher.")],
 ) -> None:
-    """Add partitions. Records stay where they are; a key may go to another partition from now."""
+    """Add partitions. No records move, so the partition of a key may change."""
     session = session_of(context)
     session.admin().create_partitions([NewPartitions(topic, partitions)])[topic].result()
     session.say(f"Topic {topic} has {partitions} partitions.")
@@ -125,9 +127,9 @@ def delete_records(
     context: typer.Context,
     topic: Topic,
     partition: Annotated[int, typer.Option("--partition", "-p")],
-    offset: Annotated[int, typer.Option(help="First offset that stays; -1: none stays.")],
+    offset: Annotated[int, typer.Option(help="New log start; -1: delete all records.")],
 ) -> None:
-    """Move the log start up. Readers below it get OffsetOutOfRange."""
+    """Delete records before an offset. Readers below it get OffsetOutOfRange."""
     session = session_of(context)
     asked = TopicPartition(topic, partition, offset)
     found = session.admin().delete_records([asked])[asked].result()

@@ -1,4 +1,4 @@
-"""`txnlog transactions`: finding them, telling whose they are, ending them."""
+"""`txnlog transactions`: list, describe, abort and fence transactions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txnlog.messages import TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 
-app = typer.Typer(no_args_is_help=True, help="Find, explain and end transactions.")
+app = typer.Typer(no_args_is_help=True, help="List, describe, abort and fence transactions.")
 
 MINUTE_MS = 60_000
 STATES = {state.kafka_name: state for state in TransactionState}
@@ -26,8 +26,8 @@ HANGING = (
     "LastTimestamp", "Duration(min)",
 )  # fmt: skip
 
-TransactionalId = Annotated[str, typer.Option("--transactional-id", help="Name of the producer.")]
-Reason = Annotated[str, typer.Option(help="Told to whoever wrote under the id.")]
+TransactionalId = Annotated[str, typer.Option("--transactional-id")]
+Reason = Annotated[str, typer.Option(help="Appears in the error of the fenced owner.")]
 
 
 @app.command("list")
@@ -38,7 +38,7 @@ def list_all(
     ] = None,
     producer_id: Annotated[list[int] | None, typer.Option(help="May be repeated.")] = None,
     duration_filter: Annotated[
-        int, typer.Option(help="Only those that are open for longer than so many ms.")
+        int, typer.Option(help="Only transactions open for longer than this, in ms.")
     ] = -1,
     transactional_id_pattern: Annotated[
         str | None, typer.Option(help="Regular expression that the whole id must match.")
@@ -48,9 +48,7 @@ def list_all(
     session = session_of(context)
     unknown = sorted(set(state or ()) - set(STATES))
     if unknown:
-        raise typer.BadParameter(
-            f"There is no state {unknown[0]!r}; there are: {', '.join(STATES)}."
-        )
+        raise typer.BadParameter(f"Unknown state {unknown[0]!r}; use one of {', '.join(STATES)}.")
     found = session.admin().list_transactions(
         states=[STATES[name] for name in state or ()],
         producer_ids=producer_id or (),
@@ -73,7 +71,7 @@ def list_all(
 
 @app.command()
 def describe(context: typer.Context, transactional_id: TransactionalId) -> None:
-    """What an id has open, who owns it since when, and who fenced or aborted it and why."""
+    """An id's open transaction, its owner, and who last fenced or aborted it and why."""
     session = session_of(context)
     found = session.admin().describe_transactions([transactional_id])[transactional_id].result()
     now_ms = time.time_ns() // 1_000_000
@@ -82,22 +80,22 @@ def describe(context: typer.Context, transactional_id: TransactionalId) -> None:
         session.show_json([{**transaction, **found.ownership()}])
         return
     session.show(tuple(transaction), [tuple(transaction.values())])
-    for line in _story(found):
+    for line in _ownership_lines(found):
         typer.echo(line)
 
 
-def _story(found: TransactionDescription) -> list[str]:
+def _ownership_lines(found: TransactionDescription) -> list[str]:
     lines = ["", f"Owner: {found.owner}, since {format_time(found.owner_since_ms)}"]
     if found.is_owner_fenced:
-        lines.append("  It is fenced: it may write nothing more.")
+        lines.append("  It is fenced: it can no longer write.")
     if found.prepared_by_client:
-        lines.append("Prepared by its client: it waits for the second phase, and never times out.")
+        lines.append("Prepared by its client: waits for the second phase, without a time-out.")
     if found.groups:
         lines.append(f"Commits offsets of: {', '.join(found.groups)}")
     last = found.fenced
     if last is not None:
         lines.append(f"Last fenced or aborted: {format_time(last.at_ms)}, by {last.by}")
-        lines.append(f"  Why: {last.reason}")
+        lines.append(f"  Reason: {last.reason}")
     return lines
 
 
@@ -107,7 +105,7 @@ def describe_producers(
     topic: Annotated[str, typer.Option("--topic", "-t")],
     partition: Annotated[int, typer.Option("--partition", "-p")],
 ) -> None:
-    """The producers a partition knows: their last sequence, and what they have open there."""
+    """The producers with state in a partition: last sequence, open transaction."""
     session = session_of(context)
     asked = TopicPartition(topic, partition)
     rows = [
@@ -125,7 +123,7 @@ def describe_producers(
 
 
 def _none(session: Session, value: int | None) -> object:
-    """As Kafka's tool writes it."""
+    """None as Kafka's tool prints it."""
     return "None" if value is None and not session.is_json else value
 
 
@@ -133,12 +131,12 @@ def _none(session: Session, value: int | None) -> object:
 def find_hanging(
     context: typer.Context,
     max_transaction_timeout: Annotated[
-        int, typer.Option(help="Minutes; what is open for less is left out.")
+        int, typer.Option(help="Minutes; ignore transactions open for less.")
     ] = TIMEOUT_MS_MAX // MINUTE_MS,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="All if left out.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Default: all.")] = None,
     partition: Annotated[str | None, typer.Option("--partition", "-p", help="As in 0,1.")] = None,
 ) -> None:
-    """Undecided data that holds read_committed readers up, and that nobody will decide."""
+    """Open transactions that block read_committed readers and that no process will end."""
     session = session_of(context)
     admin = session.admin()
     partitions = None
@@ -180,10 +178,10 @@ def abort(
     producer_epoch: Annotated[int | None, typer.Option()] = None,
     reason: Reason = "aborted by an operator",
 ) -> None:
-    """End what an id has open, or what a producer left undecided in a partition.
+    """Abort the open transaction of an id, or of a producer in a partition; fence its owner.
 
-    Its owner is fenced. The first needs --transactional-id; the second, for what find-hanging
-    shows, needs --topic, --partition, --producer-id and --producer-epoch.
+    Give --transactional-id; or, for a transaction listed by find-hanging, --topic, --partition,
+    --producer-id and --producer-epoch.
     """
     session = session_of(context)
     spec: str | AbortTransactionSpec
@@ -212,18 +210,18 @@ def fence(
     transactional_id: TransactionalId,
     reason: Reason = "fenced by an operator",
 ) -> None:
-    """Refuse the owner of an id from now on, be it a producer or a Spark query."""
+    """Fence the owner of an id, a producer or a Spark query."""
     session = session_of(context)
     fenced = session.admin().fence_producers([transactional_id], reason=reason)
     epoch = fenced[transactional_id].result().producer_epoch
-    session.say(f"Fenced the owner of {transactional_id}; its producer epoch is {epoch} now.")
+    session.say(f"Fenced the owner of {transactional_id}; the producer epoch is now {epoch}.")
 
 
 @app.command()
 def delete(context: typer.Context, transactional_id: TransactionalId) -> None:
-    """Give up a state row that cannot be read, by its id or file; the id can be used again.
+    """Delete an unreadable state row, by its id or file; the id can be used again.
 
-    What it had decided and not yet published stays unpublished.
+    A transaction that it had decided but not yet published is lost.
     """
     session = session_of(context)
     session.admin().delete_transactions([transactional_id])[transactional_id].result()

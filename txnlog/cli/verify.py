@@ -1,4 +1,4 @@
-"""`txnlog verify`: is everything below the root as the logs say it is?"""
+"""`txnlog verify`: check everything below the root against the logs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from txnlog.cli.session import Session, fail, parse_time_ms, session_of
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
-from txnlog.verifying.report import Progress as Tell
+from txnlog.verifying.report import Progress as OnProgress
 from txnlog.verifying.report import Verification, VerifySettings, by_severity
 
 DAMAGED = 1
-NOT_LOOKED_AT = 2
+INCOMPLETE = 2
 COLUMNS = ("SEVERITY", "KIND", "TABLE", "WHERE", "FOUND")
 
 
@@ -30,7 +30,7 @@ def verify(
     since: Annotated[
         str | None,
         typer.Option(
-            help="Leave out log and data files written before a time, as in 2026-01-31T12:00:00."
+            help="Skip log and data files written before this time, as in 2026-01-31T12:00:00."
         ),
     ] = None,
     deep: Annotated[
@@ -38,10 +38,10 @@ def verify(
         typer.Option("--deep", help="Read every data file: checksums, offsets, timestamps."),
     ] = False,
 ) -> None:
-    """Check logs, files, offsets, transactions and groups; write nothing, repair nothing.
+    """Check logs, files, offsets, transactions and groups; writes and repairs nothing.
 
     Exit code 0: no damage; 1: damage was found; 2: none was found, but not everything could be
-    read. Safe beside running clients and housekeeping.
+    read. Safe while clients and housekeeping run.
     """
     session = session_of(context)
     settings = VerifySettings(
@@ -50,21 +50,21 @@ def verify(
         deep=deep,
     )
     try:
-        with _progress() as tell:
-            found = session.admin().verify(settings, progress=tell).result()
+        with _progress() as on_progress:
+            found = session.admin().verify(settings, progress=on_progress).result()
     except TxnLogError as error:
         fail(error, is_json=session.is_json)
-        raise typer.Exit(NOT_LOOKED_AT) from None
+        raise typer.Exit(INCOMPLETE) from None
     _show(session, found)
     if found.is_damaged:
         raise typer.Exit(DAMAGED)
     if not found.is_complete:
-        raise typer.Exit(NOT_LOOKED_AT)
+        raise typer.Exit(INCOMPLETE)
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
-    """A bar over the tables on stderr, if that is a terminal."""
+def _progress() -> Iterator[OnProgress]:
+    """A progress bar over the tables on stderr, if stderr is a terminal."""
     console = Console(stderr=True)
     with Progress(
         BarColumn(),
@@ -77,11 +77,11 @@ def _progress() -> Iterator[Tell]:
     ) as bar:
         task = bar.add_task("tables", total=None)
 
-        def tell(table: str, done: int, count: int, files: int) -> None:
-            what = f"{table}: {files:,} files" if files else table
-            bar.update(task, completed=done, total=count or None, description=what)
+        def on_progress(table: str, done: int, count: int, files: int) -> None:
+            description = f"{table}: {files:,} files" if files else table
+            bar.update(task, completed=done, total=count or None, description=description)
 
-        yield tell
+        yield on_progress
 
 
 def _show(session: Session, found: Verification) -> None:
@@ -124,7 +124,7 @@ def _advise(session: Session, findings: list[Finding]) -> None:
 
 
 def _where(finding: Finding) -> str:
-    """The most exact place that is known."""
+    """The most specific location of a finding."""
     if finding.file:
         return finding.file
     parts = [finding.subject] if finding.subject else []
@@ -141,16 +141,16 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "severity": finding.severity.value,
         "table": finding.table,
         "file": finding.file or None,
-        "version": _known(finding.version),
-        "partition": _known(finding.partition),
-        "offset": _known(finding.offset),
+        "version": _none_if_negative(finding.version),
+        "partition": _none_if_negative(finding.partition),
+        "offset": _none_if_negative(finding.offset),
         "subject": finding.subject or None,
         "found": finding.what,
         "advice": finding.advice,
     }
 
 
-def _known(number: int) -> int | None:
+def _none_if_negative(number: int) -> int | None:
     return None if number < 0 else number
 
 

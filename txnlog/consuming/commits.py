@@ -1,8 +1,8 @@
-"""What a consumer commits: on demand, later, by itself, and before it lets go of its part.
+"""A consumer's offset commits: synchronous, asynchronous, automatic, and before a revocation.
 
-A commit outside of transactions is one compare-and-swap on the group's row, under the generation
-the consumer holds. A process that dies before it has its input read again; a lost reply is settled
-by deciding again, which finds the offsets there.
+A commit outside of transactions is one compare-and-swap on the group's row, under the consumer's
+generation. If the process dies before it, the input is read again; after a lost reply the commit is
+decided again, and finds the offsets in the row.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from txnlog.settings.config import Config
 logger = logging.getLogger("txnlog")
 
 API_TIMEOUT_MS = 60_000
-"""How long a call waits at most that was given no time (Kafka's default.api.timeout.ms)."""
+"""Maximum wait of a call without a time-out (Kafka's default.api.timeout.ms)."""
 
 LOST = (IllegalGenerationError, UnknownMemberIdError)
-"""Errors that say: the part is another's by now."""
+"""Errors after which the partitions belong to another consumer."""
 
 
 class Commits:
     """The commits of one consumer; `readers` are its partitions.
 
-    `is_refused`: the group has said that the consumer's part is another's.
+    `is_fenced`: the group has refused this consumer's generation, so its assignment is lost.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class Commits:
         self._readers = readers
         self._clock = clock
         self._due_ms = 0
-        self.is_refused = False
+        self.is_fenced = False
         self.start()
 
     def start(self) -> None:
-        """A new part: nothing is to be committed before auto.commit.interval.ms."""
+        """Reset for a new assignment; the next automatic commit is due after its interval."""
         self._due_ms = self._clock.boot_ms() + self._config.get("auto.commit.interval.ms")
-        self.is_refused = False
+        self.is_fenced = False
 
     def wanted(
         self, message: Message | None, offsets: Sequence[TopicPartition] | None
     ) -> list[TopicPartition]:
-        """What Consumer.commit was asked for, checked.
+        """The offsets that Consumer.commit shall commit, validated.
 
         Raises TypeError, ConfigError, InvalidTopicError, OffsetMetadataTooLargeError,
         ClientStateError.
@@ -86,29 +86,32 @@ class Commits:
         try:
             session.commit(*_by_topic(partitions))
         except LOST:
-            self.is_refused = True
+            self.is_fenced = True
             raise
 
     def commit_later(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
-        """Commit in the background; a later poll reports it."""
+        """Commit on the background thread; a later poll reports the result."""
         positions, notes = _by_topic(partitions)
         session.commit_later(positions, notes, lambda error: self._report(error, partitions))
 
     def commit_if_due(self, session: GroupSession) -> None:
-        """The automatic commit of what has been handed out."""
+        """The automatic commit of the current positions, if it is due."""
         now_ms = self._clock.boot_ms()
         if now_ms < self._due_ms or not self._config.get("enable.auto.commit"):
             return
         self._due_ms = now_ms + self._config.get("auto.commit.interval.ms")
         partitions = self._positions()
-        if partitions and session.has_part:
+        if partitions and session.has_generation:
             self.commit_later(session, partitions)
 
-    def commit_before_end(self, session: GroupSession) -> None:
-        """The last commit of a part. Raises IllegalGenerationError, UnknownMemberIdError."""
+    def commit_before_revoke(self, session: GroupSession) -> None:
+        """The last commit of an assignment.
+
+        Raises IllegalGenerationError, UnknownMemberIdError.
+        """
         session.drain()
         partitions = self._positions()
-        if partitions and session.has_part and self._config.get("enable.auto.commit"):
+        if partitions and session.has_generation and self._config.get("enable.auto.commit"):
             session.commit(*_by_topic(partitions))
         session.call_back()
 
@@ -137,12 +140,12 @@ class Commits:
 
     def _report(self, error: TxnLogError | None, partitions: list[TopicPartition]) -> None:
         if isinstance(error, LOST):
-            self.is_refused = True
+            self.is_fenced = True
         on_commit = self._config.get("on_commit")
         if on_commit is not None:
             on_commit(error, partitions)
         elif error is not None:
-            logger.warning("Offsets could not be committed: %s", error)
+            logger.warning("Committing offsets failed: %s", error)
 
 
 def _after(message: Message) -> TopicPartition:

@@ -1,7 +1,7 @@
 """A consumer's assignment, positions and per-poll duties.
 
-Per poll: callbacks of finished commits, the group's wishes, positions of new partitions, the
-automatic commit, sweeping. What is handed out in between comes from `stream`.
+Per poll: callbacks of finished commits, rebalances, start positions of new partitions, the
+automatic commit, sweeping. Between these duties, messages come from `stream`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
-from txnlog.protocol.membership import Standing
+from txnlog.protocol.membership import MembershipStatus
 from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
 
-CARE_MS = 1_000
-"""How often a consumer that is busy handing out records sees to everything else."""
+MAINTENANCE_INTERVAL_MS = 1_000
+"""How often a busy consumer interrupts returning messages for its other duties."""
 
 _COMMITTED = (OFFSET_STORED, OFFSET_INVALID)
 _EARLIEST = ("earliest", "smallest", "beginning")
@@ -49,7 +49,7 @@ Callback = Callable[..., Any] | None
 
 
 class Mode(Enum):
-    """Where the partitions come from."""
+    """How the partitions were chosen."""
 
     NOTHING = 0
     SUBSCRIBED = 1
@@ -58,7 +58,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Callbacks:
-    """What the application wants to know of its partitions."""
+    """The application's rebalance callbacks."""
 
     consumer: object = None
     on_assign: Callback = None
@@ -67,7 +67,7 @@ class Callbacks:
 
 
 class Consumption:
-    """The assigned partitions with their positions, and the group they are read for."""
+    """The assigned partitions with their positions, and the consumer's group."""
 
     def __init__(self, cluster: Cluster, config: Config, *, background: bool) -> None:
         self.cluster = cluster
@@ -86,8 +86,8 @@ class Consumption:
         self._callbacks = Callbacks()
         self._starts: dict[Key, int] = {}
         self._commits = Commits(config, self._fetcher.readers, self.clock)
-        self._must_rejoin = self._is_assigning = False
-        self._care_ms = self.clock.boot_ms()
+        self._needs_rejoin = self._is_assigning = False
+        self._maintenance_due_ms = self.clock.boot_ms()
 
     @property
     def readers(self) -> Mapping[Key, PartitionReader]:
@@ -99,12 +99,12 @@ class Consumption:
         return "" if self._session is None else self._session.membership.member_id
 
     def require_session(self) -> GroupSession:
-        """The group. Raises ConfigError without group.id."""
+        """The session in the group. Raises ConfigError without group.id."""
         if self._session is None:
             get = self._config.get
             if get("group.id") is None:
                 raise ConfigError(
-                    "This needs a consumer group: give the setting group.id.", option="group.id"
+                    "This call needs a consumer group: set group.id.", option="group.id"
                 )
             settings = MemberSettings(
                 group_id=get("group.id"),
@@ -125,14 +125,14 @@ class Consumption:
         """See Consumer.subscribe."""
         if self._mode is Mode.ASSIGNED:
             raise ClientStateError(
-                "This consumer reads partitions it was assigned: call unassign, then subscribe."
+                "This consumer has partitions from assign(): call unassign, then subscribe."
             )
         self.require_session()
         check_subscription(topics)
         if not topics:
             self.unsubscribe()
             return
-        self._must_rejoin = self._mode is Mode.SUBSCRIBED
+        self._needs_rejoin = self._mode is Mode.SUBSCRIBED
         self._mode = Mode.SUBSCRIBED
         self._subscription = tuple(sorted(set(topics)))
         self._callbacks = callbacks
@@ -142,10 +142,10 @@ class Consumption:
         session = self._session
         if self._mode is Mode.SUBSCRIBED and session is not None:
             try:
-                self._let_go(session)
+                self._revoke(session)
             finally:
                 session.leave()
-        self._take_away()
+        self._clear_assignment()
         self._mode, self._subscription, self._callbacks = Mode.NOTHING, (), Callbacks()
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -156,30 +156,30 @@ class Consumption:
             return
         if self._mode is Mode.SUBSCRIBED:
             raise ClientStateError(
-                "This consumer has a subscription, whose group assigns its partitions: call "
+                "This consumer has a subscription, so its group assigns the partitions: call "
                 "unsubscribe, then assign."
             )
         logs = {topic: self.cluster.topic(topic) for topic, _ in wanted}
         for topic, partition in wanted:
             check_partition(logs[topic], partition)
-        self._take_away()
+        self._clear_assignment()
         self._mode = Mode.ASSIGNED if wanted else Mode.NOTHING
         self._commits.start()
         if wanted and self._config.get("group.id") is not None:
-            self.require_session().start_alone()
+            self.require_session().start_generation()
         for topic, partition in wanted:
             self._fetcher.add(logs[topic], partition)
         self._starts = dict(wanted)
 
     def _start_at(self, wanted: Mapping[Key, int]) -> None:
-        """`assign` inside of on_assign: which of the partitions to read, and from where."""
-        strange = sorted(set(wanted) - set(self.readers))
-        if strange:
-            raise ClientStateError(f"The group has not assigned {strange} to this consumer.")
+        """`assign` inside of on_assign: choose partitions of the assignment and their offsets."""
+        unassigned = sorted(set(wanted) - set(self.readers))
+        if unassigned:
+            raise ClientStateError(f"The group has not assigned {unassigned} to this consumer.")
         self._fetcher.remove([key for key in self.readers if key not in wanted])
         self._starts = dict(wanted)
 
-    def _take_away(self) -> None:
+    def _clear_assignment(self) -> None:
         keys = list(self.readers)
         self.stream.drop(keys)
         self._fetcher.remove(keys)
@@ -188,139 +188,140 @@ class Consumption:
     # -- between two polls -------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether `maintain` should be called before anything else is handed out."""
+        """Whether `maintain` must be called before another message is returned."""
         now_ms = self.clock.boot_ms()
         session = self._session
         if session is not None:
-            session.heart.polled_ms = now_ms
-            if session.has_news or self._is_refused:
+            session.heartbeat.polled_ms = now_ms
+            if session.has_updates or self._is_fenced:
                 return True
-        return now_ms >= self._care_ms
+        return now_ms >= self._maintenance_due_ms
 
     def maintain(self) -> None:
-        """See the module. Raises ClientStateError before subscribe and assign."""
+        """The duties of a poll. Raises ClientStateError before subscribe or assign."""
         if self._mode is Mode.NOTHING:
             raise ClientStateError("This consumer reads nothing: call subscribe or assign first.")
         now_ms = self.clock.boot_ms()
-        self._care_ms = now_ms + min(CARE_MS, self._config.get("auto.commit.interval.ms"))
+        commit_interval_ms = self._config.get("auto.commit.interval.ms")
+        self._maintenance_due_ms = now_ms + min(MAINTENANCE_INTERVAL_MS, commit_interval_ms)
         session = self._session
         if session is not None:
-            session.heart.polled_ms = now_ms
+            session.heartbeat.polled_ms = now_ms
             session.call_back()
             if self._mode is Mode.SUBSCRIBED:
-                self._follow(session)
+                self._update_membership(session)
         self._resolve()
         if session is not None:
             self._commits.commit_if_due(session)
         self.cluster.sweeper.sweep_if_due()
 
     @property
-    def _is_refused(self) -> bool:
-        return self._commits.is_refused and self._mode is Mode.SUBSCRIBED
+    def _is_fenced(self) -> bool:
+        return self._commits.is_fenced and self._mode is Mode.SUBSCRIBED
 
-    def _follow(self, session: GroupSession) -> None:
-        """Do what the group's row says: join, let go, take the new part."""
+    def _update_membership(self, session: GroupSession) -> None:
+        """Follow the group's row: join, revoke, or accept a new assignment."""
         try:
-            standing = session.standing()
+            status = session.status()
         except FencedInstanceIdError:
-            self._take_away()
+            self._clear_assignment()
             raise
         is_waiting = session.membership.is_waiting
-        if not self.member_id or (is_waiting and self._must_rejoin):
-            self._must_rejoin = False
+        if not self.member_id or (is_waiting and self._needs_rejoin):
+            self._needs_rejoin = False
             session.join(self._subscription)
         elif is_waiting:
             pass
-        elif self._is_refused or standing is Standing.LOST:
-            self._lose()
+        elif self._is_fenced or status is MembershipStatus.LOST:
+            self._lose_assignment()
             session.join(self._subscription)
-        elif self._must_rejoin or standing is Standing.REBALANCING:
-            self._must_rejoin = False
-            self._let_go(session)
+        elif self._needs_rejoin or status is MembershipStatus.REBALANCING:
+            self._needs_rejoin = False
+            self._revoke(session)
             session.join(self._subscription)
-        if session.membership.is_waiting and session.membership.take():
-            self._take_part(session)
+        if session.membership.is_waiting and session.membership.complete_join():
+            self._accept_assignment(session)
 
-    def _take_part(self, session: GroupSession) -> None:
+    def _accept_assignment(self, session: GroupSession) -> None:
         for topic, numbers in session.membership.assignment.items():
             log = self.cluster.topic_log(topic)
             log.refresh()
             for number in numbers:
-                # A topic that was deleted since has no log to read; the group soon assigns anew.
+                # A topic deleted since then has no log to read; the group rebalances soon.
                 if number < log.partitions:
                     self._fetcher.add(log, number)
         self._commits.start()
         self._is_assigning = True
         try:
-            self._tell(self._callbacks.on_assign, sorted(self.readers))
+            self._notify(self._callbacks.on_assign, sorted(self.readers))
         finally:
             self._is_assigning = False
 
-    def _let_go(self, session: GroupSession) -> None:
-        """Commit, tell the application, and have nothing any more."""
+    def _revoke(self, session: GroupSession) -> None:
+        """Commit, call on_revoke (or on_lost), and remove all partitions."""
         keys = sorted(self.readers)
-        told = self._callbacks.on_revoke
+        callback = self._callbacks.on_revoke
         try:
-            self._commits.commit_before_end(session)
+            self._commits.commit_before_revoke(session)
         except LOST:
-            told = self._callbacks.on_lost or told
+            callback = self._callbacks.on_lost or callback
         except TxnLogError as error:
-            logger.warning("Offsets could not be committed, records are read again: %s", error)
+            logger.warning("Committing offsets failed; records will be read again: %s", error)
         try:
             if keys:
-                self._tell(told, keys)
+                self._notify(callback, keys)
         finally:
-            self._take_away()
+            self._clear_assignment()
 
-    def _lose(self) -> None:
+    def _lose_assignment(self) -> None:
         keys = sorted(self.readers)
-        self._commits.is_refused = False
-        self._take_away()
+        self._commits.is_fenced = False
+        self._clear_assignment()
         if keys:
-            self._tell(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
+            self._notify(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
 
-    def _tell(self, callback: Callback, keys: Sequence[Key]) -> None:
+    def _notify(self, callback: Callback, keys: Sequence[Key]) -> None:
         if callback is not None:
             callback(self._callbacks.consumer, [TopicPartition(*key) for key in keys])
 
     # -- positions ---------------------------------------------------------------------------------
 
     def _resolve(self) -> None:
-        """Give new partitions their positions: what was asked for, committed, or the reset's."""
+        """Set the positions of new partitions: as requested, committed, or auto.offset.reset's."""
         new = {key: reader for key, reader in self.readers.items() if reader.position is None}
         if not new:
             return
-        ask: dict[str, list[int]] = {}
+        to_fetch: dict[str, list[int]] = {}
         for topic, partition in new:
             if self._starts.get((topic, partition), OFFSET_STORED) in _COMMITTED:
-                ask.setdefault(topic, []).append(partition)
+                to_fetch.setdefault(topic, []).append(partition)
         committed: Mapping[str, Mapping[int, int]] | None = {}
-        if ask and self._session is not None:
+        if to_fetch and self._session is not None:
             try:
-                committed = self._session.fetch(ask)
+                committed = self._session.fetch(to_fetch)
             except LOST:
                 if self._mode is Mode.ASSIGNED:
                     raise
-                self._commits.is_refused = True
+                self._commits.is_fenced = True
                 return
         if committed is None:
             return
         for (topic, partition), reader in new.items():
             offset = self._starts.pop((topic, partition), OFFSET_STORED)
-            if partition in ask.get(topic, ()):
-                found = committed.get(topic, {}).get(partition)
-                offset = self._reset(reader) if found is None else found
+            if partition in to_fetch.get(topic, ()):
+                position = committed.get(topic, {}).get(partition)
+                offset = self._reset(reader) if position is None else position
             reader.seek(_offset(reader, offset))
 
     def _reset(self, reader: PartitionReader) -> int:
-        """Where auto.offset.reset says to start. Raises OffsetOutOfRangeError."""
+        """The position by auto.offset.reset. Raises OffsetOutOfRangeError."""
         policy = self._config.get("auto.offset.reset")
         if policy not in _EARLIEST and policy not in _LATEST:
             raise out_of_range(reader)
         start = reader.start_offset if policy in _EARLIEST else reader.end_offset
         if reader.position is not None:
             logger.warning(
-                "Offset %d of %s-%d is gone, reading goes on at %d (auto.offset.reset=%s)",
+                "Offset %d of %s-%d is out of range; resetting to %d (auto.offset.reset=%s)",
                 reader.position,
                 reader.topic,
                 reader.partition,
@@ -365,7 +366,7 @@ class Consumption:
     ) -> list[TopicPartition] | None:
         """See Consumer.commit."""
         session = self.require_session()
-        session.require_part()
+        session.require_generation()
         wanted = self._commits.wanted(message, offsets)
         if asynchronous:
             self._commits.commit_later(session, wanted)
@@ -382,7 +383,7 @@ class Consumption:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit, let go, leave, and stop the thread."""
+        """Commit, revoke, leave, and stop the thread."""
         session = self._session
         if session is None:
             return
@@ -390,17 +391,17 @@ class Consumption:
             if self._mode is Mode.SUBSCRIBED:
                 self.unsubscribe()
             elif self._mode is Mode.ASSIGNED:
-                self._let_go(session)
+                self._revoke(session)
         finally:
             session.close()
 
 
 def check_position(partition: TopicPartition, allowed: Collection[int]) -> None:
-    """Raise ConfigError for an offset below 0 that is none of the OFFSET_* that are `allowed`."""
+    """Raise ConfigError for a negative offset that is not one of `allowed` (OFFSET_*)."""
     if partition.offset < 0 and partition.offset not in allowed:
         raise ConfigError(
-            f"Offset {partition.offset} of {partition.topic}-{partition.partition} is no position: "
-            "give 0 or more, OFFSET_BEGINNING or OFFSET_END."
+            f"Offset {partition.offset} of {partition.topic}-{partition.partition} is not a valid "
+            "position: give 0 or more, OFFSET_BEGINNING or OFFSET_END."
         )
 
 

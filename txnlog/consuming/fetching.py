@@ -1,7 +1,7 @@
-"""Reading partitions in order: from headers to files, from files to Arrow batches and messages.
+"""Reading partitions in order: from batch headers to files, from files to Arrow and messages.
 
-A plan is made of one snapshot of a topic's log, so data and what is aborted agree (R19); aborted
-files are never opened, and positions pass over them (R16, R17). Only one chunk is decoded at a
+A plan comes from one snapshot of a topic's log, so that batches and their status agree (R19).
+Aborted files are never opened, and positions skip them (R16, R17). Only one chunk is decoded at a
 time: memory does not grow with the number of partitions.
 """
 
@@ -26,7 +26,7 @@ from txnlog.storage.tables.topic_log import TopicLog
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 4 << 20
 REFRESH_MS = 100
-"""How long new data of a partition may wait while there is a backlog in others."""
+"""How often the logs are refreshed while there is a backlog."""
 
 _COLUMNS = ("offset_delta", "timestamp", "key", "value", "headers")
 
@@ -40,20 +40,20 @@ class Chunk(Protocol):
     num_rows: int
 
     def offset(self, row: int) -> int:
-        """Where this row is in the partition."""
+        """The record offset of this row."""
 
     def nbytes(self, start: int, length: int) -> int:
-        """Of rows start to start + length."""
+        """Size of rows start to start + length."""
 
     def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
         """Rows start to start + length as a batch of MESSAGE_SCHEMA."""
 
     def messages(self, start: int = 0) -> Iterator[Message]:
-        """The rows from `start` on, one Message after the other, made when it is asked for."""
+        """The rows from `start` on as messages, created lazily."""
 
 
 class ArrowChunk:
-    """A part of a file of any size, with columns of its schema."""
+    """Records of a file as Arrow columns."""
 
     def __init__(self, reader: PartitionReader, offsets: pa.Array, records: pa.RecordBatch) -> None:
         self.reader = reader
@@ -88,7 +88,7 @@ class ArrowChunk:
 
 
 class ListChunk:
-    """What is wanted of a small file, offset by offset: messages without a detour over Arrow."""
+    """Records of a small file as Python lists, so that messages need no Arrow conversion."""
 
     def __init__(self, reader: PartitionReader, base_offset: int, records: RecordLists) -> None:
         self.reader = reader
@@ -100,7 +100,7 @@ class ListChunk:
         return self._base_offset + row
 
     def nbytes(self, start: int, length: int) -> int:
-        # As Arrow counts: with the offsets, and where each key, value and list of headers ends.
+        # As Arrow counts: with the record offsets, and the ends of keys, values and headers.
         return self._records.slice(start, start + length).data_bytes + 20 * length
 
     def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
@@ -119,7 +119,7 @@ class ListChunk:
 
 
 class PartitionReader:
-    """One assigned partition. `position` is the next offset to hand out, None until it is known."""
+    """One assigned partition. `position` is the next offset to return, None before it is set."""
 
     def __init__(self, log: TopicLog, partition: int, *, read_committed: bool) -> None:
         self.log = log
@@ -135,8 +135,8 @@ class PartitionReader:
         self._header: BatchHeader | None = None
 
     @property
-    def is_planless(self) -> bool:
-        """Nothing follows the file that is being read, if there is one."""
+    def is_plan_empty(self) -> bool:
+        """Whether no file follows the current one."""
         return not self._plan
 
     @property
@@ -145,38 +145,38 @@ class PartitionReader:
 
     @property
     def end_offset(self) -> int:
-        """Where a reader of this isolation level must stop: LSO or high watermark."""
+        """The end for this isolation level: LSO or high watermark."""
         view = self.log.view
         if self._read_committed:
             return view.last_stable_offset(self.partition)
         return view.high_watermark(self.partition)
 
     def seek(self, position: int | None) -> None:
-        """Read on from there; what was read ahead is thrown away."""
+        """Continue at `position`; discard what was read ahead."""
         self.position = position
         self._next = self._end = position or 0
         self._plan.clear()
         self._records = self._header = None
 
     def rewind(self) -> None:
-        """Read again what was read but not handed out."""
+        """Discard what was read but not returned, so that it is read again."""
         self.seek(self.position)
 
     def is_in_range(self) -> bool:
-        """Whether the records at the position are there, or may yet come."""
+        """Whether the position is between the log start and the high watermark."""
         if self._header is not None:
             return True
         return self.start_offset <= self._next <= self.log.view.high_watermark(self.partition)
 
     def plan(self) -> None:
-        """Find the files from the position to the end, by the log as it was refreshed."""
+        """Plan the files from the position to the end, from the refreshed log."""
         start = self._next if self._header is None else self._header.last_offset + 1
         self._end = max(start, self.end_offset)
         found = self.log.view.batches(self.partition, start, self._end, self._read_committed)
         self._plan = deque(found)
 
     def read(self) -> Chunk | None:
-        """The next records of the plan; None at its end, and then the position is there, too."""
+        """The next records of the plan; None at its end, after moving the position there."""
         while self._records is not None or self._plan:
             if self._records is None:
                 self._open(self._plan.popleft())
@@ -202,7 +202,7 @@ class PartitionReader:
         )
 
     def _next_chunk(self) -> Chunk | None:
-        """More of the open file, None at its end; an error leaves nothing planned, to try again."""
+        """The next chunk of the open file, None at its end. After an error the plan is empty."""
         header, records = self._header, self._records
         assert header is not None
         assert records is not None
@@ -214,8 +214,8 @@ class PartitionReader:
             self._end = self._next
             if not isinstance(error, ObjectNotFoundError):
                 raise
-            # Vacuum took it. Compaction wrote these offsets to another file (R20), or they expired,
-            # which is for auto.offset.reset (R14).
+            # Vacuum has deleted the file. Compaction wrote its records to another file (R20), or
+            # retention removed them, and auto.offset.reset applies (R14).
             self.log.refresh()
             if header.path in self.log.view.by_path:
                 raise
@@ -237,7 +237,7 @@ class PartitionReader:
 
 
 class Fetcher:
-    """The assigned partitions, read in turns so that none waits for another's backlog."""
+    """The assigned partitions, read round-robin: none waits for another's backlog."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Fetcher:
         self.readers: dict[Key, PartitionReader] = {}
 
     def add(self, log: TopicLog, partition: int) -> PartitionReader:
-        """Take on a partition, or find it."""
+        """Add a partition, if it is not assigned already, and return its reader."""
         key = (log.name, partition)
         reader = self.readers.get(key)
         if reader is None:
@@ -265,14 +265,14 @@ class Fetcher:
         return reader
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Give partitions up."""
+        """Remove partitions."""
         for key in keys:
             reader = self.readers.pop(key, None)
             if reader is not None:
                 self._turns.remove(reader)
 
     def fetch(self) -> Chunk | None:
-        """The next chunk of whatever partition has one, None when nobody has.
+        """The next chunk of any partition, None if all are at their ends.
 
         Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError.
         """
@@ -292,8 +292,8 @@ class Fetcher:
             log.refresh()
         self._refreshed_ms = now_ms
         for reader in self._turns:
-            # A topic that was deleted has nothing to read; who subscribed to it loses it soon.
-            if reader.position is not None and reader.is_planless and reader.log.exists:
+            # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
+            if reader.position is not None and reader.is_plan_empty and reader.log.exists:
                 if not reader.is_in_range():
                     reader.seek(self._reset(reader))
                 reader.plan()
@@ -317,9 +317,9 @@ def out_of_range(reader: PartitionReader) -> OffsetOutOfRangeError:
     if reader.position is None:
         what = f"There is no committed offset for {where}"
     else:
-        what = f"Offset {reader.position} of {where} is not there: it has {start} to {end}"
+        what = f"Offset {reader.position} of {where} is out of range: it has {start} to {end}"
     return OffsetOutOfRangeError(
-        f"{what}. With auto.offset.reset=none a position must be given: seek, or set "
+        f"{what}. With auto.offset.reset=none you must give a position: seek, or set "
         "auto.offset.reset to earliest or latest.",
         topic=reader.topic,
         partition=reader.partition,

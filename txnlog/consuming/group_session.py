@@ -1,7 +1,7 @@
-"""A consumer's dealings with its group: the generation it reads and commits under.
+"""A consumer's session in its group: the generation it reads and commits under.
 
-With a subscription the generation is that of its assignment; `start_alone` begins one of its own,
-as whoever reads partitions that it chose itself must (it bumps first, and reads offsets after).
+With a subscription this is the generation of its assignment. A consumer with manually assigned
+partitions begins a generation first and reads offsets after: `start_generation` (D6).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from txnlog.cluster import Cluster
 from txnlog.consuming.membership import (
     NO_GENERATION,
-    Background,
-    Heart,
+    Heartbeat,
+    HeartbeatThread,
     MemberSettings,
     Membership,
     resolve,
@@ -28,23 +28,23 @@ from txnlog.errors import (
 )
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.protocol.group_metadata import Group, Positions
-from txnlog.protocol.membership import Standing
+from txnlog.protocol.membership import MembershipStatus
 from txnlog.protocol.watching import LOOKS_MAX, Watch
 
 logger = logging.getLogger("txnlog")
 
 SETTLE_PATIENCE_MS = 10_000
-"""How long open transactions that hold offsets of a new part are given to end by themselves: the
-holder may be about to decide, and to be fenced ends its producer."""
+"""How long to wait for open transactions with pending offsets of newly assigned partitions before
+fencing them: they may be about to commit, and fencing ends their producers."""
 
 Notes = Mapping[str, Mapping[int, str]]
 OnDone = Callable[[TxnLogError | None], None]
 
 
 class GroupSession:
-    """One consumer in one group. Everything but the heartbeat and later commits is the caller's.
+    """One consumer in one group. Heartbeats and asynchronous commits run on a background thread.
 
-    `background=False`: no thread; later commits are done at once, and tests call `heart.beat`.
+    `background=False`: no thread; asynchronous commits run at once, tests call `heartbeat.send`.
     """
 
     def __init__(
@@ -53,110 +53,113 @@ class GroupSession:
         self._cluster = cluster
         self.settings = settings
         self.membership = Membership(cluster, settings)
-        # Logs are for one thread at a time: what runs in the background has its own.
-        self._second = Cluster.open(cluster.store, settings=cluster.settings)
-        self.heart = Heart(self._second, settings)
+        # Logs are for one thread at a time: the background thread has its own.
+        self._background_cluster = Cluster.open(cluster.store, settings=cluster.settings)
+        self.heartbeat = Heartbeat(self._background_cluster, settings)
         self._with_thread = background
-        self._background: Background | None = None
-        self._alone = NO_GENERATION
+        self._background: HeartbeatThread | None = None
+        self._manual_generation = NO_GENERATION
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._looked_at: Group | None = None
-        self._waits: Watch | None = None
+        self._last_group: Group | None = None
+        self._pending_watch: Watch | None = None
 
-    # -- the part ----------------------------------------------------------------------------------
+    # -- membership --------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
-        """The generation held, NO_GENERATION when there is none."""
-        if self._alone != NO_GENERATION:
-            return self._alone
+        """The current generation, NO_GENERATION without one."""
+        if self._manual_generation != NO_GENERATION:
+            return self._manual_generation
         return self.membership.generation
 
     @property
-    def has_part(self) -> bool:
-        """Whether a generation is held."""
+    def has_generation(self) -> bool:
+        """Whether this consumer has a generation to commit under."""
         return self.generation != NO_GENERATION
 
     def join(self, subscription: tuple[str, ...]) -> None:
-        """Want a part, or another one; `membership.take` gets it."""
-        self._alone = NO_GENERATION
-        self._waits = None
+        """Request an assignment, or a new one; `membership.complete_join` obtains it."""
+        self._manual_generation = NO_GENERATION
+        self._pending_watch = None
         topics = resolve(self._cluster, subscription)
         self._start_thread()
         self.membership.join(topics)
-        self.heart.watch(self.membership.member_id, topics, subscription)
-        self._looked_at = self.heart.seen
+        self.heartbeat.set_member(self.membership.member_id, topics, subscription)
+        self._last_group = self.heartbeat.group
 
-    def start_alone(self) -> None:
-        """Begin a generation of this consumer's own: it chose its partitions itself."""
-        self._waits = None
-        self._alone = self._cluster.groups.start(self.settings.group_id)
+    def start_generation(self) -> None:
+        """Begin a generation for manually assigned partitions."""
+        self._pending_watch = None
+        self._manual_generation = self._cluster.groups.start(self.settings.group_id)
 
     def leave(self) -> None:
-        """Give the part up and leave. Raises StorageError, and is left all the same."""
-        self._alone = NO_GENERATION
-        self.heart.watch("")
+        """Leave the group. Locally this takes effect even if it raises StorageError."""
+        self._manual_generation = NO_GENERATION
+        self.heartbeat.set_member("")
         self.membership.leave()
 
     def close(self) -> None:
-        """Stop the thread; commits given to it are done first."""
+        """Stop the thread after its queued commits."""
         if self._background is not None:
             self._background.stop()
             self._background = None
 
     @property
-    def has_news(self) -> bool:
-        """Whether the heart has seen something since `standing` was last asked for, or a later
-        commit is done."""
-        heart = self.heart
-        return heart.seen is not self._looked_at or heart.is_stale or not self._done.empty()
+    def has_updates(self) -> bool:
+        """Whether the group changed since the last `status`, or a queued commit has finished."""
+        heartbeat = self.heartbeat
+        return (
+            heartbeat.group is not self._last_group
+            or heartbeat.needs_rejoin
+            or not self._done.empty()
+        )
 
-    def standing(self) -> Standing:
-        """What the consumer should do with its part."""
-        self._looked_at = self.heart.seen
-        found = self.membership.standing(self._looked_at)
-        if found is Standing.STABLE and self.heart.is_stale:
-            return Standing.REBALANCING
-        return found
+    def status(self) -> MembershipStatus:
+        """What this consumer must do with its assignment."""
+        self._last_group = self.heartbeat.group
+        status = self.membership.status(self._last_group)
+        if status is MembershipStatus.STABLE and self.heartbeat.needs_rejoin:
+            return MembershipStatus.REBALANCING
+        return status
 
     def metadata(self) -> ConsumerGroupMetadata:
         """For Producer.send_offsets_to_transaction. Raises RebalanceInProgressError."""
-        self.require_part()
+        self.require_generation()
         return ConsumerGroupMetadata(
             self.settings.group_id, self.generation, self.membership.member_id
         )
 
-    def require_part(self) -> None:
-        """Raise RebalanceInProgressError or ClientStateError when no generation is held."""
-        if self.has_part:
+    def require_generation(self) -> None:
+        """Raise RebalanceInProgressError or ClientStateError without a generation."""
+        if self.has_generation:
             return
         if self.membership.member_id:
             raise RebalanceInProgressError(
                 f"Group {self.settings.group_id!r} is rebalancing and this consumer has no "
-                "partitions: poll until it has, then go on from there.",
+                "partitions: poll until it has some, then continue from there.",
                 group_id=self.settings.group_id,
             )
         raise ClientStateError(
-            "This consumer has no place in its group: call subscribe or assign, and poll.",
+            "This consumer is not in its group: call subscribe or assign, then poll.",
             group_id=self.settings.group_id,
         )
 
     # -- offsets -----------------------------------------------------------------------------------
 
     def fetch(self, partitions: Mapping[str, Collection[int]]) -> Positions | None:
-        """Committed positions under the generation held; None: ask again, some are pending (R46).
+        """Committed positions under this generation; None if some are pending: try again (R46).
 
-        What is pending for longer than SETTLE_PATIENCE_MS is settled. Nothing is waited for in
-        here, so that a poll keeps to its time. Raises IllegalGenerationError,
+        Transactions whose offsets are pending for SETTLE_PATIENCE_MS are fenced or finished.
+        Does not block, so that a poll keeps its time-out. Raises IllegalGenerationError,
         UnstableOffsetCommitError.
         """
         now_ms = self._cluster.store.clock.boot_ms()
-        watch = self._waits or Watch(now_ms)
-        # A poll after a suspend must not find that the holder had its time.
-        self._waits = watch.look(now_ms=now_ms, interval_ms=SETTLE_PATIENCE_MS // LOOKS_MAX)
-        is_patient = self._waits.watched_ms < SETTLE_PATIENCE_MS
+        watch = self._pending_watch or Watch(now_ms)
+        # After a suspend, the time away does not count against the transaction's holder.
+        self._pending_watch = watch.look(now_ms=now_ms, interval_ms=SETTLE_PATIENCE_MS // LOOKS_MAX)
+        is_patient = self._pending_watch.watched_ms < SETTLE_PATIENCE_MS
         try:
-            found = self._cluster.groups.fetch(
+            positions = self._cluster.groups.fetch(
                 self.settings.group_id,
                 self.generation,
                 partitions=partitions,
@@ -166,13 +169,13 @@ class GroupSession:
             if is_patient:
                 return None
             raise
-        self._waits = None
-        return found
+        self._pending_watch = None
+        return positions
 
     def committed(
         self, partitions: Mapping[str, Collection[int]], *, stable: bool, timeout_ms: int
     ) -> Positions:
-        """Committed positions for anybody to look at: waits for open transactions, ends none.
+        """Committed positions without a generation: waits for open transactions, fences none.
 
         Raises UnstableOffsetCommitError.
         """
@@ -185,11 +188,11 @@ class GroupSession:
         )
 
     def commit(self, positions: Positions, notes: Notes) -> None:
-        """Commit now, after everything that was to be committed later (R48).
+        """Commit now, after all queued commits (R48).
 
         Raises IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError.
         """
-        self.require_part()
+        self.require_generation()
         self.drain()
         self._cluster.groups.commit(
             self.settings.group_id,
@@ -200,14 +203,14 @@ class GroupSession:
         )
 
     def commit_later(self, positions: Positions, notes: Notes, on_done: OnDone) -> None:
-        """Commit in the background, in order; `on_done` is called by a later `call_back`."""
-        self.require_part()
+        """Commit on the background thread, in order; a later `call_back` calls `on_done`."""
+        self.require_generation()
         member_id, generation = self.membership.member_id, self.generation
 
         def job() -> None:
             error: TxnLogError | None = None
             try:
-                self._second.groups.commit(
+                self._background_cluster.groups.commit(
                     self.settings.group_id,
                     generation,
                     positions,
@@ -216,7 +219,7 @@ class GroupSession:
                 )
             except Exception as refused:
                 if not isinstance(refused, TxnLogError):
-                    logger.exception("A commit of offsets ended in a bug")
+                    logger.exception("An offset commit failed with an unexpected error")
                 error = unexpected(refused, "Committing offsets")
             self._done.put(lambda: on_done(error))
 
@@ -227,16 +230,18 @@ class GroupSession:
             self._background.submit(job)
 
     def drain(self) -> None:
-        """Wait until all later commits are done."""
+        """Wait until all queued commits are done."""
         if self._background is not None:
             self._background.drain()
 
     def call_back(self) -> None:
-        """Call what finished commits want called."""
+        """Call the callbacks of finished commits."""
         while not self._done.empty():
             self._done.get()()
 
     def _start_thread(self) -> None:
         if self._with_thread and self._background is None:
             name = f"txnlog-consumer-{self.settings.group_id}"
-            self._background = Background(name, self.heart, self.settings.heartbeat_interval_ms)
+            self._background = HeartbeatThread(
+                name, self.heartbeat, self.settings.heartbeat_interval_ms
+            )

@@ -1,4 +1,4 @@
-"""What clients ask about topics without reading them: partitions, ends, offsets of times."""
+"""Topic metadata for clients: partitions, watermarks, offsets for timestamps."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from txnlog.storage.tables.topic_log import TopicLog
 
 
 def describe_topics(cluster: Cluster, topic: str | None = None) -> ClusterMetadata:
-    """All topics, or the one that is asked for.
+    """All topics, or only `topic`.
 
-    One that is not there, or cannot be read, has an `error` and no partitions.
+    A topic that does not exist or cannot be read has an `error` and no partitions.
     """
-    found: dict[str, TopicLog | TxnLogError]
+    logs: dict[str, TopicLog | TxnLogError]
     if topic is None:
-        found = cluster.survey_topics()
+        logs = cluster.survey_topics()
     else:
         try:
-            found = {topic: cluster.topic(topic)}
+            logs = {topic: cluster.topic(topic)}
         except InvalidTopicError:
             raise
         except TxnLogError as error:
-            found = {topic: error}
+            logs = {topic: error}
     return ClusterMetadata(
         cluster.cluster_id,
         {
             name: _describe(log) if isinstance(log, TopicLog) else TopicMetadata(name, {}, log)
-            for name, log in found.items()
+            for name, log in logs.items()
         },
     )
 
@@ -56,35 +56,35 @@ def watermarks(
 def positions_for_times(
     cluster: Cluster, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> list[TopicPartition]:
-    """For each partition, whose `offset` is a time in ms, the first record so late (R15).
+    """For each partition, the first offset at or after the time in ms in its `offset` (R15).
 
     OFFSET_END where there is none. Raises UnknownTopicOrPartitionError.
     """
     logs = {p.topic: partition_log(cluster, p.topic, p.partition) for p in partitions}
-    found = []
+    positions = []
     for asked in partitions:
         log = logs[asked.topic]
         check_partition(log, asked.partition)
         times = {asked.partition: asked.offset}
         offset = offsets_for_times(log, times, read_committed=read_committed)[asked.partition]
         at = OFFSET_END if offset is None else offset
-        found.append(TopicPartition(asked.topic, asked.partition, at))
-    return found
+        positions.append(TopicPartition(asked.topic, asked.partition, at))
+    return positions
 
 
 def partition_log(cluster: Cluster, topic: str, partition: int) -> TopicLog:
-    """The log of a topic that has this partition. Raises UnknownTopicOrPartitionError."""
+    """The log of a partition's topic. Raises UnknownTopicOrPartitionError."""
     log = cluster.topic(topic)
     check_partition(log, partition)
     return log
 
 
 def check_partition(log: TopicLog, partition: int) -> None:
-    """Raise UnknownTopicOrPartitionError for a number that is not one of the topic's."""
+    """Raise UnknownTopicOrPartitionError if the topic does not have this partition."""
     if not 0 <= partition < log.partitions:
         raise UnknownTopicOrPartitionError(
-            f"Topic {log.name!r} has {log.partitions} partitions, no partition {partition}; they "
-            "count from 0.",
+            f"Topic {log.name!r} has {log.partitions} partitions, no partition {partition}; "
+            "numbers start at 0.",
             topic=log.name,
             partition=partition,
         )

@@ -1,12 +1,12 @@
-"""A consumer's place in its group: joining and leaving, and a heartbeat on a thread of its own.
+"""Group membership of a consumer: joining, leaving, and the heartbeat thread.
 
-The consumer's thread joins, waits and leaves; the heart beats with its own handle of the logs,
-shows the newest row it has seen in `seen`, and never touches what the consumer holds. What each of
-them writes is decided in txnlog.protocol.membership; between two writes either may die:
+The consumer's thread joins, waits and leaves. The heartbeat thread has its own handle of the logs,
+publishes the newest group row in `group`, and never changes the consumer's state. Their writes are
+decided in txnlog.protocol.membership. If the process dies around a write:
 
-    join        before: no member. After: a member that must be seen to beat, or is expelled.
-    heartbeat   before or after: the counter stands still, and the others expel it.
-    leave       before: as if it had died. After: the others go on at once.
+    join        before: not a member. After: a member without heartbeats, which the others expel.
+    heartbeat   before or after: the counter no longer changes, and the others expel the member.
+    leave       before: as if it had died. After: the others rebalance at once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from txnlog.errors import (
 )
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import (
-    Sightings,
-    Standing,
+    GroupObservation,
+    MembershipStatus,
+    is_assignment_outdated,
     is_fenced,
     is_member_of,
     is_rebalancing,
+    membership_status,
     prepare_heartbeat,
     prepare_join,
     prepare_leave,
-    standing,
-    uncovered,
 )
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.values import pattern
@@ -47,13 +47,13 @@ from txnlog.settings.values import pattern
 logger = logging.getLogger("txnlog")
 
 PATTERN_PREFIX = "^"
-_Watched = tuple[str, tuple[str, ...], tuple[str, ...]]
+_HeartbeatMember = tuple[str, tuple[str, ...], tuple[str, ...]]
 NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSettings:
-    """What a member is configured with; see txnlog.settings.config."""
+    """The settings of a group member; see txnlog.settings.config."""
 
     group_id: str
     client_id: str = "txnlog"
@@ -66,7 +66,7 @@ class MemberSettings:
 
 
 class Membership:
-    """What the consumer's thread knows: its member id, generation and part of the assignment."""
+    """The consumer thread's state: member id, generation and assignment."""
 
     def __init__(self, cluster: Cluster, settings: MemberSettings) -> None:
         self._cluster = cluster
@@ -80,7 +80,7 @@ class Membership:
         self.is_waiting = False
 
     def join(self, topics: tuple[str, ...]) -> None:
-        """Let go of the present part, if there is one, and want another; `take` writes it."""
+        """Revoke the assignment and request a new one; `complete_join` writes the request."""
         if not self.member_id:
             self.member_id = f"{self.settings.client_id}-{uuid.uuid4()}"
         if self.generation != NO_GENERATION:
@@ -88,42 +88,42 @@ class Membership:
         self._topics = topics
         self.generation, self.assignment, self.is_waiting = NO_GENERATION, {}, True
 
-    def take(self) -> bool:
-        """Whether a new generation has begun since `join`: then `assignment` is this member's.
+    def complete_join(self) -> bool:
+        """Whether a generation has begun since `join`; if so, `assignment` is set.
 
-        Writes that it joins, also again: it may have been expelled while it waited, or somebody who
-        is no member has begun a generation. Raises InconsistentGroupProtocolError,
+        Writes the join, if necessary again: the member may have been expelled while waiting, or a
+        consumer outside the group has begun a generation. Raises InconsistentGroupProtocolError,
         FencedInstanceIdError.
         """
         group_id = self.settings.group_id
         group = self._cluster.groups.describe(group_id)
         self._check_instance(group)
-        if not self._has_part(group) and not self._waits(group):
+        if not self._has_assignment(group) and not self._is_join_written(group):
             self._write_join()
             self._has_joined = True
             group = self._cluster.offsets_log().view.rows.get(group_id)
-        if group is None or not self._has_part(group):
+        if group is None or not self._has_assignment(group):
             return False
         self.generation = group.generation
         self.assignment = group.assignment[self.member_id]
         self.is_waiting = False
         return True
 
-    def _has_part(self, group: Group | None) -> bool:
+    def _has_assignment(self, group: Group | None) -> bool:
         if group is None or not is_member_of(group, self.member_id, after=self._released):
             return False
         return group.members[self.member_id].topics == self._topics
 
-    def _waits(self, group: Group | None) -> bool:
-        known = None if group is None else group.members.get(self.member_id)
-        if group is None or known is None:
+    def _is_join_written(self, group: Group | None) -> bool:
+        member = None if group is None else group.members.get(self.member_id)
+        if group is None or member is None:
             return False
-        return known.joined == group.generation and known.topics == self._topics
+        return member.joined == group.generation and member.topics == self._topics
 
     def leave(self) -> None:
-        """Leave the group, so that the others need not wait for a time-out.
+        """Leave the group, so that the others need not wait for the session time-out.
 
-        With an instance id the place is kept, for a restart within session.timeout.ms.
+        A static member (with an instance id) stays, to restart within session.timeout.ms.
         """
         member_id, self.member_id = self.member_id, ""
         self.generation, self.assignment, self.is_waiting = NO_GENERATION, {}, False
@@ -131,18 +131,18 @@ class Membership:
         if member_id and not self.settings.instance_id:
             leave(self._cluster, self.settings.group_id, member_id)
 
-    def standing(self, seen: Group | None) -> Standing:
+    def status(self, group: Group | None) -> MembershipStatus:
         """Membership status from the heartbeat thread's last row. Raises FencedInstanceIdError."""
-        self._check_instance(seen)
-        return standing(seen, member_id=self.member_id, generation=self.generation)
+        self._check_instance(group)
+        return membership_status(group, member_id=self.member_id, generation=self.generation)
 
     def _check_instance(self, group: Group | None) -> None:
         instance_id = self.settings.instance_id
         if self._has_joined and is_fenced(group, member_id=self.member_id, instance_id=instance_id):
             raise FencedInstanceIdError(
-                f"A newer consumer with group.instance.id={instance_id!r} has taken this one's "
-                f"place in group {self.settings.group_id!r}. Close this one; give every consumer "
-                "of a group an instance id of its own.",
+                f"A newer consumer with group.instance.id={instance_id!r} has replaced this one "
+                f"in group {self.settings.group_id!r}. Close this one; give every consumer of a "
+                "group a different instance id.",
                 group_id=self.settings.group_id,
                 instance_id=instance_id,
             )
@@ -158,7 +158,7 @@ class Membership:
             instance_id=settings.instance_id,
             host=socket.gethostname(),
         )
-        counts = Counts(cluster)
+        counts = PartitionCounts(cluster)
         cluster.offsets_log().change(
             lambda view, version: prepare_join(
                 view.rows.get(settings.group_id),
@@ -172,44 +172,45 @@ class Membership:
         )
 
 
-class Heart:
-    """Keeps a member alive, and expels those who are not; one `beat` each heartbeat.interval.ms.
+class Heartbeat:
+    """Heartbeats of a member; also expels dead members. One `send` per heartbeat.interval.ms.
 
-    `polled_ms` is when the consumer polled last (boot clock): the consumer writes it.
+    `polled_ms` is the time of the consumer's last poll (boot clock); the consumer sets it.
+    `group` is the last row read.
     """
 
     def __init__(self, cluster: Cluster, settings: MemberSettings) -> None:
         self._cluster = cluster
         self._settings = settings
         self._clock = cluster.store.clock
-        self._sightings = Sightings()
+        self._observation = GroupObservation()
         self._counter = -1
         self._resolved_ms = self._clock.boot_ms()
-        self._watched: _Watched = ("", (), ())
+        self._member: _HeartbeatMember = ("", (), ())
         self.polled_ms = self._resolved_ms
-        self.seen: Group | None = None
-        self.is_stale = False
+        self.group: Group | None = None
+        self.needs_rejoin = False
 
-    def watch(
+    def set_member(
         self, member_id: str, topics: tuple[str, ...] = (), subscription: tuple[str, ...] = ()
     ) -> None:
-        """Beat for this member from now on ("": for nobody), that has joined with these topics."""
-        self._watched = (member_id, topics, subscription)
-        self.is_stale = False
+        """Send heartbeats for this member from now on ("": none), joined with these topics."""
+        self._member = (member_id, topics, subscription)
+        self.needs_rejoin = False
 
-    def beat(self) -> None:
-        """One look at the group, and one write if it is time for one.
+    def send(self) -> None:
+        """One heartbeat: read the group, and write if necessary.
 
-        Raises StorageError and the like; the next beat tries again.
+        Raises StorageError and similar errors; the next heartbeat retries.
         """
-        watched = self._watched
-        member_id, group_id = watched[0], self._settings.group_id
+        member = self._member
+        member_id, group_id = member[0], self._settings.group_id
         if not member_id:
             return
         now_ms = self._clock.boot_ms()
         group = self._cluster.groups.describe(group_id)
         if group is None or member_id not in group.members:
-            self._show(watched, group)
+            self._publish(member, group)
             return
         if now_ms - self.polled_ms >= self._settings.max_poll_interval_ms:
             logger.warning(
@@ -220,12 +221,12 @@ class Heart:
                 group_id,
             )
             leave(self._cluster, group_id, member_id)
-            self._show(watched, self._cluster.groups.describe(group_id))
+            self._publish(member, self._cluster.groups.describe(group_id))
             return
-        sightings = self._sightings = self._sightings.look(group, now_ms=now_ms)
-        # A commit since the last beat was a sign of life, too.
+        observation = self._observation = self._observation.observe(group, now_ms=now_ms)
+        # A commit since the last heartbeat has increased the counter already.
         is_due = group.members[member_id].heartbeat == self._counter
-        counts = Counts(self._cluster)
+        counts = PartitionCounts(self._cluster)
         with_counts = counts.of(group, ())
         with contextlib.suppress(UnknownMemberIdError):
             self._cluster.offsets_log().change(
@@ -234,7 +235,7 @@ class Heart:
                     group_id=group_id,
                     member_id=member_id,
                     beat=is_due,
-                    sightings=sightings,
+                    observation=observation,
                     counts=counts.of(view.rows.get(group_id), ()),
                     now_ms=self._clock.now_ms(),
                 )
@@ -242,46 +243,49 @@ class Heart:
         after = self._cluster.offsets_log().view.rows.get(group_id)
         if after is not None and member_id in after.members:
             self._counter = after.members[member_id].heartbeat
-        is_stale = not is_rebalancing(group) and (
-            uncovered(group, with_counts) or self._is_resolved_anew(watched, now_ms)
+        needs_rejoin = not is_rebalancing(group) and (
+            is_assignment_outdated(group, with_counts)
+            or self._is_subscription_changed(member, now_ms)
         )
-        self._show(watched, after, is_stale=is_stale)
+        self._publish(member, after, needs_rejoin=needs_rejoin)
 
-    def _show(self, watched: _Watched, group: Group | None, *, is_stale: bool = False) -> None:
-        # The consumer may have gone on in the meantime: then this is no news of it.
-        if watched is self._watched:
-            self.seen = group
-            self.is_stale = is_stale
+    def _publish(
+        self, member: _HeartbeatMember, group: Group | None, *, needs_rejoin: bool = False
+    ) -> None:
+        # If the consumer has rejoined or left in the meantime, this row is outdated.
+        if member is self._member:
+            self.group = group
+            self.needs_rejoin = needs_rejoin
 
-    def _is_resolved_anew(self, watched: _Watched, now_ms: int) -> bool:
-        """Whether the patterns match other topics than when the consumer joined."""
+    def _is_subscription_changed(self, member: _HeartbeatMember, now_ms: int) -> bool:
+        """Whether the subscription matches other topics than when the consumer joined."""
         if now_ms - self._resolved_ms < self._settings.metadata_max_age_ms:
             return False
         self._resolved_ms = now_ms
-        _, topics, subscription = watched
+        _, topics, subscription = member
         return resolve(self._cluster, subscription) != topics
 
 
-class Counts:
-    """Numbers of partitions, looked up once for one write."""
+class PartitionCounts:
+    """Numbers of partitions of topics, looked up once per write."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._known: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
     def of(self, group: Group | None, topics: Iterable[str]) -> Mapping[str, int]:
-        """For all topics that the members read, and `topics`; those that are not there have 0."""
+        """For all topics of the members' subscriptions, and `topics`; 0 for missing topics."""
         members = () if group is None else group.members.values()
         wanted = {topic for member in members for topic in member.topics}.union(topics)
-        for topic in sorted(wanted - set(self._known)):
+        for topic in sorted(wanted - set(self._counts)):
             log = self._cluster.topic_log(topic)
             log.refresh()
-            self._known[topic] = log.partitions if log.exists else 0
-        return self._known
+            self._counts[topic] = log.partitions if log.exists else 0
+        return self._counts
 
 
 def resolve(cluster: Cluster, subscription: Iterable[str]) -> tuple[str, ...]:
-    """The topics of names and of "^regex" patterns, sorted; a name need not be there yet."""
+    """The topics of names and "^regex" patterns, sorted; a named topic need not exist yet."""
     names = set()
     patterns = []
     for entry in subscription:
@@ -295,7 +299,7 @@ def resolve(cluster: Cluster, subscription: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_subscription(topics: Iterable[str]) -> None:
-    """Raise InvalidTopicError, or ConfigError for a pattern that is none."""
+    """Raise InvalidTopicError, or ConfigError for an invalid pattern."""
     for topic in topics:
         if not topic.startswith(PATTERN_PREFIX):
             check_topic_name(topic)
@@ -304,8 +308,8 @@ def check_subscription(topics: Iterable[str]) -> None:
 
 
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
-    """Take a member out of its group, if it is in it."""
-    counts = Counts(cluster)
+    """Remove a member from its group, if it is a member."""
+    counts = PartitionCounts(cluster)
     cluster.offsets_log().change(
         lambda view, version: prepare_leave(
             view.rows.get(group_id),
@@ -316,29 +320,29 @@ def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
     )
 
 
-class Background:
-    """A daemon thread that beats, and does in order what it is given in between."""
+class HeartbeatThread:
+    """A daemon thread that sends heartbeats, and runs queued jobs in order in between."""
 
-    def __init__(self, name: str, heart: Heart, interval_ms: int) -> None:
-        self._heart = heart
+    def __init__(self, name: str, heartbeat: Heartbeat, interval_ms: int) -> None:
+        self._heartbeat = heartbeat
         self._interval_ms = interval_ms
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Run a job; what it raises is only logged."""
+        """Queue a job; its exceptions are only logged."""
         self._jobs.put(job)
 
     def drain(self) -> None:
-        """Wait until all jobs given so far are done."""
+        """Wait until all queued jobs are done."""
         done = threading.Event()
         self._jobs.put(done.set)
         while not done.wait(0.1) and self._thread.is_alive():
             pass
 
     def stop(self) -> None:
-        """End the thread after the jobs given so far."""
+        """End the thread after the queued jobs."""
         self._jobs.put(None)
         self._thread.join()
 
@@ -348,7 +352,7 @@ class Background:
         while True:
             wait_s = due_s - time.monotonic()
             if wait_s <= 0:
-                self._beat()
+                self._send()
                 due_s = time.monotonic() + interval_s
                 continue
             try:
@@ -361,13 +365,13 @@ class Background:
                 job()
             except Exception:
                 # Without this thread there are no heartbeats, and the member would be expelled.
-                logger.exception("A job of the consumer's thread failed; it goes on")
+                logger.exception("A job of the heartbeat thread failed; the thread continues")
 
-    def _beat(self) -> None:
+    def _send(self) -> None:
         try:
-            self._heart.beat()
+            self._heartbeat.send()
         except TxnLogError as error:
-            logger.warning("A heartbeat failed, the next one tries again: %s", error)
+            logger.warning("A heartbeat failed; the next one retries: %s", error)
         except Exception:
-            # Without this thread the member would be expelled, and nobody would know why.
-            logger.exception("A heartbeat failed, the next one tries again")
+            # Without this thread the member would be expelled without a trace of the cause.
+            logger.exception("A heartbeat failed; the next one retries")

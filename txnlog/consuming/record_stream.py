@@ -1,4 +1,4 @@
-"""The chunk that is being handed out, as messages or as Arrow batches, and how far it has come."""
+"""The current chunk of records, returned as messages or Arrow batches, and the position in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txnlog.storage.batches.records import MESSAGE_SCHEMA
 
 
 class RecordStream:
-    """Records of all assigned partitions. A position moves with the record that is handed out."""
+    """Records of all assigned partitions. Returning a record moves its partition's position."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
@@ -25,7 +25,7 @@ class RecordStream:
         self._before: dict[PartitionReader, int | None] = {}
 
     def next(self) -> Message | None:
-        """The next message of the chunk at hand; None at its end."""
+        """The next message of the current chunk; None at its end."""
         messages, chunk = self._messages, self._chunk
         if messages is None or chunk is None:
             return None
@@ -36,7 +36,7 @@ class RecordStream:
                 self._chunk = self._messages = None
                 return None
             self._at += 1
-            # What was read has an offset; asking by a method would cost a tenth of the rate.
+            # Messages that were read have an offset; calling offset() costs a tenth of the rate.
             chunk.reader.position = message._offset + 1  # type: ignore[operator]
             return message
         except BaseException:
@@ -46,10 +46,10 @@ class RecordStream:
 
     @contextmanager
     def handing_out(self) -> Iterator[None]:
-        """Around calls whose records the application gets at the end, or else not at all.
+        """Wraps calls that return their records together, at the end.
 
-        Control-C may come anywhere, most likely while more is waited for: what was taken out by
-        then is taken back, and read again.
+        Ctrl-C may interrupt anywhere, most likely while waiting for more: the records taken so far
+        are put back, and read again.
         """
         try:
             yield
@@ -69,25 +69,25 @@ class RecordStream:
             reader.rewind()
 
     def take(self, count: int) -> list[Message]:
-        """Up to `count` messages that are there now. Raises only if there is none before it."""
-        found: list[Message] = []
-        while len(found) < count and self._fill(has_some=bool(found)):
+        """Up to `count` available messages. Raises only if none was taken before the error."""
+        taken: list[Message] = []
+        while len(taken) < count and self._fill(has_some=bool(taken)):
             chunk, messages = self._chunk, self._messages
             assert chunk is not None
             if messages is None:
                 messages = self._messages = chunk.messages(self._at)
-            part = list(islice(messages, count - len(found)))
+            part = list(islice(messages, count - len(taken)))
             if part:
-                found += part
-                self._move(chunk, len(part))
-        return found
+                taken += part
+                self._advance(chunk, len(part))
+        return taken
 
     def take_arrow(self, rows_max: int | None, bytes_max: int) -> pa.Table:
-        """A table of MESSAGE_SCHEMA with what is there now, one record at least if there is one.
+        """A table of MESSAGE_SCHEMA of available records; at least one record if there is any.
 
-        Raises only if there is none before it.
+        Raises only if none was taken before the error.
         """
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         while (rows_max is None or rows < rows_max) and self._fill(has_some=rows > 0):
             chunk = self._chunk
@@ -96,19 +96,19 @@ class RecordStream:
             wanted = left if rows_max is None else min(left, rows_max - rows)
             wanted = _fitting(chunk, self._at, wanted, bytes_max - size_bytes)
             if wanted == 0:
-                if found:
+                if batches:
                     break
                 wanted = 1
             batch = chunk.to_arrow(self._at, wanted)
             self._messages = None
-            self._move(chunk, wanted)
-            found.append(batch)
+            self._advance(chunk, wanted)
+            batches.append(batch)
             rows += wanted
             size_bytes += batch.nbytes
-        return pa.Table.from_batches(found, schema=MESSAGE_SCHEMA)
+        return pa.Table.from_batches(batches, schema=MESSAGE_SCHEMA)
 
     def drop(self, keys: Collection[Key]) -> None:
-        """Hand out no more of what was read of these partitions; they are read again."""
+        """Discard fetched records of these partitions; they are read again."""
         if self._chunk is not None:
             reader = self._chunk.reader
             if (reader.topic, reader.partition) in keys:
@@ -118,10 +118,10 @@ class RecordStream:
                 self._fetcher.readers[key].rewind()
 
     def _fill(self, *, has_some: bool) -> bool:
-        """Whether there is a chunk with something left in it.
+        """Ensure a chunk with records left; False if there is none.
 
-        Positions are past what the caller `has`, so an error may not keep that from him: it comes
-        back at the next call.
+        With `has_some` an error is left to the next call: the positions are past the records taken
+        so far, so the caller must get them.
         """
         chunk = self._chunk
         if chunk is not None and self._at < chunk.num_rows:
@@ -134,7 +134,7 @@ class RecordStream:
                 raise
         return self._chunk is not None
 
-    def _move(self, chunk: Chunk, rows: int) -> None:
+    def _advance(self, chunk: Chunk, rows: int) -> None:
         self._before.setdefault(chunk.reader, chunk.reader.position)
         self._at += rows
         chunk.reader.position = chunk.offset(self._at - 1) + 1

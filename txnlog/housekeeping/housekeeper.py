@@ -35,7 +35,7 @@ from txnlog.protocol.expiry import (
     prepare_expire_unchanged,
 )
 from txnlog.protocol.group_changes import prepare_expel_all
-from txnlog.protocol.membership import Sightings
+from txnlog.protocol.membership import GroupObservation
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Deletable
@@ -113,7 +113,7 @@ class Housekeeper:
         self._sweeper = Sweeper(cluster, interval_ms=self._settings.abort_interval_ms)
         self._idle: dict[str, tuple[TransactionMetadata, int]] = {}
         self._watch: Watch | None = None
-        self._groups: dict[str, Sightings] = {}
+        self._groups: dict[str, GroupObservation] = {}
         compactor = Compactor(cluster)
         self._retention = Retention(cluster)
         self._producer_expiry = ProducerExpiry(
@@ -262,19 +262,19 @@ class Housekeeper:
         log = self._cluster.offsets_log()
         log.refresh()
         now_ms = self._clock.boot_ms()
-        looks: dict[str, Sightings] = {}
+        looks: dict[str, GroupObservation] = {}
         expelled = 0
         for group_id, group in list(log.view.rows.items()):
             if not group.members:
                 continue
-            known = self._groups.get(group_id, Sightings())
-            looks[group_id] = look = known.look(group, now_ms=now_ms)
-            if look.overdue(group) == set(group.members):
+            known = self._groups.get(group_id, GroupObservation())
+            looks[group_id] = look = known.observe(group, now_ms=now_ms)
+            if look.expired_members(group) == set(group.members):
                 expelled += self._expel_members(group_id, look)
         self._groups = looks
         return expelled
 
-    def _expel_members(self, group_id: str, look: Sightings) -> bool:
+    def _expel_members(self, group_id: str, look: GroupObservation) -> bool:
         written = self._cluster.offsets_log().change(
             lambda view, _: prepare_expel_all(
                 view.rows.get(group_id), look, now_ms=self._clock.now_ms()

@@ -1,6 +1,6 @@
-"""Who reads which partitions: range and sticky assignment, as Kafka's assignors of these names do.
+"""Partition assignment: the range and sticky assignors, as in Kafka.
 
-Pure and deterministic: the same members, topics and former assignment give the same answer in
+Pure and deterministic: the same members, topics and previous assignment give the same result in
 every process.
 """
 
@@ -13,18 +13,18 @@ from txnlog.errors import InconsistentGroupProtocolError
 from txnlog.protocol.group_metadata import Assignment
 
 Subscriptions = Mapping[str, Sequence[str]]
-"""Member id -> the topics it reads."""
+"""Member id -> the topics it subscribes to."""
 
 Counts = Mapping[str, int]
-"""Topic -> its number of partitions; topics that are not there are left out."""
+"""Topic -> its number of partitions; topics that do not exist are left out or have 0."""
 
 _Partition = tuple[str, int]
 
 
 def assign_range(members: Subscriptions, counts: Counts, former: Assignment) -> Assignment:
-    """Topic by topic, partitions side by side go to one member; the first members get one more.
+    """Each member gets a contiguous range per topic; the first members get one partition more.
 
-    Partitions of the same number of two topics go to the same member when both are read by all.
+    If all members read two topics, partition n of both goes to the same member.
     """
     owned: dict[str, list[_Partition]] = {member: [] for member in members}
     for topic, readers in _readers(members, counts).items():
@@ -38,9 +38,9 @@ def assign_range(members: Subscriptions, counts: Counts, former: Assignment) -> 
 
 
 def assign_sticky(members: Subscriptions, counts: Counts, former: Assignment) -> Assignment:
-    """As even as the subscriptions allow, and everybody keeps as much as that allows.
+    """As balanced as the subscriptions allow, with as few moves from `former` as that allows.
 
-    Even: nobody has two partitions more than another member that could take one of them.
+    Balanced: no member has two partitions more than another that could take one of them.
     """
     readers = _readers(members, counts)
     owned, free = _kept(members, readers, counts, former)
@@ -54,7 +54,7 @@ def assign_sticky(members: Subscriptions, counts: Counts, former: Assignment) ->
         for partition in partitions
         if (topic, partition) in owned.get(member, ())
     }
-    # Every move lessens the sum of the squares of the loads, so this ends.
+    # Terminates: every move decreases the sum of the squared loads.
     while (move := _next_move(owned, members, kept)) is not None:
         giver, taker, moved = move
         owned[giver].remove(moved)
@@ -69,24 +69,24 @@ ASSIGNORS: Mapping[str, Callable[[Subscriptions, Counts, Assignment], Assignment
 }
 
 
-def choose_assignor(known: Mapping[str, Sequence[str]]) -> str:
-    """The assignor that most members like best of those that all of them know.
+def choose_assignor(supported: Mapping[str, Sequence[str]]) -> str:
+    """The assignor with most first votes among those that all members support.
 
-    `known`: member id -> names. Raises InconsistentGroupProtocolError.
+    `supported`: member id -> names in order of preference. Raises InconsistentGroupProtocolError.
     """
-    common = set.intersection(*(set(names) for names in known.values())) & set(ASSIGNORS)
+    common = set.intersection(*(set(names) for names in supported.values())) & set(ASSIGNORS)
     if not common:
-        wishes = {member: tuple(names) for member, names in sorted(known.items())}
+        strategies = {member: tuple(names) for member, names in sorted(supported.items())}
         raise InconsistentGroupProtocolError(
-            f"The group's members know no assignor in common: {wishes}. Give all of them the same "
-            f"partition.assignment.strategy, of {', '.join(ASSIGNORS)}.",
+            f"The group's members support no common assignor: {strategies}. Give all of them the "
+            f"same partition.assignment.strategy, of {', '.join(ASSIGNORS)}.",
         )
-    votes = Counter(next(n for n in names if n in common) for names in known.values())
+    votes = Counter(next(n for n in names if n in common) for names in supported.values())
     return min(votes, key=lambda name: (-votes[name], name))
 
 
 def _readers(members: Subscriptions, counts: Counts) -> dict[str, list[str]]:
-    """Topic -> the members that read it, for topics that are there and are read."""
+    """Topic -> the members that read it, for existing topics with a reader."""
     found: dict[str, list[str]] = {}
     for member in sorted(members):
         for topic in set(members[member]):
@@ -101,7 +101,7 @@ def _kept(
     counts: Counts,
     former: Assignment,
 ) -> tuple[dict[str, list[_Partition]], set[_Partition]]:
-    """What members had and still may have, and the partitions that nobody had."""
+    """The partitions each member can keep, and the unowned ones."""
     free = {(topic, partition) for topic in readers for partition in range(counts[topic])}
     owned: dict[str, list[_Partition]] = {member: [] for member in sorted(members)}
     for member in owned:
@@ -118,7 +118,7 @@ def _kept(
 def _next_move(
     owned: Mapping[str, Sequence[_Partition]], members: Subscriptions, kept: set[_Partition]
 ) -> tuple[str, str, _Partition] | None:
-    """(giver, taker, partition) from the fullest member that can give one; None when it is even."""
+    """(giver, taker, partition) from the member with most to give; None when balanced."""
     by_load = sorted(owned, key=lambda member: (len(owned[member]), member))
     for giver in reversed(by_load):
         for taker in by_load:

@@ -1,7 +1,7 @@
-"""Decisions of operators and of housekeeping about a group's row.
+"""Changes of a group's row by operators and by housekeeping.
 
-A group's generation never goes back, also when the group is deleted: a query or consumer that holds
-an old one must never be taken for a member of what came after.
+A group's generation never decreases, not even when the group is deleted: a query or consumer with
+an old generation must never pass for a member of a later one (D35).
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from msgspec.structs import replace
 from txnlog.errors import NonEmptyGroupError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import OffsetsCommit, UnstableOffsets
-from txnlog.protocol.membership import Sightings
+from txnlog.protocol.membership import GroupObservation
 
 GENERATION_UNKNOWN = 1 << 30
 
 
 def is_gone(group: Group) -> bool:
-    """Whether nothing is left of the group but its generation."""
+    """Whether the group is deleted: only its generation is left."""
     return not (group.offsets or group.members or group.pending)
 
 
 def prepare_delete_offsets(
     group: Group | None, *, partitions: Mapping[str, Collection[int]], now_ms: int
 ) -> OffsetsCommit | UnstableOffsets | None:
-    """Forget the positions of partitions, under a new generation; None when there are none."""
+    """Delete committed offsets under a new generation; None when there are none."""
     if group is None:
         return None
     if group.pending:
         return UnstableOffsets(group.pending)
     offsets = {
         topic: {
-            number: known
-            for number, known in positions.items()
+            number: offset
+            for number, offset in positions.items()
             if number not in partitions.get(topic, ())
         }
         for topic, positions in group.offsets.items()
@@ -55,16 +55,16 @@ def prepare_delete_offsets(
 def prepare_delete_group(
     group: Group | None, *, now_ms: int
 ) -> OffsetsCommit | UnstableOffsets | None:
-    """Forget all of a group but its generation; None when it is gone.
+    """Delete everything but the generation; None when the group is deleted already.
 
-    Raises NonEmptyGroupError for one with members.
+    Raises NonEmptyGroupError for a group with members.
     """
     if group is None or is_gone(group):
         return None
     if group.members:
         raise NonEmptyGroupError(
             f"Group {group.group_id!r} has members: {', '.join(sorted(group.members))}. Stop them; "
-            "those that died are expelled by `txnlog housekeeping` after session.timeout.ms.",
+            "`txnlog housekeeping` expels dead members after session.timeout.ms.",
             group_id=group.group_id,
         )
     if group.pending:
@@ -78,15 +78,15 @@ def prepare_delete_group(
 def prepare_give_up_group(
     group_id: str, values: Mapping[str, str], *, path: str, now_ms: int
 ) -> OffsetsCommit:
-    """Replace a row that cannot be read by a deleted group's; `values` are what is left of it.
+    """Replace an unreadable row by that of a deleted group; `values` are the row's raw columns.
 
-    A generation that cannot be read either may have been any: the next one is far above it.
+    If the generation is unreadable too, the new one is higher than any group has reached.
     """
-    said = values.get("generation", "")
-    known = int(said) if said.isascii() and said.isdigit() else GENERATION_UNKNOWN
+    text = values.get("generation", "")
+    generation = int(text) if text.isascii() and text.isdigit() else GENERATION_UNKNOWN
     row = Group(
         group_id=group_id,
-        generation=min(known, GENERATION_UNKNOWN) + 1,
+        generation=min(generation, GENERATION_UNKNOWN) + 1,
         updated_ms=now_ms,
         path=path,
     )
@@ -94,10 +94,12 @@ def prepare_give_up_group(
 
 
 def prepare_expel_all(
-    group: Group | None, sightings: Sightings, *, now_ms: int
+    group: Group | None, observation: GroupObservation, *, now_ms: int
 ) -> OffsetsCommit | None:
-    """Empty a group all of whose members are dead; with one alive, that one expels the others."""
-    if group is None or not group.members or sightings.overdue(group) != set(group.members):
+    """Expel all members if all have expired; a member that is alive expels the others itself."""
+    if group is None or not group.members:
+        return None
+    if observation.expired_members(group) != set(group.members):
         return None
     row = replace(
         group, members={}, assignment={}, generation=group.generation + 1, updated_ms=now_ms

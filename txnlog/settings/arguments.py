@@ -1,9 +1,9 @@
-"""Checks of what an application hands over: integers, texts, topics, partitions, time-outs.
+"""Validation of arguments of public calls: integers, strings, topics, partitions, time-outs.
 
-Every public call checks its arguments here before anything is written, because what one process
-writes every process must be able to read. A value of the wrong type is a TypeError, as in
-confluent-kafka. A value of the right type that is not allowed is the error that the caller names,
-ConfigError by default. Both name the argument, show its value, and say what to give.
+Every public call validates its arguments here before anything is written, because all processes
+must be able to read what one writes (D64). A wrong type is a TypeError, as in confluent-kafka; an
+invalid value is the error that the caller chooses, ConfigError by default. Both messages have the
+name of the argument, its value, and the allowed values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 STRING_BYTES_MAX: Final = 2**15 - 1
-"""Kafka's strings have a length of 16 bits with sign."""
+"""The length of a string in Kafka's protocol is a signed 16-bit integer."""
 
 _SHOWN_MAX: Final = 80
 
@@ -31,12 +31,12 @@ Refusal = type[TxnLogError]
 
 
 def shown(value: object) -> str:
-    """The value as an error message shows it: its repr, cut off where it is long."""
+    """The value for an error message: its repr, truncated."""
     try:
-        told = repr(value)
+        full = repr(value)
     except Exception:
         return f"a {type(value).__name__}"
-    return told if len(told) <= _SHOWN_MAX else f"{told[:_SHOWN_MAX]}... ({len(told)} characters)"
+    return full if len(full) <= _SHOWN_MAX else f"{full[:_SHOWN_MAX]}... ({len(full)} characters)"
 
 
 def integer(
@@ -47,11 +47,11 @@ def integer(
     most: int = INT64_MAX,
     refusal: Refusal = ConfigError,
 ) -> int:
-    """An exact int, also from numpy's integers. A bool is none. Raises TypeError, `refusal`."""
+    """An exact int, also from numpy, but not from a bool. Raises TypeError, `refusal`."""
     try:
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
-        # The second call makes an int of its subclasses: JSON encodes some of them differently.
+        # int.__index__ converts subclasses of int: JSON encodes some of them differently.
         number = int.__index__(operator.index(value))
     except Exception:
         raise TypeError(f"{name} must be an int, not {_kind(value)}: {shown(value)}.") from None
@@ -68,29 +68,29 @@ def text(
     may_be_blank: bool = False,
     refusal: Refusal = ConfigError,
 ) -> str:
-    """An exact str of at most `bytes_max` bytes of UTF-8. Raises TypeError, `refusal`."""
+    """An exact str of up to `bytes_max` bytes of UTF-8. Raises TypeError, `refusal`."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {_kind(value)}: {shown(value)}.")
-    found = str.__str__(value)
-    size_bytes = len(utf8(name, found, refusal=refusal))
+    exact = str.__str__(value)
+    size_bytes = len(utf8(name, exact, refusal=refusal))
     if size_bytes > bytes_max:
         raise refusal(
             f"{name} has {size_bytes} bytes of UTF-8: give at most {bytes_max}. It is "
-            f"{shown(found)}."
+            f"{shown(exact)}."
         )
-    if not may_be_blank and not found.strip():
-        raise refusal(f"{name} is {shown(found)}: give at least one visible character.")
-    return found
+    if not may_be_blank and not exact.strip():
+        raise refusal(f"{name} is {shown(exact)}: give at least one visible character.")
+    return exact
 
 
 def utf8(name: str, value: str, *, refusal: Refusal = ConfigError) -> bytes:
-    """The UTF-8 of a str. Raises `refusal` for half of a surrogate pair, which has none."""
+    """The UTF-8 of a str. Raises `refusal` for a lone surrogate, which has none."""
     try:
         return str.encode(value)
     except UnicodeEncodeError:
         raise refusal(
-            f"{name} is {shown(value)}, which holds half of a surrogate pair and has no UTF-8. "
-            "Give whole characters, or bytes where they are taken."
+            f"{name} is {shown(value)}, which contains half of a surrogate pair and cannot be "
+            "encoded as UTF-8. Give whole characters, or bytes where they are allowed."
         ) from None
 
 
@@ -114,7 +114,7 @@ def function(name: str, value: Any) -> Any:
 
 
 def timeout_s(name: str, value: Any) -> float | None:
-    """Seconds as a float, None for none; what is longer than a lock can wait becomes that.
+    """Seconds as a float, None for no time-out; limited to threading.TIMEOUT_MAX.
 
     Raises TypeError, ConfigError for a NaN.
     """
@@ -139,7 +139,7 @@ def timeout_s(name: str, value: Any) -> float | None:
 
 
 def topic(name: str, value: Any) -> str:
-    """The name of a topic. Raises TypeError, InvalidTopicError."""
+    """A valid topic name. Raises TypeError, InvalidTopicError."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {_kind(value)}: {shown(value)}.")
     return check_topic_name(str.__str__(value))
@@ -153,59 +153,59 @@ def topic_partition(
     offset_least: int = INT64_MIN,
     metadata_bytes_max: int = INT32_MAX,
 ) -> TopicPartition:
-    """A checked copy of a TopicPartition, or of an object with the same attributes.
+    """A validated copy of a TopicPartition, or of an object with the same attributes.
 
-    Its numbers fit Kafka's types and are the least ones given or more; which of OFFSET_* a call
-    takes is for the call to say. Raises TypeError, InvalidTopicError, ConfigError,
+    Its numbers fit Kafka's types and are not below the given minima; each call checks itself
+    which OFFSET_* it allows. Raises TypeError, InvalidTopicError, ConfigError,
     OffsetMetadataTooLargeError.
     """
     try:
-        found = value.topic, value.partition, value.offset, value.metadata
+        fields = value.topic, value.partition, value.offset, value.metadata
     except Exception:
         raise TypeError(
             f"{name} must be a TopicPartition, not {_kind(value)}: {shown(value)}."
         ) from None
-    where = topic(f"{name}.topic", found[0])
-    number = integer(f"{name}.partition", found[1], least=partition_least, most=INT32_MAX)
-    offset = integer(f"{name}.offset of {where}-{number}", found[2], least=offset_least)
-    note = found[3]
-    if note is not None:
-        note = text(
-            f"{name}.metadata of {where}-{number} (offset.metadata.max.bytes)",
-            note,
+    topic_name = topic(f"{name}.topic", fields[0])
+    number = integer(f"{name}.partition", fields[1], least=partition_least, most=INT32_MAX)
+    offset = integer(f"{name}.offset of {topic_name}-{number}", fields[2], least=offset_least)
+    metadata = fields[3]
+    if metadata is not None:
+        metadata = text(
+            f"{name}.metadata of {topic_name}-{number} (offset.metadata.max.bytes)",
+            metadata,
             bytes_max=metadata_bytes_max,
             may_be_blank=True,
             refusal=OffsetMetadataTooLargeError,
         )
-    return TopicPartition(where, number, offset, note)
+    return TopicPartition(topic_name, number, offset, metadata)
 
 
 def topic_partitions(name: str, given: Any, **limits: int) -> list[TopicPartition]:
-    """Checked copies of several; `limits` are those of topic_partition."""
+    """Validated copies of TopicPartitions; `limits` are those of topic_partition."""
     return each(name, given, lambda at, value: topic_partition(at, value, **limits))
 
 
 def group_metadata(name: str, value: Any) -> ConsumerGroupMetadata:
-    """A checked copy of a ConsumerGroupMetadata. Raises TypeError, ConfigError."""
+    """A validated copy of a ConsumerGroupMetadata. Raises TypeError, ConfigError."""
     try:
-        found = value.group_id, value.generation, value.member_id
+        fields = value.group_id, value.generation, value.member_id
     except Exception:
         raise TypeError(
-            f"{name} must be what Consumer.consumer_group_metadata() gives, not {_kind(value)}: "
+            f"{name} must be a result of Consumer.consumer_group_metadata(), not {_kind(value)}: "
             f"{shown(value)}."
         ) from None
     return ConsumerGroupMetadata(
-        identifier(f"{name}.group_id", found[0]),
-        integer(f"{name}.generation", found[1]),
-        # Made of a client.id and a UUID.
-        text(f"{name}.member_id", found[2], bytes_max=2 * STRING_BYTES_MAX, may_be_blank=True),
+        identifier(f"{name}.group_id", fields[0]),
+        integer(f"{name}.generation", fields[1]),
+        # A client.id followed by a UUID.
+        text(f"{name}.member_id", fields[2], bytes_max=2 * STRING_BYTES_MAX, may_be_blank=True),
     )
 
 
 def each(name: str, given: Any, check: Callable[[str, Any], Any]) -> list[Any]:
-    """Every item checked, under the name `name[<index>]`. Raises TypeError for one text.
+    """A list of validated items, each named `name[<index>]`. Raises TypeError for a string.
 
-    A text is a sequence of its letters: `delete_topics("ab")` would mean topics a and b.
+    A string is a sequence of its letters: `delete_topics("ab")` would delete topics a and b.
     """
     if isinstance(given, (str, bytes, bytearray)):
         raise TypeError(f"{name} must be a list, not {_kind(given)}: {shown(given)}.")

@@ -1,6 +1,6 @@
-"""The table of client settings: confluent-kafka's names, Kafka's defaults, what they mean here.
+"""The table of client settings: confluent-kafka's names, Kafka's defaults, their meaning here.
 
-Parsing (settings.config), error messages and docs/clients.md (settings.docs) are made from it.
+Parsing (settings.config), error messages and docs/clients.md (settings.docs) use it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def callback(name: str, value: object) -> Callable[..., Any]:
 
 
 def assignors(name: str, value: str) -> tuple[str, ...]:
-    """Names of assignors, separated by commas, the best liked first. Raises ConfigError."""
+    """Names of assignors in order of preference, separated by commas. Raises ConfigError."""
     found = tuple(part.strip().lower() for part in value.split(",") if part.strip())
     wrong = [part for part in found if part not in ("range", "sticky")]
     if wrong or not found:
@@ -81,12 +81,12 @@ def assignors(name: str, value: str) -> tuple[str, ...]:
 
 
 def idempotence(name: str, value: str) -> bool:
-    """true; or false, which changes nothing, after one warning. Raises ConfigError."""
+    """true; or false, which has no effect and logs a warning. Raises ConfigError."""
     is_on = boolean(name, value)
     if not is_on:
         warn_once(
-            f"Setting {name}=false has no effect here: records are written once and in order all "
-            "the same, and it costs nothing."
+            f"Setting {name}=false has no effect: records are always written once and in order, "
+            "at no extra cost."
         )
     return is_on
 
@@ -109,7 +109,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=identifier,
         default="txnlog",
         clients=EVERY,
-        doc="A name for logs and for whoever looks at groups and transactions.",
+        doc="A name shown in logs and in descriptions of groups and transactions.",
     ),
     Setting(
         name="group.id",
@@ -121,15 +121,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         name="group.instance.id",
         parse=identifier,
         clients=CONSUMER,
-        doc="A name of this consumer alone: when it restarts within session.timeout.ms it takes "
-        "its old place, and the group does not rebalance.",
+        doc="The unique name of a static member: if it restarts within session.timeout.ms it "
+        "keeps its assignment, and the group does not rebalance.",
     ),
     Setting(
         name="isolation.level",
         parse=choice("read_committed", "read_uncommitted"),
         default="read_committed",
         clients=CONSUMER,
-        doc="`read_uncommitted` shows open and aborted transactions, too.",
+        doc="`read_uncommitted` also returns records of open and aborted transactions.",
     ),
     Setting(
         name="auto.offset.reset",
@@ -138,7 +138,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ),
         default="latest",
         clients=CONSUMER,
-        doc="Where to start in a partition without a committed offset, or whose offset is gone: "
+        doc="Where to start in a partition without a committed offset, or with one out of range: "
         "`earliest`, `latest`, or `none` (or `error`), which raises OffsetOutOfRangeError.",
     ),
     Setting(
@@ -146,57 +146,59 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=boolean,
         default=True,
         clients=CONSUMER,
-        doc="Commit what has been handed out when the consumer polls again.",
+        doc="Commit the positions of returned messages at later polls.",
     ),
     Setting(
         name="auto.commit.interval.ms",
         parse=not_negative_int,
         default=5_000,
         clients=CONSUMER,
-        doc="Time between two such commits.",
+        doc="Interval of automatic commits.",
     ),
     Setting(
         name="max.poll.records",
         parse=positive_int,
         default=500,
         clients=CONSUMER,
-        doc="Most records of one `consume()` without a number; where it is set, of one "
-        "`consume_batch()`, too.",
+        doc="Maximum number of records of one `consume()` without a number; if set explicitly, "
+        "also of one `consume_batch()`.",
     ),
     Setting(
         name="max.poll.interval.ms",
         parse=positive_int,
         default=300_000,
         clients=CONSUMER,
-        doc="A consumer that polls less often leaves its group; a rebalance waits for it so long.",
+        doc="Maximum time between two polls before the consumer leaves its group; also the time "
+        "that a rebalance waits for it.",
     ),
     Setting(
         name="session.timeout.ms",
         parse=positive_int,
         default=45_000,
         clients=CONSUMER,
-        doc="A member without a heartbeat for so long is expelled.",
+        doc="A member without a heartbeat for this long is expelled from its group.",
     ),
     Setting(
         name="heartbeat.interval.ms",
         parse=positive_int,
         default=3_000,
         clients=CONSUMER,
-        doc="Time between two heartbeats: one small write each, unless the member has committed.",
+        doc="Interval of heartbeats. Each is one small write, unless the member has committed.",
     ),
     Setting(
         name="fetch.max.bytes",
         parse=positive_int,
         default=52_428_800,
         clients=CONSUMER,
-        doc="Most bytes of one `consume_batch()`; a record that is larger comes alone.",
+        doc="Maximum size of one `consume_batch()`; a larger record is returned alone.",
     ),
     Setting(
         name="partition.assignment.strategy",
         parse=assignors,
         default=("range",),
         clients=CONSUMER,
-        doc="`range`, `sticky` or both, the better liked first; the group takes what all know.",
+        doc="`range`, `sticky` or both, in order of preference; the group uses one that all "
+        "members support.",
     ),
     Setting(
         name="metadata.max.age.ms",
@@ -204,28 +206,27 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=300_000,
         clients=CONSUMER | PRODUCER,
         aliases=("topic.metadata.refresh.interval.ms",),
-        doc="How often a pattern subscription looks for new topics, and a producer whether its "
-        "topics have changed.",
+        doc="How often a pattern subscription checks for new topics, and a producer for changes "
+        "of its topics.",
     ),
     Setting(
         name="offset.metadata.max.bytes",
         parse=not_negative_int,
         default=4_096,
         clients=CONSUMER,
-        doc="Most bytes of the metadata that is committed with an offset. (In Kafka a broker "
-        "setting.)",
+        doc="Maximum size of the metadata of a committed offset. (A broker setting in Kafka.)",
     ),
     Setting(
         name="on_commit",
         parse=callback,
         clients=CONSUMER,
-        doc="Called by poll with (error, partitions) after a commit.",
+        doc="A function that poll calls with (error, partitions) after a commit.",
     ),
     Setting(
         name="transactional.id",
         parse=identifier,
         clients=PRODUCER,
-        doc="The name of a transactional producer; a newer producer of that name fences "
+        doc="The name of a transactional producer; a newer producer with the same name fences "
         "the older one.",
     ),
     Setting(
@@ -233,24 +234,24 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=positive_int,
         default=TIMEOUT_MS_DEFAULT,
         clients=PRODUCER,
-        doc="An eager transaction that is open for longer is aborted by whoever sees it; "
-        "at most 15 min. A deferred or a prepared one never times out.",
+        doc="Any process aborts an eager transaction that is open for longer; maximum 15 min. "
+        "Deferred and prepared transactions never time out.",
     ),
     Setting(
         name="transaction.publish",
         parse=choice("deferred", "eager"),
         default="deferred",
         clients=PRODUCER,
-        doc="`deferred`: nothing is in the topics before the commit. `eager`: records "
-        "are, for read_uncommitted readers.",
+        doc="`deferred`: records are added to the topics at the commit. `eager`: before it, so "
+        "that read_uncommitted readers see them.",
     ),
     Setting(
         name="enable.idempotence",
         parse=idempotence,
         default=True,
         clients=PRODUCER,
-        doc="Records are idempotent in any case: it costs nothing here, and needs no permission "
-        "of its own. `false` is taken with one warning, and refused beside transactional.id.",
+        doc="Producers are always idempotent, at no extra cost. `false` has no effect but a "
+        "warning, and is an error with transactional.id.",
     ),
     Setting(
         name="linger.ms",
@@ -258,26 +259,25 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=5,
         clients=PRODUCER,
         aliases=("queue.buffering.max.ms",),
-        doc="How long records wait for more of them. In a deferred transaction they wait "
-        "for the commit anyway.",
+        doc="How long records wait for more records before they are written. In a deferred "
+        "transaction they wait for the commit anyway.",
     ),
     Setting(
         name="batch.size",
         parse=positive_int,
         default=16_384,
         clients=PRODUCER,
-        doc="Bytes: records that fill a batch for every partition of their topic wait no "
-        "longer; and how much goes to one partition before the next one, without "
-        "keys. All that waits for a partition becomes one file, however much it is.",
+        doc="Bytes. Buffered records of a topic are written before linger.ms when they fill a "
+        "batch for each of its partitions. Records without keys switch to another partition after "
+        "this many bytes. All buffered records of a partition become one file of any size.",
     ),
     Setting(
         name="buffer.memory",
         parse=positive,
         default=33_554_432,
         clients=PRODUCER,
-        doc="Bytes of records that wait. A deferred transaction that has more writes "
-        "them to files, which count only with its commit: the larger this is, the "
-        "fewer files.",
+        doc="Maximum size of buffered records, in bytes. A deferred transaction with more writes "
+        "them to staged files, visible only after its commit: a larger buffer means fewer files.",
     ),
     Setting(
         name="max.request.size",
@@ -285,15 +285,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=1_048_576,
         clients=PRODUCER,
         aliases=("message.max.bytes",),
-        doc="Most bytes of one record; the topic's max.message.bytes holds, too.",
+        doc="Maximum size of one record; the topic's max.message.bytes also applies.",
     ),
     Setting(
         name="max.block.ms",
         parse=not_negative,
         default=60_000,
         clients=PRODUCER,
-        doc="How long a call without a timeout of its own may take, and produce() when "
-        "memory is full.",
+        doc="Time-out of calls without their own time-out, and of produce() when buffer.memory is "
+        "full.",
     ),
     Setting(
         name="delivery.timeout.ms",
@@ -301,7 +301,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=DELIVERY_TIMEOUT_MS_DEFAULT,
         clients=PRODUCER,
         aliases=("message.timeout.ms",),
-        doc="How long a record is tried before its delivery has failed.",
+        doc="How long the delivery of a record is retried before it fails.",
     ),
     Setting(
         name="compression.type",
@@ -315,35 +315,36 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=choice("murmur2", "murmur2_random"),
         default="murmur2",
         clients=PRODUCER,
-        doc="Both names: Kafka's hash of the key; without a key one partition after the other.",
+        doc="Both use Kafka's hash of the key. Records without a key go to one partition after "
+        "the other.",
     ),
     Setting(
         name="auto.create.topics.enable",
         parse=boolean,
         default=True,
         clients=PRODUCER,
-        doc="Create a topic that is missing.",
+        doc="Create a missing topic at the first record.",
     ),
     Setting(
         name="num.partitions",
         parse=whole(1, PARTITIONS_MAX),
         default=NUM_PARTITIONS_DEFAULT,
         clients=PRODUCER,
-        doc="Partitions of a topic that is created so.",
+        doc="Number of partitions of topics created automatically.",
     ),
     Setting(
         name="transaction.state.log.num.partitions",
         parse=whole(1, SHARDS_MAX),
         default=SHARDS_DEFAULT,
         clients=PRODUCER | frozenset({"admin"}),
-        doc="Shards of the transaction log of a cluster that this client creates; it never "
-        "changes afterwards.",
+        doc="Number of shards of the transaction log of a cluster that this client creates; it "
+        "cannot be changed later.",
     ),
     Setting(
         name="on_delivery",
         parse=callback,
         clients=PRODUCER,
-        doc="Called by poll and flush with (error, message) for every record without a "
-        "callback of its own.",
+        doc="A function that poll and flush call with (error, message) for every record without "
+        "its own callback.",
     ),
 )

@@ -1,8 +1,8 @@
-"""The settings of a client, parsed.
+"""Parsing of client settings.
 
-A client is made of one mapping, as in confluent-kafka. `txnlog.root` (or `path`) is the cluster,
-`storage.<key>` goes to its object store. What only makes sense with brokers is taken with one
-warning; an unknown name is an error that names the nearest one.
+A client is configured by one mapping, as in confluent-kafka. `txnlog.root` (or `path`) is the
+cluster, `storage.<key>` is passed to its object store. Broker settings have no effect but one
+warning; an unknown name is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BY_NAME: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Config:
-    """Parsed settings of one client; safe to print (R67)."""
+    """Parsed settings of one client; its repr shows no secrets (R67)."""
 
     client: Client
     root: str
@@ -53,7 +53,7 @@ class Config:
         return self.values.get(setting.name, setting.default)
 
     def is_set(self, name: str) -> bool:
-        """Whether the user gave it."""
+        """Whether the user set it."""
         return _BY_NAME[name].name in self.values
 
     def __repr__(self) -> str:
@@ -62,9 +62,9 @@ class Config:
 
 
 def parse_config(raw: Mapping[str, object], client: Client) -> Config:
-    """Read the settings a client was made with. Does no I/O. None stands for "not set".
+    """Parse the settings of a client. Does no I/O. None means "not set".
 
-    Raises ConfigError that names the setting: unknown (with the nearest name), malformed, missing.
+    Raises ConfigError with the name of the unknown, malformed or missing setting.
     """
     values: dict[str, Value] = {}
     storage = StoreSettings()
@@ -79,11 +79,11 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
         else:
             setting = _find(name, client)
             if setting is not None and value is not None:
-                values[setting.name] = setting.parse(name, _as_given(setting, value))
+                values[setting.name] = setting.parse(name, _to_parse(setting, value))
     root = root_of(roots)
     if root is None:
         raise ConfigError(
-            "Give the cluster's root folder or url, as txnlog.root (or path): there is none.",
+            "The cluster's root is missing: set txnlog.root (or path) to a folder or url.",
             option="txnlog.root",
         )
     return Config(client=client, root=root, storage=storage, values=values)
@@ -91,7 +91,7 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
 
 def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
     if not isinstance(raw, Mapping):
-        raise ConfigError(f"Settings are a dict of names and values, not {shown(raw)}.")
+        raise ConfigError(f"Settings must be a dict of names and values, not {shown(raw)}.")
     wrong = [name for name in raw if not isinstance(name, str)]
     if wrong:
         raise ConfigError(f"The name of a setting must be a str, not {shown(wrong[0])}.")
@@ -99,23 +99,23 @@ def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
 
 
 def _find(name: str, client: Client) -> Setting | None:
-    """The setting; None, after one warning, for what has no meaning here."""
+    """The setting; None, after one warning, for one without effect here."""
     lowered = name.lower()
     setting = _BY_NAME.get(lowered)
     if setting is not None and client in setting.clients:
         return setting
     if setting is not None or lowered in BROKER_NAMES or lowered.startswith(BROKER_PREFIXES):
-        why = f"it is no setting of a {client}" if setting else "there are no brokers"
-        warn_once(f"Setting {name} has no effect here: {why}.")
+        reason = f"it is not a setting of a {client}" if setting else "there are no brokers"
+        warn_once(f"Setting {name} has no effect here: {reason}.")
         return None
-    known = [s.name for s in SETTINGS if client in s.clients]
-    near = nearest(lowered, known)
-    hint = f" Did you mean {near}?" if near else f" There are: {', '.join(sorted(known))}."
+    names = [s.name for s in SETTINGS if client in s.clients]
+    near = nearest(lowered, names)
+    hint = f" Did you mean {near}?" if near else f" There are: {', '.join(sorted(names))}."
     raise ConfigError(f"There is no {client} setting {shown(name)}.{hint}", option=name)
 
 
-def _as_given(setting: Setting, value: object) -> object:
-    """As text, the way a configuration file would have it; functions as they are."""
+def _to_parse(setting: Setting, value: object) -> object:
+    """The value as a string, as in a configuration file; functions unchanged."""
     if setting.parse is callback:
         return value
     if setting.parse is identifier and isinstance(value, (bool, float)):

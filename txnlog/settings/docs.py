@@ -1,7 +1,7 @@
-"""The tables of docs/options.md and docs/clients.md, made from the tables of options and settings.
+"""Generates the tables of docs/options.md and docs/clients.md from those of options and settings.
 
-`python -m txnlog.settings.docs docs/options.md docs/clients.md` writes them anew, each between its
-two comments `<!-- table: source -->` and `<!-- end -->`; the prose around them stays.
+`python -m txnlog.settings.docs docs/options.md docs/clients.md` rewrites each table between its
+two comments `<!-- table: source -->` and `<!-- end -->`, and no other text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TABLE = re.compile(r"(?<=<!-- table: )(?P<name>[a-z-]+) -->\n.*?(?=<!-- end -->
 
 
 def with_tables(page: str) -> str:
-    """The page with every table as the options are now. Raises KeyError for an unknown table."""
+    """The page with all its tables regenerated. Raises KeyError for an unknown table."""
     tables = {
         "source": _options_table(READS),
         "sink": _options_table(WRITES),
@@ -75,9 +75,9 @@ def _default(option: Option, operations: frozenset[str]) -> str:
 
 
 def _kinds(option: Option, operations: frozenset[str]) -> str:
-    """batch, stream or both; an operation that takes the option without effect is not named."""
-    found = {KINDS[name] for name in option.applies_to & operations}
-    return " and ".join(sorted(found)) or "no effect"
+    """batch, stream or both, without operations that ignore the option."""
+    kinds = {KINDS[name] for name in option.applies_to & operations}
+    return " and ".join(sorted(kinds)) or "no effect"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""Names of options and settings: defaults that several tables share, and the nearest known name."""
+"""Defaults shared by several tables of settings, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 NUM_PARTITIONS_DEFAULT = 4
 SHARDS_DEFAULT = 8
 SHARDS_MAX = 1_000
-"""Shards of the transaction log: each is a table, made with the cluster. Kafka's default is 50."""
+"""Limits of the transaction log's shards: each is a table. Kafka's default is 50."""
 
 
-def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The known name that is most like a mistyped one, None if none is; `likeness` is 0 to 1."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=likeness)
-    return found[0] if found else None
+def nearest(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """The name most similar to a mistyped one; None below a similarity of `likeness` (0 to 1)."""
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=likeness)
+    return matches[0] if matches else None

@@ -1,6 +1,6 @@
-"""The table of topic configurations: Kafka's names and defaults, and what they mean here.
+"""The table of topic configurations: Kafka's names and defaults, and their meaning here.
 
-A topic's own values are table properties `txnlog.<name>`; what is not set has the default.
+A topic's own values are table properties `txnlog.<name>`; the others have their defaults.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BROKER_NAMES: Final = frozenset(
 
 
 def unlimited(name: str, value: str) -> int:
-    """A whole number of at least 0, or -1 for no limit. Raises ConfigError."""
+    """An integer of 0 or more, or -1 for no limit. Raises ConfigError."""
     return -1 if value.strip() == "-1" else not_negative(name, value)
 
 
@@ -64,7 +64,7 @@ def ratio(name: str, value: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """One row of the table; `default` as it would be written."""
+    """One row of the table; `default` as text."""
 
     name: str
     parse: Callable[[str, str], float | str]
@@ -79,7 +79,8 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             name="cleanup.policy",
             parse=policies,
             default="delete",
-            doc="`delete` by age or size, `compact` to the newest record of each key, or both.",
+            doc="`delete` by age or size, `compact` to the newest record of each key, or "
+            "`compact,delete`.",
         ),
         TopicConfig(
             name="delete.retention.ms",
@@ -91,67 +92,67 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
             name="max.compaction.lag.ms",
             parse=positive,
             default="9223372036854775807",
-            doc="Age at which a record of a compacted topic is cleaned whatever the dirty ratio.",
+            doc="Maximum age of a record before its partition is key-compacted, regardless of the "
+            "dirty ratio.",
         ),
         TopicConfig(
             name="max.message.bytes",
             parse=positive_int,
             default="1048588",
-            doc="Most bytes of one record, as Kafka's producer estimates them; a larger one is "
-            "RecordTooLarge.",
+            doc="Maximum size of one record, as Kafka's producer estimates it; a larger record "
+            "raises RecordTooLarge.",
         ),
         TopicConfig(
             name="min.cleanable.dirty.ratio",
             parse=ratio,
             default="0.5",
-            doc="A compacted topic is cleaned when more than this part of its bytes has not been.",
+            doc="A partition is key-compacted when more than this fraction of its bytes is not.",
         ),
         TopicConfig(
             name="min.compaction.lag.ms",
             parse=not_negative,
             default="0",
-            doc="How long a record of a compacted topic stays whatever comes after it.",
+            doc="Minimum age of a record before key compaction removes it.",
         ),
         TopicConfig(
             name="retention.bytes",
             parse=unlimited,
             default="-1",
-            doc="Bytes of data files kept in a partition at least, as far as there are; older "
-            "files go. -1: no limit.",
+            doc="Size of the newest data files kept per partition; older files are removed. -1: no "
+            "limit.",
         ),
         TopicConfig(
             name="retention.ms",
             parse=unlimited,
             default="604800000",
-            doc="A file goes when its newest record is older, by the record's timestamp; -1: "
-            "never.",
+            doc="A file is removed when its newest record is older, by the record's timestamp. "
+            "-1: never.",
         ),
         TopicConfig(
             name="segment.bytes",
             parse=positive_int,
             default="134217728",
-            doc="About how large the files become into which compaction merges small batches "
-            "(Kafka's default is 1 GiB).",
+            doc="Approximate size of the files that compaction writes (Kafka's default is 1 GiB).",
         ),
     )
 }
 
 
 def check_configs(given: Mapping[str, object]) -> dict[str, str]:
-    """Values as they are stored; what only makes sense with brokers is left out, with one warning.
+    """Values as they are stored, without broker settings, which log one warning.
 
-    Raises ConfigError: a name that is not in the table (with the nearest one), a malformed value.
+    Raises ConfigError for an unknown name (and suggests the nearest one), or a malformed value.
     """
-    found = {}
+    checked = {}
     for name, value in given.items():
         row = find_config(name)
         if row is not None:
-            found[row.name] = str(row.parse(row.name, setting_text(row.name, value)))
-    return found
+            checked[row.name] = str(row.parse(row.name, setting_text(row.name, value)))
+    return checked
 
 
 def find_config(name: str) -> TopicConfig | None:
-    """The row of a name; None, after one warning, for a broker's. Raises ConfigError."""
+    """The row of a name; None, after one warning, for a broker setting. Raises ConfigError."""
     lowered = name.strip().lower()
     row = TOPIC_CONFIGS.get(lowered)
     if row is not None:
@@ -161,8 +162,8 @@ def find_config(name: str) -> TopicConfig | None:
         return None
     if lowered in (PARTITIONS, "num.partitions"):
         raise ConfigError(
-            f"{name} is no topic configuration: give the number of partitions to create_topics or "
-            "create_partitions (`txnlog topics alter --partitions`).",
+            f"{name} is not a topic configuration: pass the number of partitions to create_topics "
+            "or create_partitions (`txnlog topics alter --partitions`).",
             option=name,
         )
     near = nearest(lowered, TOPIC_CONFIGS)
@@ -171,13 +172,13 @@ def find_config(name: str) -> TopicConfig | None:
 
 
 def config_value(config: Mapping[str, str], name: str) -> float | str:
-    """What a topic's settings say, or the default. Raises ConfigError for a malformed value."""
+    """The value of a topic, or the default. Raises ConfigError for a malformed value."""
     row = TOPIC_CONFIGS[name]
     return row.parse(name, config.get(name, row.default))
 
 
 def is_compacted(config: Mapping[str, str]) -> bool:
-    """Whether cleanup.policy has `compact`: every record needs a key then."""
+    """Whether cleanup.policy has `compact`, so that every record needs a key."""
     return "compact" in str(config_value(config, "cleanup.policy")).split(",")
 
 
@@ -189,7 +190,7 @@ def message_bytes_max(config: Mapping[str, str]) -> int:
 def changed(
     config: Mapping[str, str], sets: Mapping[str, str], deletes: frozenset[str]
 ) -> dict[str, str]:
-    """A topic's settings after values are set and others go back to their defaults."""
+    """A topic's settings after setting some values and resetting others to their defaults."""
     kept = {name: value for name, value in config.items() if name not in deletes}
     return {**kept, **sets}
 
@@ -197,14 +198,14 @@ def changed(
 def grown(
     config: Mapping[str, str], *, topic: str, partitions: int, partitions_max: int, again: bool
 ) -> dict[str, str]:
-    """A topic's settings with more partitions; `again`: this may have been written already.
+    """A topic's settings with more partitions; `again`: a retry, may be written already.
 
-    Raises InvalidPartitionsError for fewer, or as many.
+    Raises InvalidPartitionsError unless the number is higher.
     """
     now = int(config[PARTITIONS])
     if partitions < now or (partitions == now and not again) or partitions > partitions_max:
         raise InvalidPartitionsError(
-            f"Topic {topic!r} has {now} partitions, so {partitions} is no new number: partitions "
+            f"Topic {topic!r} has {now} partitions and cannot change to {partitions}: partitions "
             f"can only be added, up to {partitions_max}.",
             topic=topic,
             partitions=now,
@@ -213,5 +214,5 @@ def grown(
 
 
 def own_configs(config: Mapping[str, str]) -> dict[str, str]:
-    """What was set for the topic itself, without what the tables keep there."""
+    """The configurations set for the topic, without txnlog's internal properties."""
     return {name: value for name, value in config.items() if name not in _INTERNAL}

@@ -1,6 +1,6 @@
-"""What an option's text stands for: one parser per kind of value.
+"""Parsers of option values, one per type.
 
-A parser takes the option's name and what the user wrote; its ConfigError names the option.
+A parser takes the option's name and its text; its ConfigError names the option.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _DURATION: Final = re.compile(rf"(?P<number>[0-9]+)(?P<unit>{'|'.join(_UNITS_US)
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPRESSION_DOC = (
-    "The codec of data files. By default snappy for files of a few records, zstd for values that "
-    "repeat themselves, none for those that do not; compaction uses zstd."
+    "The codec of data files. Default: snappy for files of a few records, else zstd if the values "
+    "are compressible, none if not. Compaction uses zstd."
 )
 
 
 def setting_text(name: str, value: Any, *, is_secret: bool = False) -> str:
-    """The value of a setting as a configuration file would have it: of a str, bool or number.
+    """The text of a str, bool or number, as in a configuration file.
 
-    Raises ConfigError, which does not show the value if it `is_secret`.
+    Raises ConfigError, which does not contain the value if it `is_secret`.
     """
     if isinstance(value, str):
         return str.__str__(value)
@@ -48,22 +48,22 @@ def setting_text(name: str, value: Any, *, is_secret: bool = False) -> str:
     try:
         return str(int.__index__(operator.index(value)))
     except Exception:
-        told = f"a {type(value).__name__}" if is_secret else shown(value)
+        safe = f"a {type(value).__name__}" if is_secret else shown(value)
         raise ConfigError(
-            f"Setting {name} is {told}: it takes a str, a number or a bool.", option=name
+            f"Setting {name} is {safe}: it takes a str, a number or a bool.", option=name
         ) from None
 
 
 def text(name: str, value: str) -> str:
-    """Any text but the empty one. Raises ConfigError."""
+    """Any non-blank text. Raises ConfigError."""
     if not value.strip():
-        raise ConfigError(f"Option {name} is empty. Give it a value or leave it out.", option=name)
+        raise ConfigError(f"Option {name} is empty. Give it a value or omit it.", option=name)
     utf8(f"Option {name}", value)
     return value
 
 
 def identifier(name: str, value: str) -> str:
-    """A text that fits a string of Kafka's protocol. Raises ConfigError."""
+    """A non-blank text that fits a string of Kafka's protocol. Raises ConfigError."""
     size_bytes = len(utf8(f"Option {name}", text(name, value)))
     if size_bytes > STRING_BYTES_MAX:
         raise ConfigError(
@@ -83,7 +83,7 @@ def boolean(name: str, value: str) -> bool:
 
 
 def whole(least: int, most: int) -> Callable[[str, str], int]:
-    """A parser for a whole number from `least` to `most`, both included."""
+    """A parser for an integer from `least` to `most`, inclusive."""
 
     def parse(name: str, value: str) -> int:
         number = _whole(name, value)
@@ -108,7 +108,7 @@ not_negative = whole(0, INT64_MAX)
 
 
 def choice(*allowed: str) -> Callable[[str, str], str]:
-    """A parser for one of a few words, in any case."""
+    """A parser for one of the allowed words, in any case."""
 
     def parse(name: str, value: str) -> str:
         lowered = value.strip().lower()
@@ -122,55 +122,55 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
 
 
 def publication(name: str, value: str) -> str:
-    """`deferred`; `eager` is a producer's, not a sink's. Raises ConfigError."""
+    """`deferred`; only producers, not sinks, support `eager`. Raises ConfigError."""
     parsed = choice("deferred", "eager")(name, value)
     if parsed == "eager":
         raise ConfigError(
-            f"Option {name}=eager is not for the Spark sink: what a repeated task attempt wrote "
-            "would be published, too. Leave the option out; the sink publishes at the commit.",
+            f"Option {name}=eager is not for the Spark sink: it would also publish the records of "
+            "failed task attempts. Omit the option; the sink publishes at the commit.",
             option=name,
         )
     return parsed
 
 
 def duration_ms(name: str, value: str) -> int:
-    """A time as Spark writes it ("15m", "10s", "1min", "500" ms), in ms. Raises ConfigError."""
-    found = _DURATION.fullmatch(value.strip().lower())
-    if found is None:
+    """A Spark duration ("15m", "10s", "1min", "500" in ms) as ms. Raises ConfigError."""
+    match = _DURATION.fullmatch(value.strip().lower())
+    if match is None:
         raise ConfigError(
             f"Option {name} is {shown(value)}: it takes a whole number with one of the units "
-            f"{', '.join(_UNITS_US)}, as in 15m or 10s; without a unit it means ms.",
+            f"{', '.join(_UNITS_US)}, as in 15m or 10s; the default unit is ms.",
             option=name,
         )
-    return _whole(name, found["number"]) * _UNITS_US[found["unit"] or "ms"] // 1000
+    return _whole(name, match["number"]) * _UNITS_US[match["unit"] or "ms"] // 1000
 
 
 def timestamp_ms(name: str, value: str) -> int:
     """A time in milliseconds since 1970, UTC. Raises ConfigError."""
     try:
-        found = int(value.strip())
+        time_ms = int(value.strip())
     except ValueError:
-        found = -1
-    if not 0 <= found <= INT64_MAX:
+        time_ms = -1
+    if not 0 <= time_ms <= INT64_MAX:
         raise ConfigError(
             f"Option {name} is {shown(value)}: it takes milliseconds since 1970-01-01 UTC, as in "
             "1700000000000.",
             option=name,
         )
-    return found
+    return time_ms
 
 
 def pattern(name: str, value: str) -> str:
     """A regular expression. Raises ConfigError."""
-    found = text(name, value).strip()
+    expression = text(name, value).strip()
     try:
-        re.compile(found)
+        re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"Option {name} is {shown(value)}, which is not a regular expression: {error}.",
             option=name,
         ) from None
-    return found
+    return expression
 
 
 def _whole(name: str, value: str) -> int:
