@@ -24,7 +24,7 @@ from txnlog.protocol.txn_memory import (
     is_horizon,
 )
 from txnlog.protocol.vacuum import file_retention_ms
-from txnlog.storage.delta import checkpoint_edits
+from txnlog.storage.delta import checkpoint_file
 from txnlog.storage.delta.actions import (
     Action,
     Add,
@@ -61,12 +61,12 @@ def compute_checkpoint(
     where there are any.
     """
     actions, horizons = _reconciled(commits)
-    tombstones = checkpoint_edits.TOMBSTONES.empty_table()
+    tombstones = checkpoint_file.TOMBSTONES.empty_table()
     if before is not None:
-        tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(before))
-        before = checkpoint_edits.without_tombstones(before)
+        tombstones = checkpoint_file.read_tombstones(checkpoint_file.open_checkpoint(before))
+        before = checkpoint_file.without_tombstones(before)
         if horizons:
-            before = checkpoint_edits.without_expired(
+            before = checkpoint_file.without_expired(
                 before,
                 transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
                 producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
@@ -74,11 +74,11 @@ def compute_checkpoint(
     parquet, hint = _computed(before, [_long_gone(action) for action in actions])
     if len(tombstones) or any(isinstance(action, Remove) for action in actions):
         now_ms = store_now_ms()
-        retention_ms = file_retention_ms(checkpoint_edits.configuration(parquet))
+        retention_ms = file_retention_ms(checkpoint_file.configuration(parquet))
         tombstones = _with_removed(tombstones, actions, now_ms)
         young = pc.greater(tombstones.column("deletionTimestamp"), now_ms - retention_ms)
         tombstones = tombstones.filter(young)
-        parquet = checkpoint_edits.with_tombstones(parquet, tombstones)
+        parquet = checkpoint_file.with_tombstones(parquet, tombstones)
     sealed = _seal(parquet, name, note)
     counts = {"size": hint["size"] + len(tombstones), "sizeInBytes": len(sealed)}
     return sealed, hint | counts
@@ -94,11 +94,11 @@ def _with_removed(before: pa.Table, actions: Sequence[Action], now_ms: int) -> p
     removed = [action for action in actions if isinstance(action, Remove)]
     paths = [action.path for action in actions if isinstance(action, Add | Remove)]
     times = [action.deletion_timestamp for action in removed]
-    after = pa.table([[action.path for action in removed], times], checkpoint_edits.TOMBSTONES)
+    after = pa.table([[action.path for action in removed], times], checkpoint_file.TOMBSTONES)
     changed = pc.is_in(before.column("path"), pa.array(paths, pa.string()))
     found = pa.concat_tables([before.filter(pc.invert(changed)), after])
     return found.set_column(
-        1, checkpoint_edits.TOMBSTONES.field(1), found.column(1).fill_null(now_ms)
+        1, checkpoint_file.TOMBSTONES.field(1), found.column(1).fill_null(now_ms)
     )
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.txn_memory import is_horizon
-from txnlog.storage.delta import checkpoint_edits
+from txnlog.storage.delta import checkpoint_file
 from txnlog.storage.delta.actions import (
     Action,
     Adds,
@@ -56,8 +56,8 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
     path = checkpoint_path(table, version)
     checkpoint = read_intact(store, table, version)
     try:
-        file = checkpoint_edits.open_checkpoint(checkpoint.data)
-        groups = checkpoint_edits.live_groups(file.metadata)
+        file = checkpoint_file.open_checkpoint(checkpoint.data)
+        groups = checkpoint_file.live_groups(file.metadata)
         actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         if is_out_of_memory(error):
