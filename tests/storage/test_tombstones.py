@@ -17,8 +17,9 @@ from txnlog.storage.delta import checkpoint_file
 from txnlog.storage.delta.actions import Action, Add, Commit, CommitInfo, Remove, Txn
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.checkpoints import create_checkpoint
-from txnlog.storage.delta.delta_log import PROTOCOL, Committed, DeltaLog
+from txnlog.storage.delta.delta_log import Committed, DeltaLog
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.delta.table_protocol import PROTOCOL
 from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import metadata_action

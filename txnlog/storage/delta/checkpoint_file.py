@@ -1,27 +1,93 @@
-"""What delta-rs cannot leave out of a checkpoint, or would take long to put in.
+"""A checkpoint as a Parquet file: its columns, and the rows of each kind of action.
 
-Tombstones are many where small files are merged all day, and delta-rs takes microseconds for each;
-here they go from one checkpoint into the next by the column. Row groups of nothing else hold
-them, so that a reader of the table need not decode them.
+Tombstones are many where small files are merged all day. Row groups of nothing else hold them, so
+that a reader of the table need not decode them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from txnlog.protocol.txn_memory import is_expired
 from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 
-TOMBSTONES = pa.schema([("path", pa.string()), ("deletionTimestamp", pa.int64())])
-"""A file that left the table, and when, in milliseconds; null where nobody said."""
+_MAP = pa.map_(pa.string(), pa.string())
+_STRINGS = pa.list_(pa.string())
 
-_ROWS_PER_GROUP = 65_536
+SCHEMA = pa.schema(
+    {
+        "protocol": pa.struct(
+            {
+                "minReaderVersion": pa.int32(),
+                "minWriterVersion": pa.int32(),
+                "readerFeatures": _STRINGS,
+                "writerFeatures": _STRINGS,
+            }
+        ),
+        "metaData": pa.struct(
+            {
+                "id": pa.string(),
+                "name": pa.string(),
+                "description": pa.string(),
+                "format": pa.struct({"provider": pa.string(), "options": _MAP}),
+                "schemaString": pa.string(),
+                "partitionColumns": _STRINGS,
+                "configuration": _MAP,
+                "createdTime": pa.int64(),
+            }
+        ),
+        "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+        "add": pa.struct(
+            {
+                "path": pa.string(),
+                "partitionValues": _MAP,
+                "size": pa.int64(),
+                "modificationTime": pa.int64(),
+                "dataChange": pa.bool_(),
+                "stats": pa.string(),
+            }
+        ),
+        "remove": pa.struct(
+            {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()}
+        ),
+    }
+)
+"""The columns of our checkpoints: one for each kind of action, null in the rows of the others."""
+
+REQUIRED = {
+    "protocol": "protocol.minReaderVersion",
+    "metaData": "metaData.id",
+    "txn": "txn.appId",
+    "add": "add.path",
+    "remove": "remove.path",
+}
+"""Kind of action -> a field that each action of it has; its statistics count them by row group."""
+
+TOMBSTONES = pa.schema([("path", pa.string()), ("deletionTimestamp", pa.int64())])
+"""A file that left the table, and when, in milliseconds; null where the action has no time."""
+
 _ROWS_FREE = 10_000
 """So many rows a checkpoint of any size may say that it has."""
+
+
+def leaf_paths(fields: Iterable[pa.Field], folder: str = "") -> list[str]:
+    """The paths of Parquet's columns."""
+    found: list[str] = []
+    for field in fields:
+        path = folder + field.name
+        if pa.types.is_struct(field.type):
+            found += leaf_paths(field.type, f"{path}.")
+        elif pa.types.is_map(field.type):
+            found += [f"{path}.key_value.key", f"{path}.key_value.value"]
+        elif pa.types.is_list(field.type):
+            found.append(f"{path}.list.element")
+        else:
+            found.append(path)
+    return found
 
 
 def open_checkpoint(parquet: bytes) -> pq.ParquetFile:
@@ -49,7 +115,7 @@ def open_checkpoint(parquet: bytes) -> pq.ParquetFile:
 
 def live_groups(metadata: pq.FileMetaData) -> list[int]:
     """The row groups that may hold more than tombstones."""
-    counts = _tombstones_by_group(metadata)
+    counts = _counts_by_group(metadata, "remove")
     return [
         group
         for group, count in enumerate(counts)
@@ -57,10 +123,29 @@ def live_groups(metadata: pq.FileMetaData) -> list[int]:
     ]
 
 
+def groups_with(metadata: pq.FileMetaData, kind: str) -> list[int]:
+    """The row groups that may hold actions of a kind."""
+    counts = _counts_by_group(metadata, kind)
+    return [group for group, count in enumerate(counts) if count != 0]
+
+
+def read_actions(
+    file: pq.ParquetFile, kind: str, groups: list[int] | None = None
+) -> pa.StructArray:
+    """The actions of a kind in some row groups, by default in all, in the form of SCHEMA."""
+    wanted = SCHEMA.field(kind).type
+    if groups is None:
+        groups = groups_with(file.metadata, kind)
+    if not groups:
+        return pa.array([], wanted)
+    columns = [f"{kind}.{field.name}" for field in wanted]
+    found = file.read_row_groups(groups, columns=columns, use_threads=False)
+    return _in_form(present(found, kind), wanted)
+
+
 def read_tombstones(file: pq.ParquetFile) -> pa.Table:
     """All tombstones of a checkpoint, with the columns of TOMBSTONES."""
-    counts = _tombstones_by_group(file.metadata)
-    groups = [group for group, count in enumerate(counts) if count != 0]
+    groups = groups_with(file.metadata, "remove")
     if not groups:
         return TOMBSTONES.empty_table()
     columns = [f"remove.{name}" for name in TOMBSTONES.names]
@@ -73,60 +158,27 @@ def read_tombstones(file: pq.ParquetFile) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def without_tombstones(parquet: bytes) -> bytes:
-    """A checkpoint of what is live."""
-    file = open_checkpoint(parquet)
-    if all(count == 0 for count in _tombstones_by_group(file.metadata)):
-        return parquet
-    table = file.read_row_groups(live_groups(file.metadata), use_threads=False)
-    return _written(table.filter(pc.is_null(table.column("remove"))))
+def present(table: pa.Table, kind: str) -> pa.StructArray:
+    """The rows of a checkpoint that hold this kind of action."""
+    if kind not in table.column_names:
+        return pa.array([], type=pa.struct([("path", pa.string())]))
+    column = table.column(kind).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        # One kind after the other, as delta-rs and our writer have them: nothing to copy.
+        return column.slice(places[0], len(places))
+    return column.take(pa.array(places))
 
 
-def with_tombstones(parquet: bytes, tombstones: pa.Table) -> bytes:
-    """A checkpoint of what is live, and these tombstones behind it."""
-    live = open_checkpoint(parquet).read(use_threads=False)
-    nothing = [_nulls(column, min(len(tombstones), _ROWS_PER_GROUP)) for column in live.columns]
-    rows = pa.table(nothing, schema=live.schema)
-    at = live.column_names.index("remove")
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, live.schema, use_dictionary=False) as writer:
-        writer.write_table(live)
-        for some in tombstones.to_batches(max_chunksize=_ROWS_PER_GROUP):
-            removes = _removes(some, rows.column(at).chunk(0))
-            writer.write_table(rows.slice(0, len(some)).set_column(at, live.field(at), removes))
-    return bytes(sink.getvalue())
-
-
-def without_expired(parquet: bytes, *, transactions_ms: int, producers_ms: int) -> bytes:
-    """A checkpoint of what is live without the `txn` actions that two horizons make forgotten."""
-    table = open_checkpoint(parquet).read(use_threads=False)
-    kept = [
-        txn is None
-        or not is_expired(
-            txn["appId"],
-            txn["lastUpdated"],
-            transactions_ms=transactions_ms,
-            producers_ms=producers_ms,
-        )
-        for txn in table.column("txn").to_pylist()
-    ]
-    return _written(table.filter(pa.array(kept)))
-
-
-def configuration(parquet: bytes) -> dict[str, str]:
-    """The table's properties."""
-    rows = open_checkpoint(parquet).read(["metaData.configuration"], use_threads=False)
-    found: list[dict[str, Any]] = rows.column("metaData").drop_null().to_pylist()
-    return dict(found[-1]["configuration"] or []) if found else {}
-
-
-def _tombstones_by_group(metadata: pq.FileMetaData) -> list[int | None]:
-    """How many tombstones each row group holds, by the footer; None where that does not say."""
+def _counts_by_group(metadata: pq.FileMetaData, kind: str) -> list[int | None]:
+    """How many actions of a kind each row group holds, by the footer; None: it does not say."""
     counts: list[int | None] = []
     for group in range(metadata.num_row_groups):
         found = metadata.row_group(group)
         columns = (found.column(number) for number in range(found.num_columns))
-        paths = [column for column in columns if column.path_in_schema == "remove.path"]
+        paths = [column for column in columns if column.path_in_schema == REQUIRED[kind]]
         if not paths:
             counts.append(0)
         elif paths[0].statistics is None or not paths[0].statistics.has_null_count:
@@ -136,32 +188,14 @@ def _tombstones_by_group(metadata: pq.FileMetaData) -> list[int | None]:
     return counts
 
 
-def _nulls(column: pa.ChunkedArray, count: int) -> pa.Array:
-    """So many of a column's nulls; each has one, as no row of a checkpoint has two kinds of action.
-
-    Not Arrow's nulls: those are null inside, too, where Parquet's schema says that nothing is.
-    """
-    at = pc.index(pc.is_null(column), True)
-    return column.take(pa.repeat(at, count)).combine_chunks()
-
-
-def _removes(rows: pa.RecordBatch, nulls: pa.StructArray) -> pa.StructArray:
-    """Tombstones as a checkpoint's column, filled up with what its nulls are made of."""
-    known = {
-        "path": rows.column("path"),
-        "deletionTimestamp": rows.column("deletionTimestamp"),
-        "dataChange": pa.repeat(False, len(rows)),
-    }
-    arrays = [
-        known[field.name].cast(field.type)
-        if field.name in known
-        else nulls.field(field.name).slice(0, len(rows))
-        for field in nulls.type
-    ]
-    return pa.StructArray.from_arrays(arrays, fields=list(nulls.type))
-
-
-def _written(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return bytes(sink.getvalue())
+def _in_form(rows: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
+    """The same rows with the fields that are wanted: those that are missing are null."""
+    arrays: list[Any] = []
+    for field in wanted:
+        if rows.type.get_field_index(field.name) < 0:
+            arrays.append(pa.nulls(len(rows), field.type))
+        elif pa.types.is_struct(field.type):
+            arrays.append(_in_form(rows.field(field.name), field.type))
+        else:
+            arrays.append(rows.field(field.name).cast(field.type))
+    return pa.StructArray.from_arrays(arrays, fields=list(wanted), mask=rows.is_null())

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.txn_memory import is_horizon
-from txnlog.storage.delta import checkpoint_file
 from txnlog.storage.delta.actions import (
     Action,
     Adds,
@@ -21,6 +20,12 @@ from txnlog.storage.delta.actions import (
     Metadata,
     Protocol,
     Txn,
+)
+from txnlog.storage.delta.checkpoint_file import (
+    live_groups,
+    open_checkpoint,
+    present,
+    read_tombstones,
 )
 from txnlog.storage.delta.log_files import (
     LogFiles,
@@ -56,8 +61,8 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
     path = checkpoint_path(table, version)
     checkpoint = read_intact(store, table, version)
     try:
-        file = checkpoint_file.open_checkpoint(checkpoint.data)
-        groups = checkpoint_file.live_groups(file.metadata)
+        file = open_checkpoint(checkpoint.data)
+        groups = live_groups(file.metadata)
         actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         if is_out_of_memory(error):
@@ -66,6 +71,27 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
     if not any(isinstance(action, Metadata) for action in actions):
         raise _damaged(store, path, "it has no metaData")
     return Commit(version, CommitInfo(), tuple(actions), checkpoint.digest)
+
+
+def count_actions(data: bytes) -> dict[str, int]:
+    """How many actions of each kind readers find in a checkpoint's bytes.
+
+    Decodes one row group after the other. Raises what Arrow and `open_checkpoint` raise.
+    """
+    file = open_checkpoint(data)
+    found = dict.fromkeys(("protocol", "metaData", "txn", "add"), 0)
+    for group in live_groups(file.metadata):
+        for action in _actions(file.read_row_groups([group], _WANTED, use_threads=False)):
+            match action:
+                case Protocol():
+                    found["protocol"] += 1
+                case Metadata():
+                    found["metaData"] += 1
+                case Txn():
+                    found["txn"] += 1
+                case Adds():
+                    found["add"] += len(action.paths)
+    return {**found, "remove": len(read_tombstones(file))}
 
 
 class IntactCheckpoint(NamedTuple):
@@ -164,13 +190,13 @@ def _actions(table: pa.Table) -> list[Action]:
     Tombstones are vacuum's: a view that starts from here has never seen the files.
     """
     actions: list[Action] = []
-    for row in _present(table, "protocol").to_pylist():
+    for row in present(table, "protocol").to_pylist():
         actions.append(msgspec.convert(row, Protocol))
-    for row in _present(table, "metaData").to_pylist():
+    for row in present(table, "metaData").to_pylist():
         row["configuration"] = dict(row["configuration"] or [])
         row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
         actions.append(msgspec.convert(row, Metadata))
-    txns = _present(table, "txn")
+    txns = present(table, "txn")
     if len(txns):
         columns = (
             txns.field("appId"),
@@ -181,7 +207,7 @@ def _actions(table: pa.Table) -> list[Action]:
         # What a horizon makes be forgotten is gone already; what is here came after it.
         found.sort(key=lambda txn: not is_horizon(txn.app_id))
         actions += found
-    adds = _present(table, "add")
+    adds = present(table, "add")
     if len(adds):
         actions.append(
             Adds(
@@ -211,20 +237,6 @@ def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
             places = pa.array(at, mask=at < 0)
         found[name] = items.take(pa.array(places))
     return found
-
-
-def _present(table: pa.Table, name: str) -> pa.StructArray:
-    """The rows of a checkpoint that hold this kind of action."""
-    if name not in table.column_names:
-        return pa.array([], type=pa.struct([("path", pa.string())]))
-    column = table.column(name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    if len(places) and places[-1] - places[0] + 1 == len(places):
-        # One kind after the other, as delta-rs writes them: nothing to copy.
-        return column.slice(places[0], len(places))
-    return column.take(pa.array(places))
 
 
 def _field(rows: pa.StructArray, name: str, kind: pa.DataType) -> pa.Array:
