@@ -52,10 +52,11 @@ _COMPRESSION = {path: "zstd" if path in _ZSTD else "snappy" for path in leaf_pat
 
 
 class _Changes(NamedTuple):
-    """What commits leave, taken together."""
+    """What commits leave, taken together; `app_ids` are also those that a horizon took."""
 
     actions: list[Action]
     horizons: dict[str, int]
+    app_ids: set[str]
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [action for action in self.actions if isinstance(action, kind)]
@@ -113,6 +114,7 @@ def _reconciled(commits: Sequence[Commit]) -> _Changes:
     """
     left: dict[tuple[str, str], Action] = {}
     horizons: dict[str, int] = {}
+    app_ids: set[str] = set()
     for commit in commits:
         for action in commit.actions:
             match action:
@@ -120,6 +122,7 @@ def _reconciled(commits: Sequence[Commit]) -> _Changes:
                     key = (type(action).__name__, "")
                 case Txn():
                     key = ("txn", action.app_id)
+                    app_ids.add(action.app_id)
                     if is_horizon(action.app_id):
                         horizons[action.app_id] = action.version
                         _forget(left, horizons)
@@ -128,7 +131,7 @@ def _reconciled(commits: Sequence[Commit]) -> _Changes:
                 case Adds():
                     raise TypeError("a commit lists its files one by one")
             left[key] = action
-    return _Changes(list(left.values()), horizons)
+    return _Changes(list(left.values()), horizons, app_ids)
 
 
 def _forget(left: dict[tuple[str, str], Action], horizons: dict[str, int]) -> None:
@@ -184,15 +187,15 @@ def _metadata_row(action: Metadata) -> dict[str, Any]:
 
 def _txns(file: pq.ParquetFile | None, changes: _Changes) -> pa.StructArray:
     txns = changes.of(Txn)
-    app_ids = pa.array([txn.app_id for txn in txns], pa.string())
     columns = (
-        app_ids,
+        pa.array([txn.app_id for txn in txns], pa.string()),
         pa.array([txn.version for txn in txns], pa.int64()),
         pa.array([txn.last_updated for txn in txns], pa.int64()),
     )
     later = pa.StructArray.from_arrays(columns, fields=list(SCHEMA.field("txn").type))
     if file is None:
         return later
+    app_ids = pa.array(sorted(changes.app_ids), pa.string())
     before = _not_in(read_actions(file, "txn"), "appId", app_ids)
     if changes.horizons:
         before = _without_expired(before, changes.horizons)
@@ -310,18 +313,23 @@ class _Writer:
             write_statistics=list(REQUIRED.values()),
         )
         self._waiting: list[pa.Table] = []
+        self._nulls: dict[str, pa.Array] = {}
 
     def write(self, kind: str, actions: pa.StructArray) -> None:
         if not len(actions):
             return
         self.counts[kind] += len(actions)
         columns = [
-            actions if field.name == kind else pa.nulls(len(actions), field.type)
-            for field in SCHEMA
+            actions if name == kind else self._nulls_of(name, len(actions)) for name in SCHEMA.names
         ]
         self._waiting.append(pa.table(columns, schema=SCHEMA))
         if sum(map(len, self._waiting)) >= _ROWS_PER_GROUP:
             self.end_group()
+
+    def _nulls_of(self, kind: str, count: int) -> pa.Array:
+        if count > len(self._nulls.get(kind, ())):
+            self._nulls[kind] = pa.nulls(count, SCHEMA.field(kind).type)
+        return self._nulls[kind].slice(0, count)
 
     def end_group(self) -> None:
         """What follows is in a row group of its own."""
