@@ -25,7 +25,6 @@ from txnlog.protocol.topics import marker_app_id
 from txnlog.storage.delta.actions import Add, Commit, CommitInfo, Remove, Txn, encode_commit
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.checkpoint_file import SCHEMA
-from txnlog.storage.delta.table_protocol import PROTOCOL
 from txnlog.storage.tables.schemas import metadata_action
 from txnlog.storage.tables.topic_log import DATA_COLUMNS
 
@@ -36,33 +35,29 @@ NOW_MS = 1_700_000_000_000
 SEED = 14
 CHECKPOINT = f"{0:020}.checkpoint.parquet"
 OURS, PEER = "txnlog", "delta-rs"
+UNITS = {"processor time": "s", "size": "MB", "memory": "MB"}
 
 
 def measure(scale: Scale) -> list[Figure]:
     """For each number of live files processor time, size and peak memory, and our share of them."""
     figures = []
     for files in scale.checkpointed_files:
-        by_peer = {peer: _in_own_process(peer, files) for peer in (OURS, PEER)}
-        for what, unit, limit in (
-            ("processor time", "s", 1),
-            ("size", "MB", 1),
-            ("memory", "MB", 1),
-        ):
+        ours, theirs = (_in_own_process(peer, files) for peer in (OURS, PEER))
+        for what, unit in UNITS.items():
             name = f"checkpoint of {files:,} files, {what}"
-            ours, theirs = (by_peer[peer][what] for peer in (OURS, PEER))
-            figures += [reported(f"{name}: {OURS}", ours, unit)]
-            figures += [reported(f"{name}: {PEER}", theirs, unit)]
-            against = f"{PEER}: {ours:,.3g} to {theirs:,.3g} {unit}"
+            against = f"{PEER}: {ours[what]:,.3g} to {theirs[what]:,.3g} {unit}"
+            share = ours[what] / max(theirs[what], 1e-9)
             figures += [
-                at_most(f"{name}, {OURS} against {PEER}", ours / theirs, "x", limit, against)
+                reported(f"{name}: {OURS}", ours[what], unit),
+                reported(f"{name}: {PEER}", theirs[what], unit),
+                at_most(f"{name}, {OURS} against {PEER}", share, "x", 1, against),
             ]
     return figures
 
 
 def _in_own_process(peer: str, files: int) -> dict[str, float]:
-    folder = Path(new_folder())
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "benchmarks.checkpoints", peer, str(files), str(folder)]
+    folder = new_folder()
+    command = [sys.executable, "-m", "benchmarks.checkpoints", peer, str(files), folder]
     for step in ("prepare", "measure"):
         done = subprocess.run(
             [*command, step],
@@ -77,29 +72,21 @@ def _in_own_process(peer: str, files: int) -> dict[str, float]:
 
 def run(peer: str, files: int, folder: Path, step: str) -> None:
     """Make the first checkpoint, or make the second and print what that took."""
-    first, second = folder / "first.parquet", folder / "second.parquet"
+    bare, first = folder / "bare.parquet", folder / "first.parquet"
     if step == "prepare":
-        pq.write_table(_live_files(files), folder / "bare.parquet")
-        first.write_bytes(_next(peer, folder / "bare.parquet", folder, _commits(files, 1)))
+        pq.write_table(_live_files(files), bare)
+        first.write_bytes(_next(peer, bare, folder, _commits(files, 1)))
         return
-    commits = _commits(files, 2)
     # What is imported and started at the first use is no part of it.
-    _next(peer, folder / "bare.parquet", folder, commits[:1]) if files <= 1_000 else _warm(peer)
+    pq.write_table(_live_files(10), bare)
+    _next(peer, bare, folder, _commits(10, 1))
+    commits = _commits(files, 2)
     before_mb = _peak_mb(reset=True)
     started_s = time.process_time()
     made = _next(peer, first, folder, commits)
     took_s = time.process_time() - started_s
     peak_mb = _peak_mb() - before_mb
-    second.write_bytes(made)
-    found = {"processor time": took_s, "size": len(made) / 1e6, "memory": peak_mb}
-    print(json.dumps(found))
-
-
-def _warm(peer: str) -> None:
-    folder = Path(new_folder())
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(_live_files(10), folder / "bare.parquet")
-    _next(peer, folder / "bare.parquet", folder, _commits(10, 1))
+    print(json.dumps(dict(zip(UNITS, (took_s, len(made) / 1e6, peak_mb), strict=True))))
 
 
 def _next(peer: str, before: Path, folder: Path, commits: list[Commit]) -> bytes:
@@ -142,7 +129,7 @@ def _stats(number: int) -> str:
 
 
 def _live_files(files: int) -> pa.Table:
-    """A checkpoint of this many files, in the row groups of a hundred thousand."""
+    """A checkpoint of so many files, each with a header and statistics."""
     adds = []
     for first in range(0, files, 100_000):
         numbers = range(first, min(first + 100_000, files))
@@ -170,7 +157,6 @@ def _live_files(files: int) -> pa.Table:
             "configuration": [],
         },
     }
-    assert PROTOCOL.min_writer_version == rows["protocol"]["minWriterVersion"]
     said = [_only(kind, pa.array([row], SCHEMA.field(kind).type)) for kind, row in rows.items()]
     return pa.concat_tables([*said, *live])
 
