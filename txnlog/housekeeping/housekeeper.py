@@ -38,7 +38,6 @@ from txnlog.protocol.vacuum import Doomed
 from txnlog.protocol.watching import Watch
 from txnlog.settings import arguments
 from txnlog.storage.store.objects import ObjectMeta
-from txnlog.storage.store.scratch import remove_all_left
 
 logger = logging.getLogger("txnlog")
 
@@ -138,7 +137,6 @@ class Housekeeper:
             Duty("log files removed", seldom, self._hygiene.clean_logs),
             Duty("files vacuumed", self._settings.vacuum_interval_ms, self._hygiene.vacuum),
             Duty("clock and store probes removed", seldom, self._remove_probes),
-            Duty("scratch folders of killed processes removed", seldom, remove_all_left),
         )
 
     def run(self, stop: threading.Event) -> None:

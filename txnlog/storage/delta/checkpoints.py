@@ -27,9 +27,9 @@ from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
 
 _ACTIONS_PER_COMMIT_OF_INTERVAL = 25
-"""A checkpoint takes 10 to 15 microseconds per action, so a fifth of what its commits take."""
-_BYTES_PER_ACTION = 80
-_BYTES_WITHOUT_ACTIONS = 20_000
+"""A checkpoint takes 2 to 5 microseconds per action, so a twentieth of what its commits take."""
+_BYTES_PER_ACTION = 40
+_BYTES_WITHOUT_ACTIONS = 8_000
 _INTERVAL_MAX = 4_000
 """Upper bound of commits to replay when opening a log: seconds, in an object store."""
 
