@@ -11,7 +11,7 @@ import pytest
 from tests.storage.number_log import OFF, TABLE, created, opened, plant
 from txnlog.errors import StorageError, UnsupportedProtocolError
 from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
-from txnlog.storage.delta import checkpoint_computation, checkpoint_file
+from txnlog.storage.delta import checkpoint_computation, checkpoint_file, checkpoint_writer
 from txnlog.storage.delta.actions import Action, Add, Commit, CommitInfo, Protocol, Remove, Txn
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.checkpoint_reader import count_actions
@@ -82,7 +82,8 @@ def test_shard_with_an_unreadable_number_is_checkpointed() -> None:
 
 def test_row_groups_are_filled_again_as_files_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each checkpoint would add a small one, and a reader opens each (R11)."""
-    monkeypatch.setattr(checkpoint_computation, "_ROWS_PER_GROUP", 10)
+    for module in (checkpoint_computation, checkpoint_writer):
+        monkeypatch.setattr(module, "ROWS_PER_GROUP", 10)
     live = set(range(25))
     parquet = computed(None, *CREATED, *(added(number) for number in live))
     for turn in range(12):
@@ -147,7 +148,7 @@ def test_table_with_features_is_not_checkpointed(protocol: Protocol, is_before: 
 def test_log_without_metadata_is_not_checkpointed() -> None:
     """Such a checkpoint would be damage to every reader."""
     for some in ([PROTOCOL], [CREATED[1]], [Txn("a", 1)]):
-        with pytest.raises(ValueError, match="neither the checkpoint before nor a commit"):
+        with pytest.raises(ValueError, match="neither the previous checkpoint nor a commit"):
             computed(None, *some)
 
 
@@ -164,7 +165,7 @@ def test_checkpoint_that_cannot_be_read_back_is_not_written(
         lambda data: counted(b"PAR1"),
     ]
     for count in wrong:
-        monkeypatch.setattr(checkpoint_computation, "count_actions", count)
+        monkeypatch.setattr(checkpoint_writer, "count_actions", count)
         with pytest.raises(StorageError, match="cannot be read back"):
             create_checkpoint(store, TABLE, trust_ms=TRUST_MS)
         assert list_whole_log(store, TABLE).checkpoints == []

@@ -1,9 +1,9 @@
-"""Computing a checkpoint: the one before and the commits after it, by the columns of Arrow.
+"""Computing a checkpoint from the previous one and the commits after it, with Arrow columns.
 
-Nothing is judged: an action goes into the checkpoint as it is in the log. What a checkpoint holds
-is Delta's action reconciliation: the newest protocol and metaData, the newest `txn` of each id, the
-live files, and the tombstones that are young. The checkpoint before is read and written one row
-group after the other, so memory is bounded by the two files and one row group.
+It holds what Delta's action reconciliation leaves: the newest protocol and metaData, the newest
+`txn` of each id, the live files, and the tombstones within their retention. Values are copied as
+they are in the log, readable or not. Live files are read and written by row group, so memory is
+bounded by the two Parquet files, the txn and tombstone columns, and one row group.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from txnlog.errors import StorageError
 from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.txn_memory import (
     EXPIRED_PRODUCERS,
@@ -29,30 +27,19 @@ from txnlog.protocol.txn_memory import (
 from txnlog.protocol.vacuum import file_retention_ms, interval_ms
 from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Metadata, Protocol, Remove, Txn
 from txnlog.storage.delta.checkpoint_file import (
-    REQUIRED,
     SCHEMA,
     TOMBSTONES,
     groups_with,
-    leaf_paths,
     open_checkpoint,
     read_actions,
     read_tombstones,
 )
-from txnlog.storage.delta.checkpoint_reader import count_actions
+from txnlog.storage.delta.checkpoint_writer import ROWS_PER_GROUP, CheckpointWriter
 from txnlog.storage.delta.table_protocol import check_protocol
-from txnlog.storage.store.seals import Span, make_seal, split_footer
-
-_ROWS_PER_GROUP = 65_536
-
-# Readers refuse a checkpoint with fewer bytes than rows. Zstandard makes ids and paths that follow
-# each other so small; Snappy cannot, since it takes 3 bytes for each 64.
-_DICTIONARY = ["add.partitionValues.key_value.key"]
-_ZSTD = frozenset((*_DICTIONARY, "add.partitionValues.key_value.value", "add.stats"))
-_COMPRESSION = {path: "zstd" if path in _ZSTD else "snappy" for path in leaf_paths(SCHEMA)}
 
 
 class _Changes(NamedTuple):
-    """What commits leave, taken together; `app_ids` are also those that a horizon took."""
+    """What commits leave after reconciliation; `app_ids` has also those that a horizon expired."""
 
     actions: list[Action]
     horizons: dict[str, int]
@@ -70,14 +57,13 @@ def compute_checkpoint(
     name: str,
     note: bytes,
 ) -> tuple[bytes, dict[str, Any]]:
-    """The Parquet file of a checkpoint, sealed with its name and a note, and its hint.
+    """A checkpoint's Parquet file, sealed with its name and a note, and its `_last_checkpoint`.
 
-    The hint is what `_last_checkpoint` says of it.
-
-    `before` is the checkpoint before, if there is one, `commits` are all that follow it. Tombstones
-    older than the table's retention are left out by the store's time, and so are the versions of
-    batch writes; it is asked for only where there are any. Raises UnsupportedProtocolError for a
-    table that has more than these columns hold.
+    `before` is the previous checkpoint, if there is one, `commits` are all that follow it. The
+    table's properties say how long tombstones and the versions of batch writes stay, by the store's
+    clock; `store_now_ms` is called only if there are any. Raises UnsupportedProtocolError for a
+    table with features that these columns cannot hold, StorageError for a checkpoint that cannot be
+    read back.
     """
     now_ms = cache(store_now_ms)
     changes = _reconciled(commits)
@@ -86,7 +72,7 @@ def compute_checkpoint(
     metadata = _newest(file, "metaData", [_metadata_row(each) for each in changes.of(Metadata)])
     check_protocol(Protocol(*protocol[0].as_py().values()), f"The table of {name}", table=name)
     properties = dict(metadata[0].as_py()["configuration"] or ())
-    writer = _Writer()
+    writer = CheckpointWriter()
     writer.write("protocol", protocol)
     writer.write("metaData", metadata)
     writer.write("txn", _without_old(_txns(file, changes), properties, now_ms))
@@ -95,8 +81,7 @@ def compute_checkpoint(
     writer.end_group()
     for removes in _removes(_tombstones(file, changes, properties, now_ms)):
         writer.write("remove", removes)
-    sealed = _seal(writer.close(), name, note)
-    _check_read_back(sealed, writer.counts)
+    sealed = writer.close(name, note)
     return sealed, {
         "size": sum(writer.counts.values()),
         "sizeInBytes": len(sealed),
@@ -104,13 +89,13 @@ def compute_checkpoint(
     }
 
 
-# --- Commits, taken together ----------------------------------------------------------------------
+# --- Reconciliation -------------------------------------------------------------------------------
 
 
 def _reconciled(commits: Sequence[Commit]) -> _Changes:
-    """What is left of commits taken together, by the action reconciliation of Delta's protocol.
+    """What commits leave by the action reconciliation of Delta's protocol, and their horizons.
 
-    And the horizons among them: what was last written before one is forgotten.
+    A horizon expires the entries that were last written before it.
     """
     left: dict[tuple[str, str], Action] = {}
     horizons: dict[str, int] = {}
@@ -129,7 +114,7 @@ def _reconciled(commits: Sequence[Commit]) -> _Changes:
                 case Add() | Remove():
                     key = ("file", action.path)
                 case Adds():
-                    raise TypeError("a commit lists its files one by one")
+                    raise TypeError("only a checkpoint has its files as columns")
             left[key] = action
     return _Changes(list(left.values()), horizons, app_ids)
 
@@ -153,12 +138,12 @@ def _is_forgotten(app_id: str, updated_ms: int | None, horizons: dict[str, int])
 
 
 def _newest(file: pq.ParquetFile | None, kind: str, rows: list[dict[str, Any]]) -> pa.StructArray:
-    """The one action of its kind: the commits', else that of the checkpoint before."""
+    """The newest action of a kind: the last of `rows`, else the previous checkpoint's."""
     if rows:
-        return pa.array(rows, SCHEMA.field(kind).type)
+        return pa.array(rows[-1:], SCHEMA.field(kind).type)
     found = pa.array([], SCHEMA.field(kind).type) if file is None else read_actions(file, kind)
     if not len(found):
-        raise ValueError(f"neither the checkpoint before nor a commit after it has a {kind}")
+        raise ValueError(f"neither the previous checkpoint nor a commit after it has a {kind}")
     return found.slice(len(found) - 1)
 
 
@@ -203,7 +188,7 @@ def _txns(file: pq.ParquetFile | None, changes: _Changes) -> pa.StructArray:
 
 
 def _without_expired(txns: pa.StructArray, horizons: dict[str, int]) -> pa.StructArray:
-    """Without those that a horizon makes forgotten; only the old ones are looked at one by one."""
+    """Without those that a horizon expires; only old ones are checked one by one."""
     is_old = pc.less(txns.field("lastUpdated"), max(horizons.values())).fill_null(False)
     old = txns.filter(is_old)
     rows = zip(old.field("appId").to_pylist(), old.field("lastUpdated").to_pylist(), strict=True)
@@ -214,20 +199,20 @@ def _without_expired(txns: pa.StructArray, horizons: dict[str, int]) -> pa.Struc
 def _without_old(
     txns: pa.StructArray, properties: dict[str, str], now_ms: Callable[[], int]
 ) -> pa.StructArray:
-    """Without versions of batch writes that are older than the table's property lets them get.
+    """Without versions of batch writes that are older than the table's property allows.
 
-    Delta's own writers leave out our actions, too: markers and ends, which must stay (R11).
+    Delta's property is for applications: our markers and ends stay, whatever their age (R11).
     """
     retention_ms = interval_ms(properties.get(TXN_RETENTION_PROPERTY, ""))
     if retention_ms is None or not len(txns):
         return txns
-    is_theirs = pc.invert(pc.starts_with(txns.field("appId"), TXN_PREFIX))
+    is_application = pc.invert(pc.starts_with(txns.field("appId"), TXN_PREFIX))
     is_old = pc.less(txns.field("lastUpdated"), now_ms() - retention_ms).fill_null(False)
-    return _without(txns, pc.and_(is_theirs, is_old))
+    return _without(txns, pc.and_(is_application, is_old))
 
 
 def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructArray]:
-    """Live files: those of each row group of the checkpoint before, and those of the commits."""
+    """Live files: those of each row group of the previous checkpoint, and those of the commits."""
     changed = _changed(changes)
     groups = [] if file is None else groups_with(file.metadata, "add")
     for group in groups:
@@ -250,7 +235,7 @@ def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructA
 
 
 def _changed(changes: _Changes) -> pa.Array:
-    """Paths of which the commits say something."""
+    """Paths that the commits add or remove."""
     paths = [action.path for action in changes.actions if isinstance(action, Add | Remove)]
     return pa.array(paths, pa.string())
 
@@ -261,7 +246,7 @@ def _tombstones(
     properties: dict[str, str],
     store_now_ms: Callable[[], int],
 ) -> pa.Table:
-    """Those that are young; one without a time is taken for one of now."""
+    """Tombstones within their retention; one without a time gets the present one."""
     tombstones = TOMBSTONES.empty_table() if file is None else read_tombstones(file)
     removed: list[Remove] = changes.of(Remove)
     if not len(tombstones) and not removed:
@@ -280,91 +265,17 @@ def _tombstones(
 
 
 def _removes(tombstones: pa.Table) -> Iterator[pa.StructArray]:
-    for some in tombstones.to_batches(max_chunksize=_ROWS_PER_GROUP):
+    for some in tombstones.to_batches(max_chunksize=ROWS_PER_GROUP):
         columns = (*some.columns, pa.repeat(False, len(some)))
         yield pa.StructArray.from_arrays(columns, fields=list(SCHEMA.field("remove").type))
 
 
 def _not_in(rows: Any, name: str, values: pa.Array) -> Any:
-    """The rows of an array or a table in which a field has none of these values."""
+    """The rows of an array or a table whose field has none of these values."""
     column = rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name)
     return _without(rows, pc.is_in(column, values))
 
 
 def _without(rows: Any, which: Any) -> Any:
-    """The rows for which a mask is false; nothing is copied where it is false for all."""
+    """The rows for which a mask is false; copies nothing if that is all of them."""
     return rows.filter(pc.invert(which)) if pc.any(which).as_py() else rows
-
-
-# --- The file -------------------------------------------------------------------------------------
-
-
-class _Writer:
-    """Writes actions, one kind after the other, in row groups of about the same size."""
-
-    def __init__(self) -> None:
-        self.counts = dict.fromkeys(SCHEMA.names, 0)
-        self._sink = pa.BufferOutputStream()
-        self._file = pq.ParquetWriter(
-            self._sink,
-            SCHEMA,
-            compression=_COMPRESSION,
-            use_dictionary=_DICTIONARY,
-            write_statistics=list(REQUIRED.values()),
-        )
-        self._waiting: list[pa.Table] = []
-        self._nulls: dict[str, pa.Array] = {}
-
-    def write(self, kind: str, actions: pa.StructArray) -> None:
-        if not len(actions):
-            return
-        self.counts[kind] += len(actions)
-        columns = [
-            actions if name == kind else self._nulls_of(name, len(actions)) for name in SCHEMA.names
-        ]
-        self._waiting.append(pa.table(columns, schema=SCHEMA))
-        if sum(map(len, self._waiting)) >= _ROWS_PER_GROUP:
-            self.end_group()
-
-    def _nulls_of(self, kind: str, count: int) -> pa.Array:
-        if count > len(self._nulls.get(kind, ())):
-            self._nulls[kind] = pa.nulls(count, SCHEMA.field(kind).type)
-        return self._nulls[kind].slice(0, count)
-
-    def end_group(self) -> None:
-        """What follows is in a row group of its own."""
-        if self._waiting:
-            rows = pa.concat_tables(self._waiting)
-            self._file.write_table(rows, row_group_size=_ROWS_PER_GROUP)
-            self._waiting = []
-
-    def close(self) -> pa.Buffer:
-        self.end_group()
-        self._file.close()
-        return self._sink.getvalue()
-
-
-def _seal(parquet: pa.Buffer, name: str, note: bytes) -> bytes:
-    """The same Parquet file with a checksum of all its bytes, in one span."""
-    data = memoryview(parquet)
-    footer_at = split_footer(data)
-    body, footer = data[:footer_at], data[footer_at:]
-    span = Span(footer_at, crc32(body))
-    return b"".join((body, make_seal([span], footer, name=name, note=note), footer))
-
-
-def _check_read_back(parquet: bytes, written: dict[str, int]) -> None:
-    """Raise StorageError unless our reader finds in a checkpoint what was put there."""
-    try:
-        found = count_actions(parquet)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise _thrown_away(str(error)) from error
-    if found != written:
-        raise _thrown_away(f"{found} actions of {written}")
-
-
-def _thrown_away(why: str) -> StorageError:
-    return StorageError(
-        f"A checkpoint was not written, as it cannot be read back ({why}). The log is as it was, "
-        "and is read without it. Please report this."
-    )

@@ -1,7 +1,7 @@
 """A checkpoint as a Parquet file: its columns, and the rows of each kind of action.
 
-Tombstones are many where small files are merged all day. Row groups of nothing else hold them, so
-that a reader of the table need not decode them.
+A table whose small files are merged all day has many tombstones. They are in row groups of their
+own, so that readers of the table do not decode them.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ REQUIRED = {
     "add": "add.path",
     "remove": "remove.path",
 }
-"""Kind of action -> a field that each action of it has; its statistics count them by row group."""
+"""Kind of action -> a field that is never null; its statistics count the actions of row groups."""
 
 TOMBSTONES = pa.schema([("path", pa.string()), ("deletionTimestamp", pa.int64())])
-"""A file that left the table, and when, in milliseconds; null where the action has no time."""
+"""Path and time of a removed file, in milliseconds; null where the action has no time."""
 
 _ROWS_FREE = 10_000
-"""So many rows a checkpoint of any size may say that it has."""
+"""Number of rows that a checkpoint of any size may claim."""
 
 
 def leaf_paths(fields: Iterable[pa.Field], folder: str = "") -> list[str]:
@@ -91,8 +91,8 @@ def leaf_paths(fields: Iterable[pa.Field], folder: str = "") -> list[str]:
 
 
 def open_checkpoint(parquet: bytes) -> pq.ParquetFile:
-    """The file, for the functions below. Raises ArrowInvalid if it is none, ClaimError (a
-    ValueError) if it says of itself what its bytes cannot hold.
+    """A checkpoint's Parquet file. Raises ArrowInvalid if it is none, ClaimError (a ValueError) if
+    it claims more rows or larger pages than its bytes can hold.
     """
 
     def read_at(start: int, end: int) -> bytes:
@@ -106,7 +106,7 @@ def open_checkpoint(parquet: bytes) -> pq.ParquetFile:
     rows = [found.row_group(group).num_rows for group in groups]
     if min(rows, default=0) < 0 or sum(rows) != found.num_rows:
         raise ClaimError(f"its row groups have {rows[:5]}... of {found.num_rows} rows")
-    # Each has a path or an id of its own.
+    # Each row has its own path or id.
     if found.num_rows > len(parquet) + _ROWS_FREE:
         raise ClaimError(f"it has {len(parquet)} bytes, and says that it has {found.num_rows} rows")
     check_pages(read_at, found, groups, file.schema_arrow.names)
@@ -167,13 +167,13 @@ def present(table: pa.Table, kind: str) -> pa.StructArray:
         column = pa.concat_arrays(column.chunks)
     places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
     if len(places) and places[-1] - places[0] + 1 == len(places):
-        # One kind after the other, as delta-rs and our writer have them: nothing to copy.
+        # One kind after the other, as delta-rs and our writer do: nothing is copied.
         return column.slice(places[0], len(places))
     return column.take(pa.array(places))
 
 
 def _counts_by_group(metadata: pq.FileMetaData, kind: str) -> list[int | None]:
-    """How many actions of a kind each row group holds, by the footer; None: it does not say."""
+    """Number of actions of a kind in each row group, by the footer; None: it has no statistics."""
     counts: list[int | None] = []
     for group in range(metadata.num_row_groups):
         found = metadata.row_group(group)
@@ -189,7 +189,7 @@ def _counts_by_group(metadata: pq.FileMetaData, kind: str) -> list[int | None]:
 
 
 def _in_form(rows: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
-    """The same rows with the fields that are wanted: those that are missing are null."""
+    """The rows with these fields and types; fields that the file does not have are null."""
     arrays: list[Any] = []
     for field in wanted:
         if rows.type.get_field_index(field.name) < 0:
