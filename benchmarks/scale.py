@@ -26,6 +26,7 @@ class Scale:
     live_batches: int
     past_batches: int
     verified_batches: int
+    checkpointed_files: tuple[int, ...]
     flat_transactions: int
     staged_bytes: int
     records: int
@@ -53,6 +54,7 @@ FULL = Scale(
     live_batches=10_000,
     past_batches=1_000_000,
     verified_batches=1_000_000,
+    checkpointed_files=(1_000, 100_000, 1_000_000),
     flat_transactions=100_000,
     staged_bytes=2_000_000_000,
     records=2_000_000,
@@ -75,6 +77,7 @@ QUICK = Scale(
     live_batches=200,
     past_batches=4_000,
     verified_batches=4_000,
+    checkpointed_files=(200,),
     flat_transactions=400,
     staged_bytes=2_000_000,
     records=2_000,

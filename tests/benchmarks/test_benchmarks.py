@@ -85,6 +85,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         "transactions,verify",
         pytest.param("guards,history,staging,clients,aborted,opening", marks=pytest.mark.soak),
+        pytest.param("checkpoints", marks=pytest.mark.soak),
     ],
 )
 def test_command_writes_every_field_of_every_figure(groups: str, tmp_path: Path) -> None:

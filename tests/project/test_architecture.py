@@ -55,7 +55,7 @@ IMPURE = {
     "asyncio", "deltalake", "logging", "obstore", "os", "pathlib", "random", "socket",
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
-STORES = {"obstore", "deltalake"}
+STORES = {"obstore"}
 
 
 def test_imports_between_layers_point_one_way() -> None:
@@ -100,6 +100,11 @@ def test_stores_are_opened_only_by_storage() -> None:
     """Every write to a txnlog table goes through one committer; a second way would bypass it."""
     allowed = ("txnlog.storage.", "txnlog.testing.")
     assert not offenders(STORES, lambda _, module: not module.startswith(allowed))
+
+
+def test_delta_rs_is_no_dependency() -> None:
+    """It is for users who read our tables with it; here it would be a second reader of each log."""
+    assert not offenders({"deltalake"}, lambda _, module: True)
 
 
 def test_facade_is_short_and_its_top_level_imports_only_the_data_source_api() -> None:

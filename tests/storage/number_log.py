@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from txnlog.storage.delta.actions import Action, Commit, CommitInfo, Txn, encode_commit
 from txnlog.storage.delta.delta_log import (
-    PROTOCOL,
     Committed,
     Conflict,
     DeltaLog,
@@ -14,6 +13,7 @@ from txnlog.storage.delta.delta_log import (
     Unknown,
 )
 from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.table_protocol import PROTOCOL
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import metadata_action
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory

@@ -7,9 +7,10 @@ import pytest
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
 from txnlog.process.clock import VirtualClock
 from txnlog.storage.delta.checkpoints import create_checkpoint
-from txnlog.storage.delta.delta_log import PROTOCOL, Committed, DeltaLog, Unknown
+from txnlog.storage.delta.delta_log import Committed, DeltaLog, Unknown
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.table_protocol import PROTOCOL
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, PausedClock, SharedMemory
 
 

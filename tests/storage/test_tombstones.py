@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from tests.storage.number_log import OFF, TABLE, created
 from txnlog.protocol.vacuum import FILE_RETENTION_MS_DEFAULT, RETENTION_PROPERTY, format_retention
-from txnlog.storage.delta import checkpoint_edits
+from txnlog.storage.delta import checkpoint_file
 from txnlog.storage.delta.actions import Action, Add, Commit, CommitInfo, Remove, Txn
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.checkpoints import create_checkpoint
-from txnlog.storage.delta.delta_log import PROTOCOL, Committed, DeltaLog
+from txnlog.storage.delta.delta_log import Committed, DeltaLog
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path
+from txnlog.storage.delta.table_protocol import PROTOCOL
 from txnlog.storage.delta.tombstones import read_tombstones
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import metadata_action
@@ -63,13 +64,13 @@ def table(*, retention_ms: int | None = None) -> list[Action]:
 
 
 def tombstones(parquet: bytes) -> dict[str, int]:
-    found = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(parquet))
-    assert found.schema == checkpoint_edits.TOMBSTONES
+    found = checkpoint_file.read_tombstones(checkpoint_file.open_checkpoint(parquet))
+    assert found.schema == checkpoint_file.TOMBSTONES
     return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
 def live(parquet: bytes) -> set[str]:
-    rows = checkpoint_edits.open_checkpoint(parquet).read(["add.path"])
+    rows = checkpoint_file.open_checkpoint(parquet).read(["add.path"])
     return {row["path"] for row in rows.column("add").to_pylist() if row is not None}
 
 
@@ -140,8 +141,8 @@ def test_many_tombstones_have_row_groups_of_their_own() -> None:
     first = chained(None, 0, [*table(), added("live"), Txn("app", 7), *gone])
     second = chained(first, 1, [added("more")])
     for parquet in (first, second):
-        metadata = checkpoint_edits.open_checkpoint(parquet).metadata
-        groups = checkpoint_edits.live_groups(metadata)
+        metadata = checkpoint_file.open_checkpoint(parquet).metadata
+        groups = checkpoint_file.live_groups(metadata)
         assert sum(metadata.row_group(group).num_rows for group in groups) < 10
         assert len(tombstones(parquet)) == 70_000
     assert live(second) == {"live", "more"}
@@ -154,7 +155,7 @@ def test_checkpoint_of_another_tool_without_statistics_is_read_as_it_is() -> Non
     pq.write_table(pq.read_table(pa.BufferReader(ours)), sink, write_statistics=False)
     theirs = bytes(sink.getvalue())
     assert tombstones(theirs) == {"gone": NOW_MS}
-    groups = checkpoint_edits.live_groups(checkpoint_edits.open_checkpoint(theirs).metadata)
+    groups = checkpoint_file.live_groups(checkpoint_file.open_checkpoint(theirs).metadata)
     assert groups == [0]
     after = chained(theirs, 1, [added("more")])
     assert (live(after), tombstones(after)) == ({"live", "more"}, {"gone": NOW_MS})

@@ -42,7 +42,6 @@ from txnlog.protocol.vacuum import Deletable
 from txnlog.protocol.watching import Watch
 from txnlog.settings import arguments
 from txnlog.storage.store.objects import ObjectMeta
-from txnlog.storage.store.scratch import remove_all_left
 
 logger = logging.getLogger("txnlog")
 
@@ -151,7 +150,6 @@ class Housekeeper:
                 partial(gate.run, self._vacuum.run),
             ),
             Duty("clock and store probes removed", seldom, self._remove_probes),
-            Duty("scratch folders of killed processes removed", seldom, remove_all_left),
         )
 
     def run(self, stop: threading.Event) -> None:

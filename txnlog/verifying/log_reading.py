@@ -41,8 +41,8 @@ from txnlog.storage.delta.actions import (
     digest_of,
 )
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
-from txnlog.storage.delta.delta_log import READER_VERSION, WRITER_VERSION
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.delta.table_protocol import READER_VERSION, WRITER_VERSION
 from txnlog.storage.store.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256

@@ -1,47 +1,52 @@
-"""Computing a checkpoint: delta-rs does what is live, on a log that was made small for it.
+"""Computing a checkpoint from the previous one and the commits after it, with Arrow columns.
 
-The checkpoint before and what the commits after it leave, put together as one commit, are a log in
-a scratch folder, opened there anew; only the finished file goes back. So the same code serves
-every store, and delta-rs never sees credentials nor keeps a handle.
+It holds what Delta's action reconciliation leaves: the newest protocol and metaData, the newest
+`txn` of each id, the live files, and the tombstones within their retention. Values are copied as
+they are in the log, readable or not. Live files are read and written by row group, so memory is
+bounded by the two Parquet files, the txn and tombstone columns, and one row group.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from typing import Any
-from zlib import crc32
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
+import pyarrow.parquet as pq
 
+from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.txn_memory import (
     EXPIRED_PRODUCERS,
     EXPIRED_TRANSACTIONS,
+    TXN_PREFIX,
     is_expired,
     is_horizon,
 )
-from txnlog.protocol.vacuum import file_retention_ms
-from txnlog.storage.delta import checkpoint_edits
-from txnlog.storage.delta.actions import (
-    Action,
-    Add,
-    Adds,
-    Commit,
-    CommitInfo,
-    Metadata,
-    Protocol,
-    Remove,
-    Txn,
-    encode_commit,
+from txnlog.protocol.vacuum import file_retention_ms, interval_ms
+from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Metadata, Protocol, Remove, Txn
+from txnlog.storage.delta.checkpoint_file import (
+    SCHEMA,
+    TOMBSTONES,
+    groups_with,
+    open_checkpoint,
+    read_actions,
+    read_tombstones,
 )
-from txnlog.storage.store.scratch import scratch_folder
-from txnlog.storage.store.seals import Span, make_seal, split_footer
+from txnlog.storage.delta.checkpoint_writer import ROWS_PER_GROUP, CheckpointWriter
+from txnlog.storage.delta.table_protocol import check_protocol
 
-_LONG_AGO = -(1 << 62)
-"""A time of removal that is older than any retention, by any clock."""
+
+class _Changes(NamedTuple):
+    """What commits leave after reconciliation; `app_ids` has also those that a horizon expired."""
+
+    actions: list[Action]
+    horizons: dict[str, int]
+    app_ids: set[str]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [action for action in self.actions if isinstance(action, kind)]
 
 
 def compute_checkpoint(
@@ -52,91 +57,49 @@ def compute_checkpoint(
     name: str,
     note: bytes,
 ) -> tuple[bytes, dict[str, Any]]:
-    """The Parquet file of a checkpoint, sealed with its name and a note, and its hint.
+    """A checkpoint's Parquet file, sealed with its name and a note, and its `_last_checkpoint`.
 
-    The hint is what `_last_checkpoint` says of it.
-
-    `before` is the checkpoint before, if there is one, `commits` are all that follow it. Tombstones
-    older than the table's retention are left out by the store's time, which is asked for only
-    where there are any.
+    `before` is the previous checkpoint, if there is one, `commits` are all that follow it. The
+    table's properties say how long tombstones and the versions of batch writes stay, by the store's
+    clock; `store_now_ms` is called only if there are any. Raises UnsupportedProtocolError for a
+    table with features that these columns cannot hold, StorageError for a checkpoint that cannot be
+    read back.
     """
-    actions, horizons = _reconciled(commits)
-    tombstones = checkpoint_edits.TOMBSTONES.empty_table()
-    if before is not None:
-        tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(before))
-        before = checkpoint_edits.without_tombstones(before)
-        if horizons:
-            before = checkpoint_edits.without_expired(
-                before,
-                transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
-                producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
-            )
-    parquet, hint = _computed(before, [_long_gone(action) for action in actions])
-    if len(tombstones) or any(isinstance(action, Remove) for action in actions):
-        now_ms = store_now_ms()
-        retention_ms = file_retention_ms(checkpoint_edits.configuration(parquet))
-        tombstones = _with_removed(tombstones, actions, now_ms)
-        young = pc.greater(tombstones.column("deletionTimestamp"), now_ms - retention_ms)
-        tombstones = tombstones.filter(young)
-        parquet = checkpoint_edits.with_tombstones(parquet, tombstones)
-    sealed = _seal(parquet, name, note)
-    counts = {"size": hint["size"] + len(tombstones), "sizeInBytes": len(sealed)}
-    return sealed, hint | counts
+    now_ms = cache(store_now_ms)
+    changes = _reconciled(commits)
+    file = None if before is None else open_checkpoint(before)
+    protocol = _newest(file, "protocol", [_protocol_row(each) for each in changes.of(Protocol)])
+    metadata = _newest(file, "metaData", [_metadata_row(each) for each in changes.of(Metadata)])
+    check_protocol(Protocol(*protocol[0].as_py().values()), f"The table of {name}", table=name)
+    properties = dict(metadata[0].as_py()["configuration"] or ())
+    writer = CheckpointWriter()
+    writer.write("protocol", protocol)
+    writer.write("metaData", metadata)
+    writer.write("txn", _without_old(_txns(file, changes), properties, now_ms))
+    for adds in _adds(file, changes):
+        writer.write("add", adds)
+    writer.end_group()
+    for removes in _removes(_tombstones(file, changes, properties, now_ms)):
+        writer.write("remove", removes)
+    sealed = writer.close(name, note)
+    return sealed, {
+        "size": sum(writer.counts.values()),
+        "sizeInBytes": len(sealed),
+        "numOfAddFiles": writer.counts["add"],
+    }
 
 
-def _long_gone(action: Action) -> Action:
-    """delta-rs takes the file out of the table, and leaves no tombstone."""
-    return replace(action, deletion_timestamp=_LONG_AGO) if isinstance(action, Remove) else action
+# --- Reconciliation -------------------------------------------------------------------------------
 
 
-def _with_removed(before: pa.Table, actions: Sequence[Action], now_ms: int) -> pa.Table:
-    """Tombstones with those of later actions; one without a time is taken for one of now."""
-    removed = [action for action in actions if isinstance(action, Remove)]
-    paths = [action.path for action in actions if isinstance(action, Add | Remove)]
-    times = [action.deletion_timestamp for action in removed]
-    after = pa.table([[action.path for action in removed], times], checkpoint_edits.TOMBSTONES)
-    changed = pc.is_in(before.column("path"), pa.array(paths, pa.string()))
-    found = pa.concat_tables([before.filter(pc.invert(changed)), after])
-    return found.set_column(
-        1, checkpoint_edits.TOMBSTONES.field(1), found.column(1).fill_null(now_ms)
-    )
+def _reconciled(commits: Sequence[Commit]) -> _Changes:
+    """What commits leave by the action reconciliation of Delta's protocol, and their horizons.
 
-
-def _computed(before: bytes | None, actions: Sequence[Action]) -> tuple[bytes, dict[str, Any]]:
-    from deltalake import DeltaTable
-
-    commit = encode_commit(CommitInfo(), actions)
-    with scratch_folder(len(before or b"") + len(commit)) as scratch:
-        files = {f"{0:020}.json": commit}
-        if before is not None:
-            files = {
-                f"{0:020}.checkpoint.parquet": before,
-                f"{1:020}.json": commit,
-                "_last_checkpoint": b'{"version":0,"size":0}',
-            }
-        log = os.path.join(scratch, "_delta_log")
-        os.mkdir(log)
-        for name, data in files.items():
-            with open(os.path.join(log, name), "wb") as copy:
-                copy.write(data)
-        opened = DeltaTable(scratch)
-        opened.create_checkpoint()
-        name = f"{opened.version():020}.checkpoint.parquet"
-        with open(os.path.join(log, name), "rb") as made:
-            parquet = made.read()
-        with open(os.path.join(log, "_last_checkpoint"), "rb") as made:
-            hint = msgspec.json.decode(made.read(), type=dict[str, Any])
-    return parquet, hint
-
-
-def _reconciled(commits: Sequence[Commit]) -> tuple[list[Action], dict[str, int]]:
-    """What is left of commits taken together, by the action reconciliation of Delta's protocol.
-
-    And the horizons among them: what was last written before one is forgotten. delta-rs would read
-    each commit twice, at 0.6 ms; a transaction has at least three.
+    A horizon expires the entries that were last written before it.
     """
     left: dict[tuple[str, str], Action] = {}
     horizons: dict[str, int] = {}
+    app_ids: set[str] = set()
     for commit in commits:
         for action in commit.actions:
             match action:
@@ -144,31 +107,175 @@ def _reconciled(commits: Sequence[Commit]) -> tuple[list[Action], dict[str, int]
                     key = (type(action).__name__, "")
                 case Txn():
                     key = ("txn", action.app_id)
+                    app_ids.add(action.app_id)
                     if is_horizon(action.app_id):
                         horizons[action.app_id] = action.version
                         _forget(left, horizons)
                 case Add() | Remove():
                     key = ("file", action.path)
                 case Adds():
-                    raise TypeError("a commit lists its files one by one")
+                    raise TypeError("only a checkpoint has its files as columns")
             left[key] = action
-    return list(left.values()), horizons
+    return _Changes(list(left.values()), horizons, app_ids)
 
 
 def _forget(left: dict[tuple[str, str], Action], horizons: dict[str, int]) -> None:
     for key, action in list(left.items()):
-        if isinstance(action, Txn) and is_expired(
-            action.app_id,
-            action.last_updated,
-            transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
-            producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
-        ):
+        if isinstance(action, Txn) and _is_forgotten(action.app_id, action.last_updated, horizons):
             del left[key]
 
 
-def _seal(parquet: bytes, name: str, note: bytes) -> bytes:
-    """The same Parquet file with a checksum of all its bytes, in one span."""
-    footer_at = split_footer(parquet)
-    body, footer = parquet[:footer_at], parquet[footer_at:]
-    span = Span(footer_at, crc32(body))
-    return body + make_seal([span], footer, name=name, note=note) + footer
+def _is_forgotten(app_id: str, updated_ms: int | None, horizons: dict[str, int]) -> bool:
+    return is_expired(
+        app_id,
+        updated_ms,
+        transactions_ms=horizons.get(EXPIRED_TRANSACTIONS, -1),
+        producers_ms=horizons.get(EXPIRED_PRODUCERS, -1),
+    )
+
+
+# --- The state, by kind of action -----------------------------------------------------------------
+
+
+def _newest(file: pq.ParquetFile | None, kind: str, rows: list[dict[str, Any]]) -> pa.StructArray:
+    """The newest action of a kind: the last of `rows`, else the previous checkpoint's."""
+    if rows:
+        return pa.array(rows[-1:], SCHEMA.field(kind).type)
+    found = pa.array([], SCHEMA.field(kind).type) if file is None else read_actions(file, kind)
+    if not len(found):
+        raise ValueError(f"neither the previous checkpoint nor a commit after it has a {kind}")
+    return found.slice(len(found) - 1)
+
+
+def _protocol_row(action: Protocol) -> dict[str, Any]:
+    return {
+        "minReaderVersion": action.min_reader_version,
+        "minWriterVersion": action.min_writer_version,
+        "readerFeatures": action.reader_features,
+        "writerFeatures": action.writer_features,
+    }
+
+
+def _metadata_row(action: Metadata) -> dict[str, Any]:
+    return {
+        "id": action.id,
+        "format": {
+            "provider": action.format.provider,
+            "options": list(action.format.options.items()),
+        },
+        "schemaString": action.schema_string,
+        "partitionColumns": action.partition_columns,
+        "configuration": list(action.configuration.items()),
+        "createdTime": action.created_time,
+    }
+
+
+def _txns(file: pq.ParquetFile | None, changes: _Changes) -> pa.StructArray:
+    txns = changes.of(Txn)
+    columns = (
+        pa.array([txn.app_id for txn in txns], pa.string()),
+        pa.array([txn.version for txn in txns], pa.int64()),
+        pa.array([txn.last_updated for txn in txns], pa.int64()),
+    )
+    later = pa.StructArray.from_arrays(columns, fields=list(SCHEMA.field("txn").type))
+    if file is None:
+        return later
+    app_ids = pa.array(sorted(changes.app_ids), pa.string())
+    before = _not_in(read_actions(file, "txn"), "appId", app_ids)
+    if changes.horizons:
+        before = _without_expired(before, changes.horizons)
+    return pa.concat_arrays([before, later])
+
+
+def _without_expired(txns: pa.StructArray, horizons: dict[str, int]) -> pa.StructArray:
+    """Without those that a horizon expires; only old ones are checked one by one."""
+    is_old = pc.less(txns.field("lastUpdated"), max(horizons.values())).fill_null(False)
+    old = txns.filter(is_old)
+    rows = zip(old.field("appId").to_pylist(), old.field("lastUpdated").to_pylist(), strict=True)
+    forgotten = pa.array([_is_forgotten(*row, horizons) for row in rows], pa.bool_())
+    return _without(txns, pc.replace_with_mask(is_old, is_old, forgotten))
+
+
+def _without_old(
+    txns: pa.StructArray, properties: dict[str, str], now_ms: Callable[[], int]
+) -> pa.StructArray:
+    """Without versions of batch writes that are older than the table's property allows.
+
+    Delta's property is for applications: our markers and ends stay, whatever their age (R11).
+    """
+    retention_ms = interval_ms(properties.get(TXN_RETENTION_PROPERTY, ""))
+    if retention_ms is None or not len(txns):
+        return txns
+    is_application = pc.invert(pc.starts_with(txns.field("appId"), TXN_PREFIX))
+    is_old = pc.less(txns.field("lastUpdated"), now_ms() - retention_ms).fill_null(False)
+    return _without(txns, pc.and_(is_application, is_old))
+
+
+def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructArray]:
+    """Live files: those of each row group of the previous checkpoint, and those of the commits."""
+    changed = _changed(changes)
+    groups = [] if file is None else groups_with(file.metadata, "add")
+    for group in groups:
+        yield _not_in(read_actions(file, "add", [group]), "path", changed)
+    adds: list[Add] = changes.of(Add)
+    yield pa.StructArray.from_arrays(
+        [
+            pa.array([add.path for add in adds], pa.string()),
+            pa.array(
+                [list(add.partition_values.items()) for add in adds],
+                SCHEMA.field("add").type.field("partitionValues").type,
+            ),
+            pa.array([add.size for add in adds], pa.int64()),
+            pa.array([add.modification_time for add in adds], pa.int64()),
+            pa.array([bool(add.data_change) for add in adds], pa.bool_()),
+            pa.array([add.stats for add in adds], pa.string()),
+        ],
+        fields=list(SCHEMA.field("add").type),
+    )
+
+
+def _changed(changes: _Changes) -> pa.Array:
+    """Paths that the commits add or remove."""
+    paths = [action.path for action in changes.actions if isinstance(action, Add | Remove)]
+    return pa.array(paths, pa.string())
+
+
+def _tombstones(
+    file: pq.ParquetFile | None,
+    changes: _Changes,
+    properties: dict[str, str],
+    store_now_ms: Callable[[], int],
+) -> pa.Table:
+    """Tombstones within their retention; one without a time gets the present one."""
+    tombstones = TOMBSTONES.empty_table() if file is None else read_tombstones(file)
+    removed: list[Remove] = changes.of(Remove)
+    if not len(tombstones) and not removed:
+        return tombstones
+    now_ms = store_now_ms()
+    later = pa.table(
+        [[action.path for action in removed], [action.deletion_timestamp for action in removed]],
+        TOMBSTONES,
+    )
+    tombstones = pa.concat_tables([_not_in(tombstones, "path", _changed(changes)), later])
+    times = tombstones.column("deletionTimestamp").fill_null(now_ms)
+    tombstones = tombstones.set_column(1, TOMBSTONES.field(1), times)
+    retention_ms = file_retention_ms(properties)
+    young = pc.greater(tombstones.column("deletionTimestamp"), now_ms - retention_ms)
+    return tombstones.filter(young)
+
+
+def _removes(tombstones: pa.Table) -> Iterator[pa.StructArray]:
+    for some in tombstones.to_batches(max_chunksize=ROWS_PER_GROUP):
+        columns = (*some.columns, pa.repeat(False, len(some)))
+        yield pa.StructArray.from_arrays(columns, fields=list(SCHEMA.field("remove").type))
+
+
+def _not_in(rows: Any, name: str, values: pa.Array) -> Any:
+    """The rows of an array or a table whose field has none of these values."""
+    column = rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name)
+    return _without(rows, pc.is_in(column, values))
+
+
+def _without(rows: Any, which: Any) -> Any:
+    """The rows for which a mask is false; copies nothing if that is all of them."""
+    return rows.filter(pc.invert(which)) if pc.any(which).as_py() else rows

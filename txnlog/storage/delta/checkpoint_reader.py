@@ -1,4 +1,4 @@
-"""Reading the checkpoint of a log; a damaged one is passed over for the one before it."""
+"""Reading the checkpoint of a log; readers skip a damaged one and use the previous one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, LogGapError
 from txnlog.protocol.txn_memory import is_horizon
-from txnlog.storage.delta import checkpoint_edits
 from txnlog.storage.delta.actions import (
     Action,
     Adds,
@@ -21,6 +20,12 @@ from txnlog.storage.delta.actions import (
     Metadata,
     Protocol,
     Txn,
+)
+from txnlog.storage.delta.checkpoint_file import (
+    live_groups,
+    open_checkpoint,
+    present,
+    read_tombstones,
 )
 from txnlog.storage.delta.log_files import (
     LogFiles,
@@ -39,25 +44,25 @@ T = TypeVar("T")
 
 
 def read_newest(store: ObjectStore, files: LogFiles) -> tuple[LogFiles, Commit | None]:
-    """The newest intact checkpoint in the shape of one commit, None where the log has none.
+    """The newest intact checkpoint as one commit, or None if the log has none.
 
-    And the log's files, listed again from its beginning if the newest checkpoint was damaged.
-    Raises CorruptLogError naming the damaged file if the log cannot be built without it,
-    LogGapError if its beginning is missing.
+    Also returns the log's files, listed from the first one if the newest checkpoint was damaged.
+    Raises CorruptLogError naming the damaged file if the log cannot be read without it,
+    LogGapError if the first commits are missing.
     """
     return _first_intact(store, files, read_checkpoint)
 
 
 def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
-    """One checkpoint in the shape of one commit, without the files it says are removed.
+    """One checkpoint as one commit, without its tombstones.
 
     Raises CorruptLogError naming the file.
     """
     path = checkpoint_path(table, version)
     checkpoint = read_intact(store, table, version)
     try:
-        file = checkpoint_edits.open_checkpoint(checkpoint.data)
-        groups = checkpoint_edits.live_groups(file.metadata)
+        file = open_checkpoint(checkpoint.data)
+        groups = live_groups(file.metadata)
         actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         if is_out_of_memory(error):
@@ -68,8 +73,29 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
     return Commit(version, CommitInfo(), tuple(actions), checkpoint.digest)
 
 
+def count_actions(data: bytes) -> dict[str, int]:
+    """Number of actions of each kind in a checkpoint, decoded as readers do, by row group.
+
+    Raises what Arrow and `open_checkpoint` raise.
+    """
+    file = open_checkpoint(data)
+    found = dict.fromkeys(("protocol", "metaData", "txn", "add"), 0)
+    for group in live_groups(file.metadata):
+        for action in _actions(file.read_row_groups([group], _WANTED, use_threads=False)):
+            match action:
+                case Protocol():
+                    found["protocol"] += 1
+                case Metadata():
+                    found["metaData"] += 1
+                case Txn():
+                    found["txn"] += 1
+                case Adds():
+                    found["add"] += len(action.paths)
+    return {**found, "remove": len(read_tombstones(file))}
+
+
 class IntactCheckpoint(NamedTuple):
-    """A checkpoint's bytes, checked, and the digest of the commit it stands for ("": unknown)."""
+    """A checkpoint's verified bytes, and the digest of the commit of its version ("": unknown)."""
 
     version: int
     data: bytes
@@ -83,14 +109,14 @@ def read_intact(store: ObjectStore, table: str, version: int) -> IntactCheckpoin
 
 
 def find_intact(store: ObjectStore, files: LogFiles) -> tuple[LogFiles, IntactCheckpoint | None]:
-    """The newest intact checkpoint's bytes; otherwise as `read_newest`."""
+    """As `read_newest`, with the checkpoint's bytes."""
     return _first_intact(store, files, read_intact)
 
 
 def _first_intact(
     store: ObjectStore, files: LogFiles, read: Callable[[ObjectStore, str, int], T]
 ) -> tuple[LogFiles, T | None]:
-    """What `read` makes of the newest checkpoint that is not damaged; damaged ones are logged."""
+    """The result of `read` for the newest intact checkpoint; damaged ones are logged."""
     damaged: CorruptLogError | None = None
     versions = list(files.checkpoints)
     while versions:
@@ -98,7 +124,7 @@ def _first_intact(
         try:
             return files, read(store, files.table, version)
         except CorruptLogError as error:
-            log.error("A damaged checkpoint is passed over for the one before: %s", error)
+            log.error("A damaged checkpoint is skipped for the previous one: %s", error)
             if damaged is None:
                 damaged = error
                 files = list_whole_log(store, files.table)
@@ -115,9 +141,9 @@ def _first_intact(
 
 
 def check_intact(store: ObjectStore, table: str, version: int, data: bytes) -> str:
-    """The digest of the commit that a checkpoint with these bytes stands for, "" if not known.
+    """Verify a checkpoint's bytes; the digest of the commit of its version, "" if unknown.
 
-    One of another tool has no seal; of it only the size can be checked, with `_last_checkpoint`.
+    A checkpoint of another tool has no seal; only its size is compared with `_last_checkpoint`.
     Raises CorruptLogError naming the file.
     """
     path = checkpoint_path(table, version)
@@ -159,18 +185,18 @@ _WANTED = [
 
 
 def _actions(table: pa.Table) -> list[Action]:
-    """Rows to actions, column by column; only protocol and metaData go through Python dicts.
+    """Rows as actions, column by column; only protocol and metaData go through Python dicts.
 
-    Tombstones are vacuum's: a view that starts from here has never seen the files.
+    Tombstones are left out: only vacuum reads them.
     """
     actions: list[Action] = []
-    for row in _present(table, "protocol").to_pylist():
+    for row in present(table, "protocol").to_pylist():
         actions.append(msgspec.convert(row, Protocol))
-    for row in _present(table, "metaData").to_pylist():
+    for row in present(table, "metaData").to_pylist():
         row["configuration"] = dict(row["configuration"] or [])
         row["format"] = {**row["format"], "options": dict(row["format"]["options"] or [])}
         actions.append(msgspec.convert(row, Metadata))
-    txns = _present(table, "txn")
+    txns = present(table, "txn")
     if len(txns):
         columns = (
             txns.field("appId"),
@@ -178,10 +204,10 @@ def _actions(table: pa.Table) -> list[Action]:
             _field(txns, "lastUpdated", pa.int64()),
         )
         found = list(map(Txn, *(column.to_pylist() for column in columns)))
-        # What a horizon makes be forgotten is gone already; what is here came after it.
+        # A checkpoint has no entry that its horizons expire: each was written after them.
         found.sort(key=lambda txn: not is_horizon(txn.app_id))
         actions += found
-    adds = _present(table, "add")
+    adds = present(table, "add")
     if len(adds):
         actions.append(
             Adds(
@@ -196,7 +222,7 @@ def _actions(table: pa.Table) -> list[Action]:
 
 
 def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
-    """Partition column -> its value per row, null where a row has none."""
+    """Partition column -> its value in each row, null where the row has none."""
     first, last = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     encoded = maps.keys.slice(first, last - first).dictionary_encode()
     items = maps.items.slice(first, last - first)
@@ -213,22 +239,8 @@ def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
     return found
 
 
-def _present(table: pa.Table, name: str) -> pa.StructArray:
-    """The rows of a checkpoint that hold this kind of action."""
-    if name not in table.column_names:
-        return pa.array([], type=pa.struct([("path", pa.string())]))
-    column = table.column(name).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    if len(places) and places[-1] - places[0] + 1 == len(places):
-        # One kind after the other, as delta-rs writes them: nothing to copy.
-        return column.slice(places[0], len(places))
-    return column.take(pa.array(places))
-
-
 def _field(rows: pa.StructArray, name: str, kind: pa.DataType) -> pa.Array:
-    """A field that may be missing."""
+    """A field, or nulls if the file does not have it."""
     if rows.type.get_field_index(name) < 0:
         return pa.nulls(len(rows), kind)
     return rows.field(name)

@@ -19,10 +19,10 @@ _CLEANUPS_PER_RETENTION = 24
 
 
 class Checkpointer:
-    """Makes the checkpoints of one table whose turn comes with a commit of this process.
+    """Writes one table's checkpoints that are due with commits of this process.
 
-    In `checkpoint_mode` "background" a thread of the process does it, one table at a time, and the
-    state below is that thread's.
+    In `checkpoint_mode` "background" one thread of the process does this for all tables, and only
+    that thread uses `_covered`.
     """
 
     def __init__(self, store: ObjectStore, table: str, settings: LogSettings) -> None:
@@ -31,12 +31,12 @@ class Checkpointer:
         self._settings = settings
         self._covered: Covered | None = None
         self._cleaned_up_ms: int | None = None
-        """By the boot clock: when this process last listed log files to remove."""
+        """When this process last listed expired log files, by the boot clock."""
         self._waiting_in: int | None = None
-        """The process in which a turn waits; a later one covers the commits of an earlier."""
+        """The process id in which a task is queued; it covers the commits of later calls, too."""
 
     def after_commit(self, version: int, sent_ms: int) -> None:
-        """Called with every commit; `sent_ms` is the boot time before it was written."""
+        """To be called after each commit; `sent_ms` is the boot time before it was written."""
         settings = self._settings
         if settings.checkpoint_mode == "off" or version == 0:
             return
@@ -50,7 +50,7 @@ class Checkpointer:
             self._submit(head, clean=is_cleanup_due)
 
     def _is_cleanup_due(self) -> bool:
-        """Now and then: what has expired is found by listing the whole log, of a day's commits."""
+        """24 times per retention: finding expired files lists the whole log, a day of commits."""
         now_ms, before_ms = self._store.clock.boot_ms(), self._cleaned_up_ms
         pause_ms = self._settings.log_retention_ms // _CLEANUPS_PER_RETENTION
         if before_ms is not None and now_ms - before_ms < pause_ms:
@@ -59,22 +59,22 @@ class Checkpointer:
         return True
 
     def _submit(self, head: Covered, *, clean: bool) -> None:
-        """To the process's thread; at most one turn of the table waits there."""
+        """Queue a task for the process's thread, unless one for this table is queued already."""
         if self._waiting_in == os.getpid() and not clean:
             return
         self._waiting_in = os.getpid()
 
-        def turn() -> None:
+        def task() -> None:
             self._waiting_in = None
             self._run(head, clean=clean)
 
         try:
-            _thread().submit(turn)
+            _thread().submit(task)
         except RuntimeError as error:
-            # The interpreter is shutting down, or has no thread left. The commit has landed, and
-            # the next writer makes the checkpoint.
+            # The interpreter is shutting down, or can start no thread. The commit has landed, and
+            # the next writer writes the checkpoint.
             self._waiting_in = None
-            logger.info("No checkpoint of %s this time: %s", self._table, error)
+            logger.info("No checkpoint of %s was written: %s", self._table, error)
 
     def _run(self, head: Covered, *, clean: bool) -> None:
         store, table, settings = self._store, self._table, self._settings
@@ -89,16 +89,20 @@ class Checkpointer:
             if clean:
                 clean_up(store, table, retention_ms=settings.log_retention_ms)
         except TxnLogError as error:
-            logger.warning("No checkpoint of %s this time, the next one will do: %s", table, error)
+            logger.warning(
+                "No checkpoint of %s was written; the next one covers these commits: %s",
+                table,
+                error,
+            )
         except Exception:
-            logger.exception("No checkpoint of %s this time", table)
+            logger.exception("No checkpoint of %s was written", table)
 
 
 _thread_of: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def _thread() -> ThreadPoolExecutor:
-    """The process's own thread for checkpoints; a forked child starts another."""
+    """The thread of this process for checkpoints; a forked child starts its own."""
     global _thread_of
     if _thread_of is None or _thread_of[0] != os.getpid():
         _thread_of = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint"))
@@ -106,7 +110,7 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def wait_for_background() -> None:
-    """Return when no checkpoint of this process is under way or waiting."""
+    """Return when no checkpoint of this process is in progress or queued."""
     if _thread_of is not None and _thread_of[0] == os.getpid():
         with suppress(RuntimeError):
             _thread_of[1].submit(int).result()

@@ -1,4 +1,4 @@
-"""Checkpoints of a log: when one is due, and how it is made from the one before."""
+"""Checkpoints of a log: when one is due, and how it is made from the previous one."""
 
 from __future__ import annotations
 
@@ -7,29 +7,18 @@ from typing import NamedTuple
 import msgspec
 
 from txnlog.errors import StorageError
-from txnlog.storage.delta.actions import (
-    decode_commit,
-)
+from txnlog.storage.delta.actions import decode_commit
 from txnlog.storage.delta.chain import check_chain
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
-from txnlog.storage.delta.checkpoint_reader import (
-    IntactCheckpoint,
-    find_intact,
-    read_intact,
-)
-from txnlog.storage.delta.log_files import (
-    checkpoint_path,
-    commit_path,
-    list_log,
-    read_hint,
-)
+from txnlog.storage.delta.checkpoint_reader import IntactCheckpoint, find_intact, read_intact
+from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_log, read_hint
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
 
 _ACTIONS_PER_COMMIT_OF_INTERVAL = 25
-"""A checkpoint takes 10 to 15 microseconds per action, so a fifth of what its commits take."""
-_BYTES_PER_ACTION = 80
-_BYTES_WITHOUT_ACTIONS = 20_000
+"""A checkpoint takes 2 to 5 microseconds per action, so a twentieth of what its commits take."""
+_BYTES_PER_ACTION = 40
+_BYTES_WITHOUT_ACTIONS = 8_000
 _INTERVAL_MAX = 4_000
 """Upper bound of commits to replay when opening a log: seconds, in an object store."""
 
@@ -37,9 +26,9 @@ _INTERVAL_MAX = 4_000
 class Covered(NamedTuple):
     """There is a checkpoint of `version`, and all commits above it were written after `since_ms`.
 
-    The latter by the boot clock. For the trust of a log from then on no clean-up frees their
-    slots, so they can be read by their numbers. A listing would say the same, and on a local disk
-    it takes longer the more commits there are, a day's of them. `actions` are the checkpoint's.
+    The time is by the boot clock. For `trust_ms` after it no clean-up frees the slots of these
+    commits, so they are read by number. A listing of the log would also find them, but on a local
+    disk its cost grows with a day of commits. `actions` is the number of actions of the checkpoint.
     """
 
     version: int
@@ -54,26 +43,26 @@ def is_fresh(store: ObjectStore, covered: Covered, trust_ms: int) -> bool:
 def continue_from(
     store: ObjectStore, table: str, settings: LogSettings, covered: Covered, head: Covered
 ) -> Covered:
-    """The next checkpoint after one that is known, if it is time, up to a commit of ours."""
+    """Write the checkpoint of `head` if one is due after `covered`; the newest one after that."""
     newest = covered.version
     hint = read_hint(store, table)
     if hint is not None and newest < hint.version <= head.version:
-        # Another process's, of about the same size.
+        # Another process wrote it; it has about as many actions.
         newest = hint.version
-    if not _is_time(head.version - newest, covered.actions, settings.checkpoint_interval):
+    if not _is_due(head.version - newest, covered.actions, settings.checkpoint_interval):
         return covered
     before = read_intact(store, table, newest)
     actions = _checkpoint(store, table, before, head.version, covered.since_ms, settings.trust_ms)
     return head._replace(actions=actions)
 
 
-def _is_time(behind: int, actions: int, interval: int) -> bool:
-    """The interval grows with the table, so that checkpoints cost a constant share."""
+def _is_due(behind: int, actions: int, interval: int) -> bool:
+    """The interval grows with the table, so that checkpoints take a constant share of the time."""
     return behind >= max(interval, min(_INTERVAL_MAX, actions // _ACTIONS_PER_COMMIT_OF_INTERVAL))
 
 
 def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Covered | None:
-    """Checkpoint the head of a log, by a listing, if the newest checkpoint is old enough."""
+    """List the log, and write a checkpoint of its head if one is due."""
     started_ms = store.clock.boot_ms()
     files = list_log(store, table)
     newest = files.newest_checkpoint
@@ -81,7 +70,7 @@ def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Co
     sizes = {item.path: item.size_bytes for item in files.objects}
     size_bytes = 0 if newest is None else sizes[checkpoint_path(table, newest)]
     actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
-    if not _is_time(behind, actions, interval):
+    if not _is_due(behind, actions, interval):
         return None
     files, before = find_intact(store, files)
     actions = _checkpoint(store, table, before, files.commits[-1], started_ms, trust_ms)
@@ -89,9 +78,9 @@ def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Co
 
 
 def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
-    """Write a checkpoint of the newest version and say which that is.
+    """Write a checkpoint of the newest version, and return that version.
 
-    Everything is read anew, and given up if that took longer than what is read may be believed.
+    Reads the log from its files. Raises StorageError if that took longer than `trust_ms`.
     """
     started_ms = store.clock.boot_ms()
     files = list_log(store, table)
@@ -113,9 +102,9 @@ def _checkpoint(
     since_ms: int,
     trust_ms: int,
 ) -> int:
-    """Write the checkpoint of a version from the one before and the commits that follow that.
+    """Write a version's checkpoint from the previous one and the commits after that.
 
-    What was read is believed for `trust_ms` after `since_ms`. How many actions it has.
+    What was read is trusted for `trust_ms` after `since_ms`. Returns the number of actions.
     """
     newest, data, digest = (-1, None, "") if before is None else before
     name = checkpoint_path(table, version).rpartition("/")[2]
@@ -130,11 +119,11 @@ def _checkpoint(
     )
     if store.clock.boot_ms() - since_ms > trust_ms:
         raise StorageError(
-            f"{store.url}/{table}: a checkpoint is thrown away, as what it is made of was read "
-            f"more than {trust_ms // 60_000} min before and may be stale. The next one begins "
-            "anew. If that is thrown away, too, though this machine was never suspended, the log "
+            f"{store.url}/{table}: a checkpoint was discarded, since its input was read "
+            f"more than {trust_ms // 60_000} min before and may be stale. The next attempt reads "
+            "it again. If that is discarded, too, and this machine was never suspended, the log "
             "is too long for its store: run `txnlog housekeeping` near the store, with a shorter "
-            "--delta.deletedFileRetentionDuration.ms, so that fewer removed files are named.",
+            "--delta.deletedFileRetentionDuration.ms, so that checkpoints keep fewer tombstones.",
             file=table,
         )
     store.put(checkpoint_path(table, version), parquet)

@@ -29,7 +29,6 @@ from txnlog.errors import (
     ObjectNotFoundError,
     StorageError,
     TxnLogError,
-    UnsupportedProtocolError,
 )
 from txnlog.process.clock import backoff_ms
 from txnlog.protocol.txn_memory import is_horizon
@@ -50,11 +49,8 @@ from txnlog.storage.delta.checkpoint_reader import read_newest
 from txnlog.storage.delta.checkpointer import Checkpointer
 from txnlog.storage.delta.log_files import LogFiles, commit_path
 from txnlog.storage.delta.log_settings import LogSettings as LogSettings
+from txnlog.storage.delta.table_protocol import check_protocol
 from txnlog.storage.store.objects import ObjectStore
-
-READER_VERSION = 1
-WRITER_VERSION = 2
-PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
 
 _TAIL_BEFORE_LISTING = 32
 _OPENS_MAX = 5
@@ -374,7 +370,7 @@ class DeltaLog:
             elif isinstance(action, Metadata):
                 self._check_ours(action)
         if protocol is not None:
-            self._check_protocol(protocol)
+            check_protocol(protocol, f"{self.store.url}/{self.path}", table=self.path)
         try:
             return self._view.parse(commit)
         except TxnLogError:
@@ -407,17 +403,6 @@ class DeltaLog:
             raise ForeignTableError(
                 f"{self.store.url}/{self.path} is a Delta table of another tool: it has no "
                 f"property {self._mark!r}. Choose another name for the topic, or another root.",
-                table=self.path,
-            )
-
-    def _check_protocol(self, protocol: Protocol) -> None:
-        reader, writer = protocol.min_reader_version, protocol.min_writer_version
-        features = [*(protocol.reader_features or []), *(protocol.writer_features or [])]
-        if reader > READER_VERSION or writer > WRITER_VERSION or features:
-            raise UnsupportedProtocolError(
-                f"{self.store.url}/{self.path} is a Delta table of protocol ({reader}, {writer}) "
-                f"with features {features}; txnlog knows (1, 2) without any. Upgrade txnlog, or "
-                "undo the table upgrade that another tool made.",
                 table=self.path,
             )
 

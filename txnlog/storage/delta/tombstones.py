@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
 from txnlog.process.clock import backoff_ms
-from txnlog.storage.delta import checkpoint_edits, log_files
+from txnlog.storage.delta import checkpoint_file, log_files
 from txnlog.storage.delta.actions import Remove, decode_commit
 from txnlog.storage.delta.checkpoint_reader import read_intact
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
@@ -54,7 +54,7 @@ def _of_checkpoint(store: ObjectStore, files: LogFiles, version: int) -> dict[st
     path = checkpoint_path(files.table, version)
     data = read_intact(store, files.table, version).data
     try:
-        tombstones = checkpoint_edits.read_tombstones(checkpoint_edits.open_checkpoint(data))
+        tombstones = checkpoint_file.read_tombstones(checkpoint_file.open_checkpoint(data))
         paths, times = (column.to_pylist() for column in tombstones.columns)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         if is_out_of_memory(error):

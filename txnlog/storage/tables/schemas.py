@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.storage.delta.actions import Action, Add, Metadata
-from txnlog.storage.delta.delta_log import PROTOCOL
+from txnlog.storage.delta.table_protocol import PROTOCOL
 
 CONFIG_PREFIX = "txnlog."
 ROW_DATA_COLUMNS: Mapping[str, str] = {"created_at": "timestamp"}
