@@ -190,7 +190,7 @@ def test_topic_that_cannot_be_written_delays_only_itself() -> None:
         found.step()
     assert not found.is_busy()
     assert files(shared) == 12
-    assert set(found._looked) == {TOPIC, "another", "zoo"}
+    assert set(found._planned) == {TOPIC, "another", "zoo"}
 
 
 def test_round_beside_a_busy_producer_ends_and_reaches_every_partition(
