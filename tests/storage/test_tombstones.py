@@ -16,6 +16,7 @@ from txnlog.protocol.vacuum import FILE_RETENTION_MS_DEFAULT, RETENTION_PROPERTY
 from txnlog.storage.delta import checkpoint_file
 from txnlog.storage.delta.actions import Action, Add, Commit, CommitInfo, Remove, Txn
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
+from txnlog.storage.delta.checkpoint_reader import count_actions
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, DeltaLog
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path
@@ -159,6 +160,15 @@ def test_checkpoint_of_another_tool_without_statistics_is_read_as_it_is() -> Non
     assert groups == [0]
     after = chained(theirs, 1, [added("more")])
     assert (live(after), tombstones(after)) == ({"live", "more"}, {"gone": NOW_MS})
+
+
+def test_live_files_that_share_a_row_group_with_tombstones_are_read() -> None:
+    """delta-rs and Spark write all actions of a checkpoint into the same row groups (R66)."""
+    ours = chained(None, 0, [*table(), added("live"), removed("gone", NOW_MS)])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pq.read_table(pa.BufferReader(ours)), sink)
+    found = count_actions(bytes(sink.getvalue()))
+    assert found == {"protocol": 1, "metaData": 1, "txn": 0, "add": 1, "remove": 1}
 
 
 def test_store_time_is_requested_only_if_files_were_removed() -> None:
