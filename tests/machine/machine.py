@@ -87,8 +87,13 @@ TROUBLES = troubles(DEEDS)
 Troubles = Sequence[Trouble]
 Places = list[tuple[str, int]]
 WAITS_MS = (0, 0, 1_000, 15_000, 70_000)
+KEPT_HOURS = 26
+"""Longer than ids and producers take to expire."""
 SLEEPS_MS = (40 * MINUTE_MS, DAY_MS + HOUR_MS, 8 * DAY_MS)
-RARE = ("recreate", "kill", "kill", "land", "admin", "set a clock", "sleep long", "open cold")
+RARE = (
+    "recreate", "kill", "kill", "land", "admin", "set a clock", "sleep long", "keep house",
+    "open cold",
+)  # fmt: skip
 
 
 class Clients(RuleBasedStateMachine):
@@ -362,6 +367,11 @@ class Clients(RuleBasedStateMachine):
                 self.world.check_cold()
             case "sleep long":
                 self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
+            case "keep house":
+                # Ids expire by watched time: an hour without a check does not count (D61).
+                for _ in range(KEPT_HOURS):
+                    self.world.shared.clock.advance_ms(HOUR_MS)
+                    self.by_helper(salt % 2, (), lambda helper: helper.keeper.step())
 
     def land(self) -> None:
         """Late puts arrive."""

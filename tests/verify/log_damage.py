@@ -94,7 +94,26 @@ def late_commits() -> Iterator[Damage]:
         commit_file(root, ORDERS, older - 3).write_bytes(late)
         return f"{older - 3:020}.json"
 
+    def adjacent(root: str) -> str:
+        older = checkpoints(root, ORDERS)[0]
+        late = commit_file(root, ORDERS, older - 3).read_bytes()
+        for version in range(older):
+            commit_file(root, ORDERS, version).unlink()
+        commit_file(root, ORDERS, older - 1).write_bytes(late)
+        return f"{older - 1:020}.json"
+
+    def rewritten(root: str) -> str:
+        older = checkpoints(root, ORDERS)[0]
+        for version in range(older - 2):
+            commit_file(root, ORDERS, version).unlink()
+        for version in (older - 2, older - 1):
+            path = commit_file(root, ORDERS, version)
+            path.write_bytes(path.read_bytes())
+        return ORDERS
+
     yield Damage("a commit that came late", stray, (K.COMMIT_STRAY,))
+    yield Damage("a commit that came late, just below the log", adjacent, (K.COMMIT_STRAY,))
+    yield Damage("commits of the log whose checkpoint is lost", rewritten, (K.CHECKPOINT_MISSING,))
 
 
 def replaced_commits() -> Iterator[Damage]:

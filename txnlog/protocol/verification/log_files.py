@@ -44,16 +44,14 @@ def find_strays(
     """Commits that were written late, into slots below the log that clean-up had freed.
 
     The log itself begins with its oldest checkpoint, which is older than these commits.
-    `written_ms` maps versions to the store's times.
+    `written_ms` maps versions to the store's times. The last one may be just below the checkpoint:
+    it is none if the checkpoint's commit names it as its predecessor, which the caller checks.
     """
     if not checkpoints or checkpoints[0] not in commits:
         return []
     first = checkpoints[0]
     below = [version for version in commits if version < first]
-    is_apart = bool(below) and below[-1] < first - 1
-    if is_apart and all(written_ms[version] > written_ms[first] for version in below):
-        return below
-    return []
+    return below if all(written_ms[version] > written_ms[first] for version in below) else []
 
 
 def missing_commit(table: str, version: int, why: str) -> Finding:
