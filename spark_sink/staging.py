@@ -60,7 +60,7 @@ class StagingCluster(Topics, Protocol):
 class Limits:
     """Memory bounds of one task, see the module's docstring. Tests make them small."""
 
-    round_bytes: int = 64 << 20
+    round_bytes: int = 32 << 20
     carried_bytes: int = 32 << 20
     held_bytes: int = 64 << 20
     stream_from_bytes: int = 8 << 20
