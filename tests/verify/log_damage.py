@@ -86,21 +86,17 @@ def commit_damages() -> Iterator[Damage]:
 
 
 def late_commits() -> Iterator[Damage]:
-    def stray(root: str) -> str:
-        older = checkpoints(root, ORDERS)[0]
-        late = commit_file(root, ORDERS, older - 3).read_bytes()
-        for version in range(older):
-            commit_file(root, ORDERS, version).unlink()
-        commit_file(root, ORDERS, older - 3).write_bytes(late)
-        return f"{older - 3:020}.json"
+    for where, below in (("", 3), (", just below the log", 1)):
 
-    def adjacent(root: str) -> str:
-        older = checkpoints(root, ORDERS)[0]
-        late = commit_file(root, ORDERS, older - 3).read_bytes()
-        for version in range(older):
-            commit_file(root, ORDERS, version).unlink()
-        commit_file(root, ORDERS, older - 1).write_bytes(late)
-        return f"{older - 1:020}.json"
+        def stray(root: str, below: int = below) -> str:
+            older = checkpoints(root, ORDERS)[0]
+            late = commit_file(root, ORDERS, older - 3).read_bytes()
+            for version in range(older):
+                commit_file(root, ORDERS, version).unlink()
+            commit_file(root, ORDERS, older - below).write_bytes(late)
+            return f"{older - below:020}.json"
+
+        yield Damage(f"a commit that came late{where}", stray, (K.COMMIT_STRAY,))
 
     def rewritten(root: str) -> str:
         older = checkpoints(root, ORDERS)[0]
@@ -111,8 +107,6 @@ def late_commits() -> Iterator[Damage]:
             path.write_bytes(path.read_bytes())
         return ORDERS
 
-    yield Damage("a commit that came late", stray, (K.COMMIT_STRAY,))
-    yield Damage("a commit that came late, just below the log", adjacent, (K.COMMIT_STRAY,))
     yield Damage("commits of the log whose checkpoint is lost", rewritten, (K.CHECKPOINT_MISSING,))
 
 
