@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from txnlog.cluster import CLUSTERS, Cluster
-from txnlog.housekeeping.compaction import STORES, store_at
+from txnlog.housekeeping.compaction.segments import STORES, store_at
 from txnlog.process.caches import ProcessCache
 
 URL = "s3://bucket/root"
