@@ -15,7 +15,7 @@ def executor_cluster(
 ) -> Cluster:
     """The cluster at `root`, which must have the id that the driver found there.
 
-    Opened once per process; never created here, where the root may not be mounted.
+    Opened once per thread; never created here, where the root may not be mounted.
     Raises ConfigError that names the host if there is none, or another one.
     """
     host = socket.gethostname()

@@ -29,7 +29,7 @@ from txnlog.errors import (
 from txnlog.messages import ConsumerGroupMetadata
 from txnlog.protocol.group_metadata import Group, Positions
 from txnlog.protocol.membership import MembershipStatus
-from txnlog.protocol.watching import LOOKS_MAX, Watch
+from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
 
 logger = logging.getLogger("txnlog")
 
@@ -156,7 +156,9 @@ class GroupSession:
         now_ms = self._cluster.store.clock.boot_ms()
         watch = self._pending_watch or Watch(now_ms)
         # After a suspend, the time away does not count against the transaction's holder.
-        self._pending_watch = watch.look(now_ms=now_ms, interval_ms=SETTLE_PATIENCE_MS // LOOKS_MAX)
+        self._pending_watch = watch.observe(
+            now_ms=now_ms, interval_ms=SETTLE_PATIENCE_MS // GAP_INTERVALS_MAX
+        )
         is_patient = self._pending_watch.watched_ms < SETTLE_PATIENCE_MS
         try:
             positions = self._cluster.groups.fetch(

@@ -72,7 +72,7 @@ class Sweeper:
         """
         now_ms = self._root.store.clock.boot_ms()
         before = self._watch or Watch(now_ms)
-        self._watch = before.look(now_ms=now_ms, interval_ms=self._interval_ms)
+        self._watch = before.observe(now_ms=now_ms, interval_ms=self._interval_ms)
         seen: dict[Hashable, Watch] = {}
         settled = 0
         failures = Failures("Sweeping")
@@ -103,7 +103,7 @@ class Sweeper:
             return 0
         watched_ms = self._watched_ms(_key(row), seen)
         # Finishing early harms no one, so time asleep counts, too.
-        age_ms = self._root.store.clock.boot_ms() - seen[_key(row)].looked_ms
+        age_ms = self._root.store.clock.boot_ms() - seen[_key(row)].observed_ms
         if row.state.is_prepared and age_ms >= self._interval_ms:
             finish(self._root, row)
             return 1

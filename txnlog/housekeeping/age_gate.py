@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from txnlog.storage.store.clock_watch import may_believe_ages
+from txnlog.storage.store.clock_watch import may_trust_ages
 from txnlog.storage.store.objects import ObjectStore
 
 logger = logging.getLogger("txnlog")
@@ -21,7 +21,7 @@ class AgeGate:
 
     def run(self, work: Callable[[], int]) -> int:
         """The result of `work`; 0 without running it while ages cannot be trusted."""
-        if may_believe_ages(self._store):
+        if may_trust_ages(self._store):
             return work()
         level, self._level = self._level, logging.DEBUG
         logger.log(

@@ -289,7 +289,7 @@ class Housekeeper:
         settings = self._settings
         boot_ms = self._clock.boot_ms()
         watch = self._watch or Watch(boot_ms)
-        watch = watch.look(now_ms=boot_ms, interval_ms=settings.remove_interval_ms)
+        watch = watch.observe(now_ms=boot_ms, interval_ms=settings.remove_interval_ms)
         self._watch, watched_ms = watch, watch.watched_ms
         unchanged_ms = max(settings.remove_interval_ms, TRANSACTIONAL_ID_EXPIRATION_MS_MIN)
         # `updated_ms` is compared with the store's clock, not with a wall clock.

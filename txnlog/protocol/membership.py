@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from txnlog.protocol.assignors import ASSIGNORS, Counts, choose_assignor
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit, check_member
-from txnlog.protocol.watching import LOOKS_MAX, Watch
+from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class GroupObservation:
         for member_id, member in group.members.items():
             counter, watch = self.heartbeats.get(member_id, (-1, Watch(now_ms)))
             if counter == member.heartbeat:
-                watch = watch.look(now_ms=now_ms, interval_ms=_interval_ms(member))
+                watch = watch.observe(now_ms=now_ms, interval_ms=_interval_ms(member))
             else:
                 watch = Watch(now_ms)
             heartbeats[member_id] = (member.heartbeat, watch)
@@ -59,7 +59,7 @@ class GroupObservation:
             watch = Watch(now_ms)
             if before is not None and before[0] == group.generation:
                 shortest_ms = min(map(_interval_ms, group.members.values()), default=0)
-                watch = before[1].look(now_ms=now_ms, interval_ms=shortest_ms)
+                watch = before[1].observe(now_ms=now_ms, interval_ms=shortest_ms)
             rebalance = (group.generation, watch)
         return GroupObservation(heartbeats=heartbeats, rebalance=rebalance)
 
@@ -81,7 +81,7 @@ class GroupObservation:
 
 def _interval_ms(member: Member) -> int:
     """The longest interval between two observations of a member that counts as watched."""
-    return member.session_timeout_ms // (2 * LOOKS_MAX)
+    return member.session_timeout_ms // (2 * GAP_INTERVALS_MAX)
 
 
 def is_rebalancing(group: Group) -> bool:

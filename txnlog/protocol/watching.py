@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LOOKS_MAX = 2
-"""Upper bound of what a gap between two looks counts, in intervals of the observer."""
+GAP_INTERVALS_MAX = 2
+"""What a gap between two observations counts at most, in intervals of the observer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Watched time of one observer. `looked_ms`: its newest look, by its boot clock."""
+    """Watched time of one observer. `observed_ms`: its newest observation, by its boot clock."""
 
-    looked_ms: int
+    observed_ms: int
     watched_ms: int = 0
     was_away: bool = False
 
-    def look(self, *, now_ms: int, interval_ms: int) -> Watch:
-        """The watch after another look; the observer is to look every `interval_ms`.
+    def observe(self, *, now_ms: int, interval_ms: int) -> Watch:
+        """The watch after another observation; one is due every `interval_ms`.
 
         A longer gap does not count. If every gap is longer, because the observer is called too
-        seldom, each counts LOOKS_MAX intervals: ages are reached late, but reached.
+        seldom, each counts GAP_INTERVALS_MAX intervals: ages are reached late, but reached.
         """
-        gap_ms_max = LOOKS_MAX * interval_ms
-        gap_ms = max(0, now_ms - self.looked_ms)
+        gap_ms_max = GAP_INTERVALS_MAX * interval_ms
+        gap_ms = max(0, now_ms - self.observed_ms)
         is_away = gap_ms > gap_ms_max
         if is_away:
             gap_ms = gap_ms_max if self.was_away else 0

@@ -27,7 +27,7 @@ def note_clock(store: ObjectStore) -> ClockReading:
     return reading
 
 
-def may_believe_ages(store: ObjectStore) -> bool:
+def may_trust_ages(store: ObjectStore) -> bool:
     """Whether the store's clock has run evenly for long enough; if not, records it again.
 
     Raises StorageError.
