@@ -59,6 +59,7 @@ from obstore.store import MemoryStore
 from txnlog.storage.store.objects import ObjectStore
 
 store = ObjectStore(MemoryStore(), "memory://")
+store._at_once = 8
 paths = [f"a/{number}" for number in range(20)]
 for path in paths:
     store.put(path, path.encode())

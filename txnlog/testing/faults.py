@@ -7,7 +7,7 @@ SharedMemory stand for processes over one object store.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import TypeVar
@@ -195,10 +195,6 @@ class FaultyStore(ObjectStore):
         self.dead = False
         self._shared = shared
         self._conditional = False
-
-    def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """One after the other, so that calls have the same numbers in every replay."""
-        return [self.get(path) for path in paths]
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """As ObjectStore's, with injected false refusals."""

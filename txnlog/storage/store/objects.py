@@ -9,7 +9,6 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
@@ -26,6 +25,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
 )
 from txnlog.process.clock import Clock, SystemClock
+from txnlog.process.together import together
 from txnlog.storage.store.clock import StoreClock, check_conditional_puts
 from txnlog.storage.store.errors import (
     FAILURES,
@@ -39,7 +39,8 @@ from txnlog.storage.store.local_disk import LocalDisk, TooLargeError
 
 T = TypeVar("T")
 
-_GETS_AT_ONCE = 16
+_AT_ONCE = 64
+"""Requests of one piece of work that an object store gets at the same time."""
 FSYNC = "fsync"
 
 _used_in_this_process = False
@@ -85,6 +86,7 @@ class ObjectStore:
         self._store_clock = StoreClock(self, self.clock)
         self._home: tuple[str, Callable[[], None]] | None = None
         self._must_check_home = False
+        self._at_once = 1 if isinstance(store, LocalStore | MemoryStore) else _AT_ONCE
         self._disk = (
             LocalDisk(str(store.prefix), fsync=fsync, makes_folders=makes_folders)
             if isinstance(store, LocalStore)
@@ -181,15 +183,16 @@ class ObjectStore:
 
     def get_many(self, paths: Sequence[str]) -> builtins.list[bytes]:
         """The objects in the order of `paths`, several fetched at a time."""
-        if len(paths) < 8 or self._disk is not None:
-            return [self.get(path) for path in paths]
-        with ThreadPoolExecutor(_GETS_AT_ONCE) as pool:
-            try:
-                found = pool.map(self.get, paths)
-            except RuntimeError:
-                # The interpreter is shutting down, or has no thread left.
-                return [self.get(path) for path in paths]
-            return list(found)
+        return self.together([partial(self.get, path) for path in paths])
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """Make independent calls at the same time, where each waits for the network.
+
+        Results in order; all calls are made even if some raise, then the first error is raised.
+        Calls on a local disk, which takes microseconds, are made in turn by this thread. Calls run
+        in other threads, so no two may use the same log.
+        """
+        return together(calls, at_once=self._at_once)
 
     def put(self, path: str, data: Any) -> None:
         """Write or overwrite, atomically. `data`: bytes or any buffer.

@@ -1,0 +1,93 @@
+"""Independent calls made at the same time: order, errors, nesting, forks and interrupts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+
+import pytest
+
+from txnlog.process import together as module
+from txnlog.process.together import THREADS_MAX, together
+
+WAIT_S = 600
+
+
+def test_results_are_in_the_order_of_the_calls() -> None:
+    assert together([partial(int, str(n)) for n in range(500)], at_once=8) == list(range(500))
+
+
+def test_no_calls_give_no_results() -> None:
+    assert together([], at_once=8) == []
+
+
+def test_calls_are_made_at_the_same_time() -> None:
+    """Each call waits for all others, which would never end if they were made in turn."""
+    at_once = 8
+    barrier = threading.Barrier(at_once)
+    together([partial(barrier.wait, WAIT_S)] * at_once, at_once=at_once)
+
+
+@pytest.mark.parametrize("at_once", [0, 1])
+def test_one_at_a_time_is_this_thread(at_once: int) -> None:
+    found = together([threading.get_ident] * 4, at_once=at_once)
+    assert found == [threading.get_ident()] * 4
+
+
+def test_calls_inside_calls_end_when_all_threads_are_busy() -> None:
+    """More calls than threads, each of which makes calls: nobody may wait for a free thread."""
+    barrier = threading.Barrier(THREADS_MAX + 1)
+
+    def inner(number: int) -> list[int]:
+        barrier.wait(WAIT_S)
+        return together([partial(int, number)] * 4, at_once=4)
+
+    numbers = range(THREADS_MAX + 1)
+    found = together([partial(inner, number) for number in numbers], at_once=len(numbers))
+    assert found == [[number] * 4 for number in numbers]
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_all_calls_are_made_and_the_first_error_is_raised(at_once: int) -> None:
+    made = []
+
+    def call(number: int) -> None:
+        made.append(number)
+        if number in (3, 5):
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="3"):
+        together([partial(call, number) for number in range(9)], at_once=at_once)
+    assert sorted(made) == list(range(9))
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_interrupt_stops_the_calls_that_have_not_begun(at_once: int) -> None:
+    made = []
+
+    def call(number: int) -> None:
+        made.append(number)
+        if number == 0:
+            raise ValueError(number)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        together([partial(call, number) for number in range(100)], at_once=at_once)
+    assert len(made) <= 1 + at_once
+
+
+def test_without_a_thread_calls_are_made_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter is ending, or the process may start no more threads."""
+    monkeypatch.setattr(module._THREADS, "submit", lambda work: None)
+    assert together([partial(int, n) for n in range(9)], at_once=4) == list(range(9))
+
+
+def test_child_of_a_fork_starts_threads_of_its_own() -> None:
+    together([partial(int, 1)] * 9, at_once=9)
+    child = os.fork()
+    if child == 0:
+        barrier = threading.Barrier(4)
+        together([partial(barrier.wait, WAIT_S)] * 4, at_once=4)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

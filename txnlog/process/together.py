@@ -1,0 +1,113 @@
+"""Independent calls that wait for a store, made at the same time by a few threads.
+
+An object store answers after tens of milliseconds, so what counts is how many requests wait for one
+another. The calling thread works, too, so a call that is itself made in here may again make calls:
+nobody waits for a thread that is not free, and without any free thread all calls are made in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from txnlog.process.forking import watch
+
+T = TypeVar("T")
+
+THREADS_MAX = 64
+"""Threads of one process that make calls for others; they start when they are first needed."""
+
+
+class _Threads:
+    """The process's threads; a forked child gets its own."""
+
+    def __init__(self) -> None:
+        self.forked()
+        watch(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work` in a thread, some time; maybe never, if no thread can be started."""
+        with self._lock:
+            if self._pool is None:
+                name = f"txnlog-store-{os.getpid()}"
+                self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=name)
+            # The process is ending, or has no thread left; then the caller makes all calls.
+            with suppress(RuntimeError):
+                self._pool.submit(work)
+
+
+_THREADS = _Threads()
+
+
+class _Work:
+    """The calls of one `together`, taken one after the other by whoever is free."""
+
+    def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
+        self._calls = calls
+        self._changed = threading.Condition()
+        self._next = 0
+        self._under_way = 0
+        self.results: list[object] = [None] * len(calls)
+        self.errors: dict[int, BaseException] = {}
+
+    def run(self) -> None:
+        """Make calls until none is left."""
+        while (number := self._take()) is not None:
+            try:
+                self.results[number] = self._calls[number]()
+            except BaseException as error:
+                self.errors[number] = error
+            finally:
+                self._finish(number)
+
+    def wait(self) -> None:
+        """Wait for the calls that other threads are making."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._under_way == 0)
+
+    def _take(self) -> int | None:
+        with self._changed:
+            if self._next >= len(self._calls):
+                return None
+            self._next += 1
+            self._under_way += 1
+            return self._next - 1
+
+    def _finish(self, number: int) -> None:
+        with self._changed:
+            self._under_way -= 1
+            if not isinstance(self.errors.get(number), Exception | None):
+                # An interrupt: no further call is begun.
+                self._next = len(self._calls)
+            if not self._under_way:
+                self._changed.notify_all()
+
+
+def together(calls: Sequence[Callable[[], T]], *, at_once: int) -> list[T]:
+    """Make the calls, at most `at_once` at the same time; their results in order.
+
+    All calls are made even if some raise; then the first error, in the order of the calls, is
+    raised. KeyboardInterrupt and its like are raised when the calls under way have ended.
+    """
+    work = _Work(calls)
+    for _ in range(min(at_once, len(calls)) - 1):
+        _THREADS.submit(work.run)
+    work.run()
+    work.wait()
+    if work.errors:
+        raise _worst(work.errors)
+    return work.results  # type: ignore[return-value]
+
+
+def _worst(errors: dict[int, BaseException]) -> BaseException:
+    """An interrupt before any ordinary error."""
+    ordered = [errors[number] for number in sorted(errors)]
+    return next((one for one in ordered if not isinstance(one, Exception)), ordered[0])
