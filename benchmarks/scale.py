@@ -35,6 +35,9 @@ class Scale:
     small_warm_up: int
     latency_warm_ups: int
     latency_rounds: int
+    store_transactions: int
+    store_versions: int
+    store_files: int
 
     @property
     def records_per_micro_batch(self) -> int:
@@ -63,6 +66,9 @@ FULL = Scale(
     small_warm_up=10,
     latency_warm_ups=4,
     latency_rounds=10,
+    store_transactions=20,
+    store_versions=10_000,
+    store_files=5_000,
 )
 QUICK = Scale(
     rounds=1,
@@ -86,4 +92,7 @@ QUICK = Scale(
     small_warm_up=1,
     latency_warm_ups=0,
     latency_rounds=1,
+    store_transactions=2,
+    store_versions=30,
+    store_files=50,
 )

@@ -1,0 +1,70 @@
+"""Transactions with offsets of many clients at once on S3, each with its own group and topic."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+
+from benchmarks.figures import Figure, at_least, reported
+from benchmarks.scale import Scale
+from benchmarks.stores.server import s3_server
+from txnlog.admin import AdminClient, NewTopic
+from txnlog.consumer import Consumer
+from txnlog.messages import TopicPartition
+from txnlog.producer import Producer
+
+CLIENTS = (1, 2, 4, 8)
+WAIT_S = 600
+MORE_MIN = 4.0
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def measure(scale: Scale) -> list[Figure]:
+    """Transactions per second of CLIENTS, each a process."""
+    rates = []
+    with s3_server() as server:
+        settings = server.far.settings("groups")
+        names = [f"topic-{number}" for number in range(max(CLIENTS))]
+        AdminClient(settings).create_topics([NewTopic(name, 1) for name in names])
+        for clients in CLIENTS:
+            rates.append(_rate(settings, names[:clients], scale.store_transactions))
+    figures = [
+        reported(f"{clients} clients, transactions with offsets", rate, "1/s")
+        for clients, rate in zip(CLIENTS, rates, strict=True)
+    ]
+    name = f"{CLIENTS[-1]} clients / 1 client"
+    return [*figures, at_least(name, rates[-1] / rates[0], "x", MORE_MIN, "1 client")]
+
+
+def _rate(settings: dict[str, str], topics: list[str], count: int) -> float:
+    ready = SPAWN.Barrier(len(topics) + 1)
+    processes = [
+        SPAWN.Process(target=_commit, args=(settings, topic, count, ready)) for topic in topics
+    ]
+    for process in processes:
+        process.start()
+    ready.wait(WAIT_S)
+    started = time.perf_counter()
+    for process in processes:
+        process.join()
+    took_s = time.perf_counter() - started
+    assert not any(process.exitcode for process in processes)
+    return len(topics) * count / took_s
+
+
+def _commit(settings: dict[str, str], topic: str, count: int, ready: object) -> None:
+    group = {"group.id": f"group-of-{topic}"}
+    with (
+        Producer({**settings, "transactional.id": f"id-of-{topic}"}) as producer,
+        Consumer({**settings, **group}) as consumer,
+    ):
+        producer.init_transactions()
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        for number in range(count + 1):
+            if number == 1:
+                ready.wait(WAIT_S)  # type: ignore[attr-defined]
+            with producer.transaction():
+                producer.produce(topic, b"v" * 100, partition=0)
+                producer.send_offsets_to_transaction(
+                    [TopicPartition(topic, 0, number)], consumer.consumer_group_metadata()
+                )
