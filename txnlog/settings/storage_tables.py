@@ -64,8 +64,8 @@ S3_OPTIONS: Final = (
         "URL of an S3-compatible store, as in `https://minio.example:9000`. With "
         "`aws_virtual_hosted_style_request` it includes the bucket.",
         "aws_endpoint_url",
+        "aws_endpoint_url_s3",
     ),
-    _store("aws_endpoint_url_s3", endpoint, "The same; it precedes `aws_endpoint`."),
     _store(
         "aws_virtual_hosted_style_request",
         flag,
@@ -107,7 +107,6 @@ S3_OPTIONS: Final = (
         choice("etag"),
         "Only `etag`, the default: commits need conditional puts.",
     ),
-    _store("aws_copy_if_not_exists", header, "Not used: txnlog copies no objects."),
     _store("aws_disable_tagging", flag, "Send no tags."),
     _store("aws_disable_bulk_delete", flag, "Delete objects one by one."),
 )

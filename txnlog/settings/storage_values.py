@@ -159,7 +159,8 @@ def sas_token(name: str, value: str) -> str:
     """A shared access signature, as the portal shows it: name=value pairs with `sig`."""
     found = header(name, value).removeprefix("?")
     pairs = [pair.partition("=") for pair in found.split("&")]
-    if not all(key and between for key, between, _ in pairs) or "sig" not in [p[0] for p in pairs]:
+    signed = any(key == "sig" and text for key, _, text in pairs)
+    if not signed or not all(key and between for key, between, _ in pairs):
         raise refused(name, "a shared access signature: sv=...&sig=...")
     return found
 

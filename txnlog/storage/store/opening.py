@@ -21,9 +21,7 @@ from txnlog.storage.store.credentials import CredentialsFile, credential_provide
 from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors
 
 _STORES: Final[Mapping[str, Any]] = {"s3": S3Store, "azure": AzureStore, "gcs": GCSStore}
-_ENDPOINTS: Final = (
-    "aws_endpoint", "aws_endpoint_url_s3", "azure_storage_endpoint", "google_base_url",
-)  # fmt: skip
+_ENDPOINTS: Final = ("aws_endpoint", "azure_storage_endpoint", "google_base_url")
 _FILES: Final = ("root_certificate", "proxy_ca_certificate")
 _QUOTED: Final = re.compile(r"\"[^\"]*\"|'[^']*'")
 _REFUSALS: Final = (
