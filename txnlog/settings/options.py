@@ -19,6 +19,7 @@ from txnlog.errors import ConfigError
 from txnlog.process.caches import normal_url
 from txnlog.settings.arguments import shown
 from txnlog.settings.names import nearest
+from txnlog.settings.redaction import regex_of_conf, warning_of
 from txnlog.settings.roots import canonical_url, place_of
 from txnlog.settings.spark_options import (
     BY_NAME,
@@ -32,6 +33,7 @@ from txnlog.settings.storage_options import (
     STORAGE_PREFIX,
     StoreSettings,
     checked_settings,
+    secret_names,
 )
 
 KAFKA_PREFIX: Final = "kafka."
@@ -49,7 +51,8 @@ _warned: set[tuple[int, str]] = set()
 class Options:
     """Parsed options of one read or write; safe to print and to pickle.
 
-    `ignored` names the options without effect, as the user wrote them.
+    `ignored` names the options without effect, as the user wrote them, `secrets` those of
+    `storage.*` whose values are secrets.
     """
 
     operation: Operation
@@ -58,6 +61,7 @@ class Options:
     checkpoint_storage: StoreSettings
     values: Mapping[str, Value]
     ignored: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     def text(self, name: str) -> str | None:
         """The value of a text option, its default, or None."""
@@ -131,6 +135,10 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
         ),
         values=values,
         ignored=tuple(sorted(ignored)),
+        secrets=(
+            *(STORAGE_PREFIX + name for name in secret_names(storage)),
+            *(CHECKPOINT_STORAGE_PREFIX + name for name in secret_names(checkpoint_storage)),
+        ),
     )
 
 
@@ -143,7 +151,12 @@ def warn_once(message: str) -> None:
 
 
 def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> None:
-    """Warn once about ignored options, and about Spark running without Unix domain sockets."""
+    """Warn once about ignored options, about secrets that Spark would show, and about Spark
+    running without Unix domain sockets.
+    """
+    shown = warning_of(options.secrets, regex_of_conf(environ)) if options.secrets else None
+    if shown:
+        warn_once(shown)
     if options.ignored:
         warn_once(
             f"Options without effect in {options.operation} of format txnlog, which has no "

@@ -66,6 +66,17 @@ def open_place(url: str, options: StorageOptions) -> Any:
         ) from None
 
 
+def complete_options(url: str, given: Mapping[str, str]) -> StorageOptions:
+    """The options of the store at `url`, with those of its credentials file as they are now.
+
+    Raises ConfigError.
+    """
+    options, place = parse_storage_options(url, given), place_of(url)
+    if place is None or options.file is None:
+        return options
+    return _with_file(url, options, CredentialsFile(options.file, place))
+
+
 def _with_file(url: str, options: StorageOptions, file: CredentialsFile) -> StorageOptions:
     """The options with those of the credentials file. Raises ConfigError for one in both."""
     found = parse_storage_options(url, file.read(), prefix="")
