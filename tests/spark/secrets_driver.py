@@ -69,7 +69,8 @@ def main(folder: Path, secrets: dict[str, str]) -> None:
     shown.append(json.dumps([one.json for one in query.recentProgress]))
 
     failing("planning", lambda: read.option("subscribe", "absent").load(root).count())
-    unreachable = {key: value for key, value in secrets.items() if ".aws_" in key}
+    keys = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+    unreachable = {f"storage.{key}": secrets[f"storage.{key}"] for key in keys}
     unreachable |= {"storage.endpoint": "http://127.0.0.1:1", "storage.allow_http": "true"}
     remote = spark.read.format("txnlog").options(**unreachable, **{"storage.max_retries": "0"})
     failing("the driver", lambda: remote.option("subscribe", "a").load("s3a://b/x").count())
