@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -479,3 +480,44 @@ def test_file_names_itself_only(tmp_path: Path) -> None:
     file = CredentialsFile(str(tmp_path / "c"), place)
     assert file.read() == {"bearer_token": PLANTED}
     assert PLANTED not in f"{file!r} {file}"
+
+
+def test_azure_identity_supplies_tokens(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A managed identity's or a developer's token, without any secret in the options."""
+    identity = pytest.importorskip("azure.identity")
+
+    class Token:
+        token, expires_on = "FROMAZURE", time.time() + 3_600
+
+    class Default:
+        def get_token(self, *_: object, **__: object) -> Token:
+            return Token()
+
+    monkeypatch.setattr(identity, "DefaultAzureCredential", Default)
+    given = {"credentials.provider": "azure", "account_name": "acc", "endpoint": server.url}
+    ObjectStore.from_url("az://c", {**given, "allow_http": "true"}).get("x")
+    assert "FROMAZURE" in authorization(server)
+
+
+def test_google_auth_supplies_tokens(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Azure's."""
+    auth = pytest.importorskip("google.auth")
+
+    class Default:
+        token, expiry = None, None
+
+        def refresh(self, _: object) -> None:
+            self.token = "FROMGOOGLE"  # type: ignore[assignment]
+
+    monkeypatch.setattr(auth, "default", lambda: (Default(), "project"))
+    given = {"credentials.provider": "google", "base_url": server.url, "allow_http": "true"}
+    ObjectStore.from_url("gs://b", given).get("x")
+    assert "FROMGOOGLE" in authorization(server)
+
+    def absent() -> None:
+        raise RuntimeError(PLANTED)
+
+    monkeypatch.setattr(auth, "default", absent)
+    with pytest.raises(ConfigError, match="finds no credentials on this host") as refused:
+        ObjectStore.from_url("gs://b", given)
+    assert PLANTED not in str(refused.value)
