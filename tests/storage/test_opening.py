@@ -521,3 +521,20 @@ def test_google_auth_supplies_tokens(server: Any, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ConfigError, match="finds no credentials on this host") as refused:
         ObjectStore.from_url("gs://b", given)
     assert PLANTED not in str(refused.value)
+
+
+@pytest.mark.parametrize(("status", "retriable"), [(404, False), (403, False), (500, True)])
+def test_host_without_credentials_is_told_so(server: Any, status: int, retriable: bool) -> None:
+    """Without any credentials the library asks the instance's role, and shows that reply only."""
+    server.replies = [(status, b"no role")]
+    given = {"metadata_endpoint": server.url, "allow_http": "true", "max_retries": "0"}
+    store = ObjectStore.from_url("s3://b", given)
+    for call in (lambda: store.get("x"), lambda: store.put_if_absent("x", b"1")):
+        with pytest.raises(
+            NothingWrittenError, match="no credentials.*the role of this host"
+        ) as failed:
+            call()
+        assert not isinstance(failed.value, StorePermissionError)
+        assert (failed.value.retriable, failed.value.fatal) == (retriable, not retriable)
+        assert failed.value.store_code == "NoCredentials"
+    assert server.seen[0][1] == "/latest/api/token"

@@ -20,6 +20,11 @@ _NETWORK = re.compile(
     r"Connection refused|Connection reset|Network is unreachable|dns error|operation timed out"
     r"|InvalidCertificate\(\w+\)|tls handshake eof"
 )
+_PROVIDER_FAILED = "credential provider: CredentialsError: "
+_CREDENTIAL_SERVICE = re.compile(
+    r"performing token request|//169\.254\.(?:169\.254|170\.2)|//metadata\.google\.internal"
+    r"|/latest/(?:api/token|meta-data/iam)|AssumeRoleWithWebIdentity"
+)
 _SECRET_LIKE = re.compile(
     r"\b(?:AKIA|ASIA)[A-Z0-9]{8,}\b|\bBearer\s+\S+|(?:sig|signature|token|key)=[^\s&;,]+",
     re.IGNORECASE,
@@ -66,7 +71,7 @@ def store_code(error: BaseException) -> str | None:
     """S3's or Azure's code, else the name of the errno, else the HTTP status; None if none."""
     number = error.errno if isinstance(error, OSError) else None
     text = str(error)
-    if "credential provider: CredentialsError" in text:
+    if _PROVIDER_FAILED in text or _CREDENTIAL_SERVICE.search(text.split("\n", 1)[0]):
         return NO_CREDENTIALS
     if "redirect without LOCATION" in text:
         return "PermanentRedirect"
@@ -103,7 +108,10 @@ def shown_reason(error: BaseException) -> str:
     """
     text = str(error)
     status, code = http_status(error), store_code(error)
-    if status is not None:
+    if _PROVIDER_FAILED in text:
+        # Its text is ours.
+        reason = text.partition(_PROVIDER_FAILED)[2].split("\n", 1)[0]
+    elif status is not None:
         told = " ".join((_XML_TEXT.findall(text) or _JSON_TEXT.findall(text))[:2])
         told = _LONG_WORD.sub("...", told)
         parts = [f"HTTP {status}", "" if code == str(status) else code or ""]

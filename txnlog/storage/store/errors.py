@@ -232,12 +232,17 @@ def _misdirected(
 
 
 def _without_credentials(error: Exception, where: str, verb: str, path: str) -> NothingWrittenError:
-    """Nothing was sent. A library that asks a token service may succeed the next time."""
-    why = str(error).partition("CredentialsError: ")[2].split("\n", 1)[0]
+    """Nothing was sent: no credentials were given, or who supplies them does not answer."""
+    status = http_status(error)
+    is_retriable = status is None or status == 429 or status >= 500
+    again = "; it is tried again" if is_retriable else ""
     return NothingWrittenError(
-        f"{where}: no credentials to {verb} ({why}). Check storage.credentials.* and what they "
-        "refer to on this host; it is tried again.",
+        f"{where}: no credentials to {verb} ({shown_reason(error)}). There are none in the "
+        "storage.* options and the variables of this process, or storage.credentials.*, the role "
+        f"of this host, or its login does not supply them{again}.",
         path=path,
+        retriable=is_retriable,
+        fatal=not is_retriable,
         **describe_store_error(error),
     )
 
