@@ -1,6 +1,6 @@
 """Reads the checkpoint of a Spark Structured Streaming query, without Spark."""
 
-from checkpoint.location import is_readable
+from checkpoint.location import is_readable, store_url
 from checkpoint.offset_seq import OffsetSeq, parse_offset_seq
 from checkpoint.reader import Checkpoint
 from checkpoint.source_positions import group_positions, groups_of, source_positions
@@ -13,4 +13,5 @@ __all__ = [
     "is_readable",
     "parse_offset_seq",
     "source_positions",
+    "store_url",
 ]

@@ -18,6 +18,8 @@ STORE_SCHEMES: dict[str, str] = {
     "az": "az",
     "abfs": "abfs",
     "abfss": "abfss",
+    "wasb": "wasb",
+    "wasbs": "wasbs",
 }
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from checkpoint import Checkpoint, OffsetSeq, groups_of, is_readable, source_positions
+from checkpoint import Checkpoint, OffsetSeq, groups_of, is_readable, source_positions, store_url
 from txnlog.cluster import Cluster
 from txnlog.errors import CheckpointError, ConfigError
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.settings.options import Options, warn_once
+from txnlog.settings.roots import place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,22 @@ def planned_batch(options: Options, batch_id: int) -> PlannedBatch:
             "the sink), to a local disk, s3, gs or az.",
             option="checkpointLocation",
         )
-    checkpoint = Checkpoint(location, options.checkpoint_storage or options.storage)
+    checkpoint = Checkpoint(location, _checkpoint_settings(options, location))
     try:
         return PlannedBatch(batch_id, checkpoint, checkpoint.planned(batch_id))
     except CheckpointError:
         if group_id is not None:
             raise
         return PlannedBatch(batch_id)
+
+
+def _checkpoint_settings(options: Options, location: str) -> Mapping[str, str]:
+    """The settings of the checkpoint's store: its own, else the root's if it is in that cloud."""
+    if options.checkpoint_storage:
+        return options.checkpoint_storage
+    root, there = place_of(options.root), place_of(store_url(location))
+    is_alike = there is None or (root is not None and root.cloud == there.cloud)
+    return options.storage if is_alike else {}
 
 
 def group_offsets(

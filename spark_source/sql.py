@@ -21,8 +21,12 @@ from txnlog.connector.causes import line_of_cause
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.topics import TopicState
-from txnlog.settings.options import StoreSettings, checked_root, redacted_url
+from txnlog.settings.hadoop import general_name, hadoop_settings, hadoop_url, is_secret_setting
+from txnlog.settings.options import checked_root, redacted_url, warn_once
+from txnlog.settings.redaction import SETTING, SPARK_DEFAULT, warning_of
+from txnlog.settings.storage_options import StoreSettings, checked_settings
 from txnlog.storage.batches.records import CREATE_TIME
+from txnlog.storage.store.opening import complete_options
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
@@ -70,8 +74,9 @@ def read_committed(
 
     Columns are those of `spark.read.format("txnlog")`. Each topic is one snapshot, which does not
     change however often and late the frame is used. `storage_options` are the options
-    `storage.<key>` without the prefix, for txnlog; Spark uses its own credentials. `spark_root` is
-    the root in Spark's notation, where that differs (s3a:// for s3://).
+    `storage.<key>` without the prefix. Spark's Delta reader gets what follows from them for Hadoop
+    (settings.hadoop), except what the session sets itself. With `spark_root`, the root in Spark's
+    notation, Spark uses its own settings only.
     Raises ConfigError, UnknownTopicOrPartitionError naming the existing topics,
     UnsupportedProtocolError, StorageError if Spark cannot read what txnlog can.
     """
@@ -183,11 +188,12 @@ def _reads(
     include_headers: bool,
     committed: bool = True,
 ) -> _Reads:
+    root = checked_root(root)
     return _Reads(
         spark=spark,
-        root=checked_root(root),
+        root=root,
         spark_root=spark_root,
-        storage=StoreSettings(storage_options or {}),
+        storage=checked_settings(root, storage_options or {}),
         include_headers=include_headers,
         read_committed=committed,
     )
@@ -263,6 +269,7 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
     """The Delta table at the version its log was refreshed to."""
     table = _table_path(reads, log.path)
     reader = reads.spark.read.format("delta").option("versionAsOf", log.log.version)
+    reader = reader.options(**_hadoop_options(reads))
     try:
         frame = reader.load(table)
         # Spark Connect resolves nothing before the schema is requested.
@@ -278,9 +285,9 @@ def _delta(reads: _Reads, log: TopicLog) -> DataFrame:
             ) from error
         raise StorageError(
             f"Spark cannot read {redacted_url(table)} at version {log.log.version}, but txnlog "
-            f"can: {cause}. Spark uses its own credentials (spark.hadoop.fs.*), not "
-            "storage_options. If Spark's URL of the folder differs, as s3a:// for s3://, pass "
-            "spark_root.",
+            f"can: {cause}. Spark needs the store's jars (hadoop-aws for s3a://), and credentials "
+            "of its own where they do not follow from storage_options: see `txnlog spark-conf`. If "
+            "Spark's URL of the folder differs, pass spark_root.",
             topic=log.name,
             retriable=False,
         ) from error
@@ -291,8 +298,36 @@ def _table_path(reads: _Reads, path: str) -> str:
     if reads.spark_root is not None:
         return f"{reads.spark_root.rstrip('/')}/{path}"
     local = reads.cluster.store.local_path(path)
-    # Without a scheme Spark would resolve the path on its default file system.
-    return f"{reads.root.rstrip('/')}/{path}" if local is None else f"file://{local}"
+    if local is not None:
+        # Without a scheme Spark would resolve the path on its default file system.
+        return f"file://{local}"
+    # EMR has a file system of its own for s3://.
+    own_s3 = reads.spark.conf.get("spark.hadoop.fs.s3.impl", None) is not None
+    root = reads.root if own_s3 else hadoop_url(reads.root, reads.storage)
+    return f"{root.rstrip('/')}/{path}"
+
+
+def _hadoop_options(reads: _Reads) -> dict[str, str]:
+    """What Spark's reader needs for the store, except what the session has of it."""
+    if reads.spark_root is not None:
+        return {}
+    conf = reads.spark.conf
+
+    def is_set(name: str) -> bool:
+        names = (name, general_name(reads.root, name))
+        return any(conf.get(f"spark.hadoop.{one}", None) is not None for one in names)
+
+    options = complete_options(reads.root, reads.storage)
+    found = {
+        name: value
+        for name, value in hadoop_settings(reads.root, options).items()
+        if not is_set(name)
+    }
+    secrets = [name for name in found if is_secret_setting(name)]
+    warning = warning_of(secrets, conf.get(SETTING, SPARK_DEFAULT) or SPARK_DEFAULT)
+    if warning:
+        warn_once(warning)
+    return found
 
 
 def _quoted(name: str) -> str:

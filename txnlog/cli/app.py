@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
+from txnlog.cli import spark_conf as spark_conf_command
 from txnlog.cli import transactions as transactions_commands
 from txnlog.cli import verify as verify_command
 from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
@@ -104,3 +105,4 @@ app.add_typer(transactions_commands.app, name="transactions")
 app.command("dump")(dump.dump)
 app.command("housekeeping")(housekeeping.housekeeping)
 app.command("verify")(verify_command.verify)
+app.command("spark-conf")(spark_conf_command.spark_conf)

@@ -1,7 +1,7 @@
-"""Generates the tables of docs/options.md and docs/clients.md from those of options and settings.
+"""Generates tables of options.md, clients.md, configuration.md from those of options and settings.
 
-`python -m txnlog.settings.docs docs/options.md docs/clients.md` rewrites each table between its
-two comments `<!-- table: source -->` and `<!-- end -->`, and no other text.
+`python -m txnlog.settings.docs docs/options.md docs/clients.md docs/configuration.md` rewrites each
+table between its two comments `<!-- table: source -->` and `<!-- end -->`, and no other text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from txnlog.settings.client_settings import SETTINGS, Client
 from txnlog.settings.spark_options import NOT_SUPPORTED, OPTIONS, READS, WRITES, Option
+from txnlog.settings.storage_tables import COMMON_OPTIONS, TABLES, StorageOption
 
 KINDS: Final[Mapping[str, str]] = {
     "read": "batch",
@@ -32,6 +33,10 @@ def with_tables(page: str) -> str:
         "prefix": _list(f"`kafka.{option.name}`" for option in OPTIONS if option.kafka),
         "consumer-settings": _settings_table("consumer"),
         "producer-settings": _settings_table("producer"),
+        "storage": _storage_table(COMMON_OPTIONS),
+        "storage-s3": _storage_table(TABLES["s3"]),
+        "storage-azure": _storage_table(TABLES["azure"]),
+        "storage-gcs": _storage_table(TABLES["gcs"]),
         "not-supported": _list(f"`kafka.{name}`" for name in NOT_SUPPORTED),
     }
     return _TABLE.sub(
@@ -60,6 +65,17 @@ def _settings_table(client: Client) -> str:
         if client in setting.clients
     ]
     return _table(("setting", "default", "meaning"), rows)
+
+
+def _storage_table(rows: Iterable[StorageOption]) -> str:
+    lines = [
+        (
+            ", ".join(f"`{name}`" for name in (row.name, *row.aliases)),
+            row.doc + (" A secret." if row.is_secret else ""),
+        )
+        for row in rows
+    ]
+    return _table(("storage.", "meaning"), lines)
 
 
 def _text(value: object) -> str:

@@ -19,6 +19,8 @@ from txnlog.errors import ConfigError
 from txnlog.process.caches import normal_url
 from txnlog.settings.arguments import shown
 from txnlog.settings.names import nearest
+from txnlog.settings.redaction import regex_of_conf, warning_of
+from txnlog.settings.roots import canonical_url, place_of
 from txnlog.settings.spark_options import (
     BY_NAME,
     NOT_SUPPORTED,
@@ -27,9 +29,14 @@ from txnlog.settings.spark_options import (
     Option,
     Value,
 )
+from txnlog.settings.storage_options import (
+    STORAGE_PREFIX,
+    StoreSettings,
+    checked_settings,
+    secret_names,
+)
 
 KAFKA_PREFIX: Final = "kafka."
-STORAGE_PREFIX: Final = "storage."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
 BROKER_PREFIXES: Final = ("fetchoffset.", "kafkaconsumer.")
@@ -40,20 +47,12 @@ logger = logging.getLogger("txnlog")
 _warned: set[tuple[int, str]] = set()
 
 
-class StoreSettings(dict[str, str]):
-    """Settings of an object store; no repr shows the values, which may be secrets (R67)."""
-
-    def __repr__(self) -> str:
-        return "{" + ", ".join(f"{key!r}: ..." for key in sorted(self)) + "}"
-
-    __str__ = __repr__
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options:
     """Parsed options of one read or write; safe to print and to pickle.
 
-    `ignored` names the options without effect, as the user wrote them.
+    `ignored` names the options without effect, as the user wrote them, `secrets` those of
+    `storage.*` whose values are secrets.
     """
 
     operation: Operation
@@ -62,6 +61,7 @@ class Options:
     checkpoint_storage: StoreSettings
     values: Mapping[str, Value]
     ignored: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     def text(self, name: str) -> str | None:
         """The value of a text option, its default, or None."""
@@ -116,9 +116,9 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
         if lowered in ROOT_NAMES:
             continue
         if lowered.startswith(CHECKPOINT_STORAGE_PREFIX):
-            checkpoint_storage[lowered[len(CHECKPOINT_STORAGE_PREFIX) :]] = value
+            checkpoint_storage[lowered.removeprefix(CHECKPOINT_STORAGE_PREFIX)] = value
         elif lowered.startswith(STORAGE_PREFIX):
-            storage[lowered[len(STORAGE_PREFIX) :]] = value
+            storage[lowered.removeprefix(STORAGE_PREFIX)] = value
         else:
             option = _find(key, operation)
             if option is None:
@@ -129,10 +129,16 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     return Options(
         operation=operation,
         root=root,
-        storage=storage,
-        checkpoint_storage=checkpoint_storage,
+        storage=checked_settings(root, storage),
+        checkpoint_storage=checked_settings(
+            None, checkpoint_storage, prefix=CHECKPOINT_STORAGE_PREFIX
+        ),
         values=values,
         ignored=tuple(sorted(ignored)),
+        secrets=(
+            *(STORAGE_PREFIX + name for name in secret_names(storage)),
+            *(CHECKPOINT_STORAGE_PREFIX + name for name in secret_names(checkpoint_storage)),
+        ),
     )
 
 
@@ -145,7 +151,12 @@ def warn_once(message: str) -> None:
 
 
 def warn_about(options: Options, environ: Mapping[str, str] = os.environ) -> None:
-    """Warn once about ignored options, and about Spark running without Unix domain sockets."""
+    """Warn once about ignored options, about secrets that Spark would show, and about Spark
+    running without Unix domain sockets.
+    """
+    shown = warning_of(options.secrets, regex_of_conf(environ)) if options.secrets else None
+    if shown:
+        warn_once(shown)
     if options.ignored:
         warn_once(
             f"Options without effect in {options.operation} of format txnlog, which has no "
@@ -175,7 +186,8 @@ def checked_root(given: object) -> str:
     """Check a cluster's root: an absolute path or a URL, as str or pathlib.Path.
 
     Every client and every Spark function calls this. A relative path would be another folder in
-    each process, and a root made from a wrong value would be a new, empty cluster.
+    each process, and a root made from a wrong value would be a new, empty cluster. Of the names
+    that a place in an object store has, the result is one: s3:// for s3a://.
     Raises ConfigError.
     """
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
@@ -199,11 +211,14 @@ def checked_root(given: object) -> str:
             "surrogate pair. Give an absolute path or a URL.",
             option="txnlog.root",
         )
-    return root
+    return canonical_url(root)
 
 
 def redacted_url(url: str) -> str:
     """The URL without user, password and query: they may be secrets (R67)."""
+    place = place_of(url)
+    if place is not None:
+        return place.url
     without_query = re.sub(r"[?#].*\Z", "", url) if "://" in url else url
     return re.sub(r"(?<=://)[^/@]*@", "", without_query)
 
