@@ -42,7 +42,7 @@ AZURE_KEY = (
 ALLOW_HTTP = {"AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true", "GOOGLE_ALLOW_HTTP": "true"}
 """The environment of a client process: these servers do not speak TLS."""
 
-_LISTENS = re.compile(r"127\.0\.0\.1:(\d+)")
+_LISTENS = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
 
 
 class NotInstalledError(Exception):
