@@ -11,6 +11,9 @@ from tests.stores.proxy import FaultProxy
 from tests.stores.servers import STORES, NotInstalledError, Place, Server, plain_http, running
 
 
+IN_EVERY_TEST = ("moto", "gcs")
+
+
 class Servers:
     """The servers of one run; each is started when a test first asks for it."""
 
@@ -45,10 +48,13 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
 
 
 @pytest.fixture(
-    params=["moto", *(pytest.param(kind, marks=pytest.mark.stores) for kind in STORES)]
+    params=[
+        pytest.param(kind, marks=() if kind in IN_EVERY_TEST else pytest.mark.stores)
+        for kind in ("moto", *STORES)
+    ]
 )
 def any_server(request: pytest.FixtureRequest, servers: Servers) -> Server:
-    """The same, and moto's S3, which `make test` has, too."""
+    """The same and moto's S3; those that come with pip are in `make test`, too."""
     return servers.get(request.param)
 
 
