@@ -117,19 +117,18 @@ def produce(home: Home, name: str, life: int, publish: str) -> None:
 def copy(home: Home, name: str, life: int, publish: str) -> None:
     """Copy orders, partition by partition, with the offsets in the transaction, as a group."""
     producer = _producer(home, name, life, publish)
-    reader = Consumer(
-        {
-            **home.settings,
-            "group.id": GROUP,
-            "client.id": f"{name}.{life}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": home.session_ms,
-            "heartbeat.interval.ms": home.session_ms // 10,
-            "partition.assignment.strategy": "sticky",
-        }
-    )
-    reader.subscribe([SOURCES[0]])
+    config = {
+        **home.settings,
+        "group.id": GROUP,
+        "client.id": f"{name}.{life}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": home.session_ms,
+        "heartbeat.interval.ms": home.session_ms // 10,
+        "partition.assignment.strategy": "sticky",
+    }
+    reader = home.persist(lambda: Consumer(config))
+    home.persist(lambda: reader.subscribe([SOURCES[0]]))
     number = 0
     while not (home.folder / "stop-copiers").exists():
         found = home.persist(lambda: reader.consume(100, 0.1))
@@ -146,10 +145,9 @@ def copy(home: Home, name: str, life: int, publish: str) -> None:
 def check(home: Home, name: str, life: int) -> None:
     """Read everything as it appears; at the end write down what was read."""
     topics = (*SOURCES, COPIES)
-    reader = Consumer({**home.settings, "auto.offset.reset": "earliest"})
-    reader.assign(
-        [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in range(PARTITIONS)]
-    )
+    reader = home.persist(lambda: Consumer({**home.settings, "auto.offset.reset": "earliest"}))
+    every = [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in range(PARTITIONS)]
+    home.persist(lambda: reader.assign(every))
     read: dict[str, list[list[tuple[int, str]]]] = {
         t: [[] for _ in range(PARTITIONS)] for t in topics
     }
@@ -178,14 +176,13 @@ def check(home: Home, name: str, life: int) -> None:
 
 def _producer(home: Home, name: str, life: int, publish: str) -> Producer:
     """The owner of its id from now on, as the file `owner-...` records."""
-    producer = Producer(
-        {
-            **home.settings,
-            "transactional.id": name,
-            "transaction.publish": publish,
-            "linger.ms": 1,
-        }
-    )
+    config = {
+        **home.settings,
+        "transactional.id": name,
+        "transaction.publish": publish,
+        "linger.ms": 1,
+    }
+    producer = home.persist(lambda: Producer(config))
     home.persist(producer.init_transactions)
     (home.folder / f"owner-{name}-{life}").touch()
     return producer

@@ -19,6 +19,8 @@ DURATION_VARIABLE = "TXNLOG_SOAK_S"
 DURATION_S = 600
 OUTAGE_EVERY = 25
 OUTAGE_S_MAX = 4.0
+IMPATIENT = {"max_retries": "2", "init_backoff": "20ms", "timeout": "15s"}
+"""By default the store library hides most faults by its own retries."""
 RATE, WRITE_RATE = 0.03, 0.10
 
 
@@ -39,7 +41,8 @@ def bounce_on(
     with FaultProxy(server.port, latency_s=0.002) as proxy:
         through = server.place(place.url.rpartition("/")[2], port=proxy.port)
         home = Home(folder, place.url, dict(place.options))
-        theirs = Home(folder, through.url, dict(through.options), is_faulty=True)
+        storage = {**through.options, **IMPATIENT}
+        theirs = Home(folder, through.url, storage, is_faulty=True)
         bounce = Bounce(
             home, producers=producers, copiers=copiers, seed=seed, home_of_clients=theirs
         )
@@ -49,7 +52,9 @@ def bounce_on(
             if number % OUTAGE_EVERY == 0:
                 proxy.outage(OUTAGE_S_MAX * chosen.random())
 
-        faults = RandomFaults(seed, rate=RATE, write_rate=WRITE_RATE, slow_s_max=0.3, late_s_max=9.0)
+        faults = RandomFaults(
+            seed, rate=RATE, write_rate=WRITE_RATE, slow_s_max=0.3, late_s_max=9.0
+        )
         with closing(bounce):
             bounce.run(for_s, disturb=disturb)
             proxy.plan = no_trouble

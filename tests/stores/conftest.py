@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.stores.proxy import FaultProxy
-from tests.stores.servers import STORES, NotInstalledError, Place, Server, plain_http, running
-
+from tests.stores.servers import STORES, NotInstalledError, Place, Server, running
 
 IN_EVERY_TEST = ("moto", "gcs")
 
@@ -37,7 +36,7 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
-    with ExitStack() as stack, plain_http():
+    with ExitStack() as stack:
         yield Servers(stack)
 
 

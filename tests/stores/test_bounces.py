@@ -11,7 +11,8 @@ from tests.stores.servers import Server
 
 
 @pytest.mark.parametrize(
-    "is_long", [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)]
+    "is_long",
+    [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)],
 )
 def test_clients_killed_amid_faults_leave_each_transaction_once_or_never(
     server: Server, tmp_path: Path, seed: int, is_long: bool

@@ -18,7 +18,7 @@ from txnlog.storage.store.objects import ObjectStore
 SPAWN = multiprocessing.get_context("spawn")
 ODD_NAMES = (
     "a b", "plus+sign", "per%cent", "per%20cent", "equals=sign", "a=1/b=2/c", "ä/ö/ü", "日本/語",
-    "quote'", 'double"', "amp&ersand", "semi;colon", "comma,", "at@", "tilde~", "hash-", "(brackets)",
+    "quote'", 'double"', "amp&ersand", "semi;colon", "comma,", "at@", "tilde~", "(brackets)",
     "dollar$", "excl!", "dot.dot", "-", "_", "~/.x", "a" * 200,
 )  # fmt: skip
 RACERS, SLOTS = 4, 25

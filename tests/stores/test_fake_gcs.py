@@ -192,7 +192,7 @@ def test_names_longer_than_1024_bytes_are_refused(call: Client) -> None:
 
 def test_client_of_the_library_makes_only_calls_that_the_fake_knows(server: Server) -> None:
     """An unknown call would be answered with 405, and fail here (see also test_contract.py)."""
-    store: ObjectStore = server.place().open(retries_max=0)
+    store: ObjectStore = server.place().open(max_retries="0")
     store.probe("__cluster")
     store.now_ms()
     with store.open_writer("large") as writer:

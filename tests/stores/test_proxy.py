@@ -34,7 +34,7 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def store(server: Server, proxy: FaultProxy) -> ObjectStore:
-    return server.place(port=proxy.port).open(retries_max=0)
+    return server.place(port=proxy.port).open(max_retries="0")
 
 
 def at(number: int, trouble: Trouble, **more: float) -> FaultsAt:
@@ -71,9 +71,7 @@ def test_refused_request_has_no_effect(
 
 
 @pytest.mark.parametrize("trouble", DONE)
-def test_lost_reply_has_its_effect(
-    store: ObjectStore, proxy: FaultProxy, trouble: Trouble
-) -> None:
+def test_lost_reply_has_its_effect(store: ObjectStore, proxy: FaultProxy, trouble: Trouble) -> None:
     proxy.plan = at(0, trouble)
     with pytest.raises(StorageError):
         store.put_if_absent("a", b"1")
@@ -102,7 +100,7 @@ def test_exists_after_success_is_what_the_client_is_told(
 def test_repeated_put_finds_itself(server: Server, proxy: FaultProxy) -> None:
     """The same without a lie of the store: 500 after success, repeated by the library."""
     proxy.plan = at(0, Trouble.FAIL_AFTER)
-    store = server.place(port=proxy.port).open(retries_max=1)
+    store = server.place(port=proxy.port).open(max_retries="1")
     assert not store.put_if_absent("a", b"1")
     assert store.get("a") == b"1"
     assert proxy.requests["create"] == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.stores.servers import Place
-from txnlog.cluster import Cluster
 from txnlog.testing.invariants import check_cluster
 from txnlog.verifying.report import VerifySettings
 from txnlog.verifying.verifier import verify
@@ -14,4 +13,4 @@ def verify_place(place: Place, *, settled: bool = True) -> None:
     found = verify(place.open(), VerifySettings(deep=True))
     assert not len(found.findings), [str(finding) for finding in found.findings.kept]
     assert found.is_complete
-    check_cluster(Cluster.open(place.open()), settled=settled)
+    check_cluster(place.open_cluster(), settled=settled)
