@@ -319,9 +319,7 @@ def run_installer(
     name: str, command: "list[str]", environment: "dict[str, str]", mirror: str
 ) -> None:
     """Run an installer. Raises: SetupError with the end of its output when it fails."""
-    run = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if run.returncode != 0:
         output = run.stdout.decode(errors="replace").splitlines()
         raise SetupError(

@@ -45,7 +45,7 @@ from txnlog.housekeeping.compaction.spark_tasks import (
     rewrite_survivors,
 )
 from txnlog.protocol.compaction import CompactionGroup
-from txnlog.settings.options import STORAGE_PREFIX, StoreSettings
+from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings
 
 if TYPE_CHECKING:
     from pyspark import RDD

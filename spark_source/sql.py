@@ -21,7 +21,8 @@ from txnlog.connector.causes import line_of_cause
 from txnlog.errors import ConfigError, StorageError
 from txnlog.protocol.batches import COMMITTED, NONE
 from txnlog.protocol.topics import TopicState
-from txnlog.settings.options import StoreSettings, checked_root, redacted_url
+from txnlog.settings.options import checked_root, redacted_url
+from txnlog.settings.storage_options import StoreSettings
 from txnlog.storage.batches.records import CREATE_TIME
 from txnlog.storage.tables.topic_log import TopicLog
 

@@ -155,6 +155,13 @@ class FolderNotFoundError(NothingWrittenError):
     """A table's folder is missing: its file system was unmounted, or the folder removed."""
 
 
+class BucketNotFoundError(NothingWrittenError):
+    """The root's bucket or container does not exist."""
+
+    retriable = False
+    fatal = True
+
+
 class OutOfMemoryError(TxnLogError, MemoryError):
     """Not enough memory in this process to read or write a file; the file may be intact."""
 

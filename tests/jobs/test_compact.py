@@ -32,7 +32,7 @@ from txnlog.cluster import Cluster
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.compaction.spark_run import CompactionRun, Summary
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.settings.options import StoreSettings
+from txnlog.settings.storage_options import StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

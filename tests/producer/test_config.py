@@ -84,7 +84,9 @@ def test_transactions_without_idempotence_contradict_each_other() -> None:
 
 def test_secrets_are_in_no_repr() -> None:
     """Storage settings may be credentials (R67)."""
-    config = parse_config({"txnlog.root": "s3://b/p", "storage.secret": "hush"}, "producer")
+    config = parse_config(
+        {"txnlog.root": "s3://b/p", "storage.aws_secret_access_key": "hush"}, "producer"
+    )
     assert "hush" not in repr(config)
     made = producer(world(), "tx")
     assert "Producer(" in repr(made)

@@ -56,6 +56,7 @@ KAFKA = {
 
 # Errors that are retriable either only here or only in Kafka, and why.
 DIFFERENT = {
+    "BucketNotFoundError": "another coordinator cannot be found in a bucket that does not exist",
     "CorruptLogError": "Kafka asks another replica; there is one log here",
     "LogGapError": "as CorruptLogError",
     "UnknownTopicOrPartitionError": "Kafka's metadata may be behind; we have read the log",
@@ -68,6 +69,7 @@ DIFFERENT = {
 # code, retriable, abortable, fatal
 N, R, A, F = "none", "retriable", "abortable", "fatal"
 TABLE: dict[str, tuple[int | None, str]] = {
+    "BucketNotFoundError": (15, F),
     "BufferExhaustedError": (7, R),
     "CheckpointError": (None, F),
     "ClientStateError": (None, N),

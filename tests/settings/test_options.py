@@ -261,7 +261,7 @@ def test_storage_settings_are_collected_and_never_shown() -> None:
 
 def test_options_pickled_come_back_equal() -> None:
     """Readers and writers travel to tasks by pickle (D8)."""
-    parsed = parse_options({**ROOT, "storage.k": "v", "subscribe": "a"}, "read")
+    parsed = parse_options({**ROOT, "storage.user_agent": "v", "subscribe": "a"}, "read")
     copy = pickle.loads(pickle.dumps(parsed))
     assert copy == parsed
     assert "v'" not in repr(copy.storage)

@@ -13,6 +13,7 @@ import pytest
 from obstore.store import S3Store
 
 from txnlog.errors import (
+    BucketNotFoundError,
     ObjectNotFoundError,
     StorageError,
     StorePermissionError,
@@ -67,7 +68,7 @@ def s3() -> Iterator[ObjectStore]:
     server.server_close()
 
 
-@pytest.mark.parametrize("code", ["SlowDown", "InternalError", "NoSuchBucket"])
+@pytest.mark.parametrize("code", ["SlowDown", "InternalError"])
 def test_stores_own_code_is_in_the_error_and_its_message(s3: ObjectStore, code: str) -> None:
     """SlowDown needs a retry, NoSuchBucket another root."""
     for call in (lambda: s3.get(f"{code}/a"), lambda: s3.put_if_absent(f"{code}/a", b"x")):
@@ -91,11 +92,18 @@ def test_refusal_keeps_the_stores_code_up_to_the_topics_error(s3: ObjectStore, c
 
 
 def test_missing_bucket_is_no_missing_object(s3: ObjectStore) -> None:
-    """A log without any file means no topic; a missing bucket may come back."""
+    """A log without any file means no topic. To retry without a bucket is to hang."""
     with pytest.raises(ObjectNotFoundError):
         s3.get("NoSuchKey/a")
-    with pytest.raises(StorageError, match="NoSuchBucket"):
-        s3.get("NoSuchBucket/a")
+    for call in (
+        lambda: s3.get("NoSuchBucket/a"),
+        lambda: s3.put("NoSuchBucket/a", b"x"),
+        lambda: s3.put_if_absent("NoSuchBucket/a", b"x"),
+    ):
+        with pytest.raises(BucketNotFoundError, match="NoSuchBucket.*Create it") as missing:
+            call()
+        assert (missing.value.retriable, missing.value.fatal) == (False, True)
+        assert missing.value.store_code == "NoSuchBucket"
 
 
 def test_local_disk_names_the_errno(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.stores.proxy import FaultProxy
-from tests.stores.servers import STORES, NotInstalledError, Place, Server, plain_http, running
+from tests.stores.servers import STORES, NotInstalledError, Place, Server, running
+
+IN_EVERY_TEST = ("moto", "gcs")
 
 
 class Servers:
@@ -34,7 +36,7 @@ class Servers:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
-    with ExitStack() as stack, plain_http():
+    with ExitStack() as stack:
         yield Servers(stack)
 
 
@@ -45,10 +47,13 @@ def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
 
 
 @pytest.fixture(
-    params=["moto", *(pytest.param(kind, marks=pytest.mark.stores) for kind in STORES)]
+    params=[
+        pytest.param(kind, marks=() if kind in IN_EVERY_TEST else pytest.mark.stores)
+        for kind in ("moto", *STORES)
+    ]
 )
 def any_server(request: pytest.FixtureRequest, servers: Servers) -> Server:
-    """The same, and moto's S3, which `make test` has, too."""
+    """The same and moto's S3; those that come with pip are in `make test`, too."""
     return servers.get(request.param)
 
 

@@ -66,6 +66,7 @@ def no_trouble(request: Request) -> Action:
 class RandomFaults:
     """A plan that draws a trouble for `rate` of the requests, of those that fit the verb.
 
+    `write_rate` is that of writes, if not the same.
     `path` limits it to objects whose path, bucket first, the expression finds. One generator for
     all connections: the seed repeats the draws, and the order of requests is the clients'.
     """
@@ -75,6 +76,7 @@ class RandomFaults:
         seed: int,
         *,
         rate: float = 0.05,
+        write_rate: float | None = None,
         troubles: Sequence[Trouble] = tuple(VERBS),
         path: str = "",
         late_s_max: float = 3.0,
@@ -82,7 +84,10 @@ class RandomFaults:
     ) -> None:
         self._chosen = random.Random(seed)
         self._lock = threading.Lock()
-        self._rate = rate
+        self._rates = {
+            **dict.fromkeys(READS, rate),
+            **dict.fromkeys(WRITES, rate if write_rate is None else write_rate),
+        }
         self._fitting: Mapping[str, Sequence[Trouble]] = {
             verb: [one for one in troubles if verb in VERBS[one]] for verb in READS + WRITES
         }
@@ -96,7 +101,7 @@ class RandomFaults:
             if not fitting or not self._path.search(request.path):
                 return _NOTHING
             slow_s = self._slow_s_max * self._chosen.random() ** 4
-            if self._chosen.random() >= self._rate:
+            if self._chosen.random() >= self._rates[request.verb]:
                 return Action(latency_s=slow_s)
             trouble = self._chosen.choice(fitting)
             late_s = self._late_s_max * self._chosen.random()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,14 +18,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from obstore.store import from_url
 
 from tests.stores import fake_gcs
+from tests.stores.azure_key import signed
+from txnlog.cluster import Cluster
 from txnlog.storage.store.objects import ObjectStore
 
 HOST = "127.0.0.1"
@@ -39,9 +39,6 @@ AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
-ALLOW_HTTP = {"AWS_ALLOW_HTTP": "true", "AZURE_ALLOW_HTTP": "true", "GOOGLE_ALLOW_HTTP": "true"}
-"""The environment of a client process: these servers do not speak TLS."""
-
 _LISTENS = re.compile(r"127\.0\.0\.1:([1-9]\d*)")
 
 
@@ -56,13 +53,14 @@ class Place:
     url: str
     options: Mapping[str, str]
 
-    def open(self, *, retries_max: int | None = None) -> ObjectStore:
-        """The store; `retries_max` of the client library for one call, None: as by default."""
-        retry: Any = None if retries_max is None else {"max_retries": retries_max}
-        options: Any = dict(self.options)
-        client: Any = {"allow_http": True}
-        store = from_url(self.url, config=options, client_options=client, retry_config=retry)
-        return ObjectStore(store, self.url)
+    def open(self, **more: str) -> ObjectStore:
+        """The store, with more options."""
+        return ObjectStore.from_url(self.url, {**self.options, **more})
+
+    def open_cluster(self, *, create: bool = False, shards: int = 2, **more: str) -> Cluster:
+        """The cluster, with more options of the store."""
+        options = {**self.options, **more}
+        return Cluster.open(self.url, options, create=create, shards=shards)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -177,6 +175,7 @@ def _answers(port: int) -> bool:
 
 def _s3(root: str, port: int) -> Place:
     options = {
+        "allow_http": "true",
         "aws_endpoint": f"http://{HOST}:{port}",
         "aws_access_key_id": S3_KEY,
         "aws_secret_access_key": S3_SECRET,
@@ -210,8 +209,6 @@ def _make_folder(port: int, folder: Path) -> None:
 
 def _free_port() -> int:
     """A port that was free a moment ago, for a server that cannot choose one itself."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -222,6 +219,7 @@ def _free_port() -> int:
 
 def _azure(root: str, port: int) -> Place:
     options = {
+        "allow_http": "true",
         "azure_endpoint": f"http://{HOST}:{port}/{AZURE_ACCOUNT}",
         "azure_storage_account_name": AZURE_ACCOUNT,
         "azure_storage_account_key": AZURE_KEY,
@@ -239,14 +237,13 @@ def _azurite(folder: Path) -> list[str]:
 
 def _make_container(port: int, folder: Path) -> None:
     """Put the container with the account's key (Azure's Shared Key)."""
-    from tests.stores.azure_key import signed
-
     url = f"http://{HOST}:{port}/{AZURE_ACCOUNT}/{BUCKET}?restype=container"
     urllib.request.urlopen(signed("PUT", url, AZURE_ACCOUNT, AZURE_KEY), timeout=60).close()
 
 
 def _gcs(root: str, port: int) -> Place:
     options = {
+        "allow_http": "true",
         "google_base_url": f"http://{HOST}:{port}",
         "google_bearer_token": fake_gcs.TOKEN,
     }
@@ -278,18 +275,3 @@ KINDS = {
 }
 STORES = ("versitygw", "azurite", "gcs")
 """The stores of `make stores`: one for each client of the library."""
-
-
-@contextmanager
-def plain_http() -> Iterator[None]:
-    """Let clients of this process, and of its children, use http."""
-    before = {name: os.environ.get(name) for name in ALLOW_HTTP}
-    os.environ.update(ALLOW_HTTP)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            with suppress(KeyError):
-                del os.environ[name]
-            if value is not None:
-                os.environ[name] = value

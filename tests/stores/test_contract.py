@@ -18,7 +18,7 @@ from txnlog.storage.store.objects import ObjectStore
 SPAWN = multiprocessing.get_context("spawn")
 ODD_NAMES = (
     "a b", "plus+sign", "per%cent", "per%20cent", "equals=sign", "a=1/b=2/c", "ä/ö/ü", "日本/語",
-    "quote'", 'double"', "amp&ersand", "semi;colon", "comma,", "at@", "tilde~", "hash-", "(brackets)",
+    "quote'", 'double"', "amp&ersand", "semi;colon", "comma,", "at@", "tilde~", "(brackets)",
     "dollar$", "excl!", "dot.dot", "-", "_", "~/.x", "a" * 200,
 )  # fmt: skip
 RACERS, SLOTS = 4, 25
@@ -127,8 +127,12 @@ def test_put_if_absent_of_several_processes_has_one_winner(
             assert store.get(f"slots/{int(n):03}") == f"{name} {n}".encode()
 
 
-def test_list_of_more_than_a_page_is_whole_and_starts_after(store: ObjectStore) -> None:
-    """Stores answer with 1,000 keys (Azure 5,000); a log of a day has more."""
+def test_list_of_more_than_a_page_is_whole_and_starts_after(server: Server) -> None:
+    """Stores answer with 1,000 keys (Azure 5,000); a log of a day has more.
+
+    Azurite ignores where a listing should start, as Azure's older versions do.
+    """
+    store = server.place().open()
     paths = [f"log/{n:020}.json" for n in range(1_203)]
     store.together([partial(store.put, path, b"{}") for path in paths])
     assert sorted(m.path for m in store.list("log")) == paths

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from txnlog.admin import AdminClient
 from txnlog.errors import TxnLogError
-from txnlog.settings.options import STORAGE_PREFIX, StoreSettings
+from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings
 from txnlog.settings.values import timestamp_ms
 
 CLIENT_ID = "txnlog-cli"

@@ -1,8 +1,8 @@
 """Parsing of client settings.
 
 A client is configured by one mapping, as in confluent-kafka. `txnlog.root` (or `path`) is the
-cluster, `storage.<key>` is passed to its object store. Broker settings have no effect but one
-warning; an unknown name is an error that suggests the nearest one.
+cluster, `storage.<key>` configures its object store (settings.storage_options). Broker settings
+have no effect but one warning; an unknown name is an error that suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from txnlog.settings.client_settings import (
 from txnlog.settings.names import nearest
 from txnlog.settings.options import (
     ROOT_NAMES,
-    STORAGE_PREFIX,
-    StoreSettings,
     redacted_url,
     root_of,
     warn_once,
 )
+from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings, checked_settings
 from txnlog.settings.values import identifier, setting_text
 
 _BY_NAME: Final = {
@@ -86,6 +85,7 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
             "The cluster's root is missing: set txnlog.root (or path) to a folder or url.",
             option="txnlog.root",
         )
+    storage = checked_settings(root, storage)
     return Config(client=client, root=root, storage=storage, values=values)
 
 

@@ -19,6 +19,7 @@ from txnlog.errors import ConfigError
 from txnlog.process.caches import normal_url
 from txnlog.settings.arguments import shown
 from txnlog.settings.names import nearest
+from txnlog.settings.roots import canonical_url, place_of
 from txnlog.settings.spark_options import (
     BY_NAME,
     NOT_SUPPORTED,
@@ -27,9 +28,13 @@ from txnlog.settings.spark_options import (
     Option,
     Value,
 )
+from txnlog.settings.storage_options import (
+    STORAGE_PREFIX,
+    StoreSettings,
+    checked_settings,
+)
 
 KAFKA_PREFIX: Final = "kafka."
-STORAGE_PREFIX: Final = "storage."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
 BROKER_PREFIXES: Final = ("fetchoffset.", "kafkaconsumer.")
@@ -38,15 +43,6 @@ _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
 logger = logging.getLogger("txnlog")
 _warned: set[tuple[int, str]] = set()
-
-
-class StoreSettings(dict[str, str]):
-    """Settings of an object store; no repr shows the values, which may be secrets (R67)."""
-
-    def __repr__(self) -> str:
-        return "{" + ", ".join(f"{key!r}: ..." for key in sorted(self)) + "}"
-
-    __str__ = __repr__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -116,9 +112,9 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
         if lowered in ROOT_NAMES:
             continue
         if lowered.startswith(CHECKPOINT_STORAGE_PREFIX):
-            checkpoint_storage[lowered[len(CHECKPOINT_STORAGE_PREFIX) :]] = value
+            checkpoint_storage[lowered.removeprefix(CHECKPOINT_STORAGE_PREFIX)] = value
         elif lowered.startswith(STORAGE_PREFIX):
-            storage[lowered[len(STORAGE_PREFIX) :]] = value
+            storage[lowered.removeprefix(STORAGE_PREFIX)] = value
         else:
             option = _find(key, operation)
             if option is None:
@@ -129,8 +125,10 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     return Options(
         operation=operation,
         root=root,
-        storage=storage,
-        checkpoint_storage=checkpoint_storage,
+        storage=checked_settings(root, storage),
+        checkpoint_storage=checked_settings(
+            None, checkpoint_storage, prefix=CHECKPOINT_STORAGE_PREFIX
+        ),
         values=values,
         ignored=tuple(sorted(ignored)),
     )
@@ -175,7 +173,8 @@ def checked_root(given: object) -> str:
     """Check a cluster's root: an absolute path or a URL, as str or pathlib.Path.
 
     Every client and every Spark function calls this. A relative path would be another folder in
-    each process, and a root made from a wrong value would be a new, empty cluster.
+    each process, and a root made from a wrong value would be a new, empty cluster. Of the names
+    that a place in an object store has, the result is one: s3:// for s3a://.
     Raises ConfigError.
     """
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
@@ -199,11 +198,14 @@ def checked_root(given: object) -> str:
             "surrogate pair. Give an absolute path or a URL.",
             option="txnlog.root",
         )
-    return root
+    return canonical_url(root)
 
 
 def redacted_url(url: str) -> str:
     """The URL without user, password and query: they may be secrets (R67)."""
+    place = place_of(url)
+    if place is not None:
+        return place.url
     without_query = re.sub(r"[?#].*\Z", "", url) if "://" in url else url
     return re.sub(r"(?<=://)[^/@]*@", "", without_query)
 

@@ -13,10 +13,48 @@ _XML_CODE = re.compile(r"<Code>\s*([A-Za-z][\w.]*)\s*</Code>")
 _JSON_CODE = re.compile(r'"(?:code|error_code|reason)"\s*:\s*"([A-Za-z][\w.]*)"')
 _HTTP_STATUS = re.compile(r"\bstatus(?: code)?:? (\d{3})\b", re.IGNORECASE)
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-
+_RETRIES = re.compile(r"\bafter \d+ retries\b")
+_XML_TEXT = re.compile(r"<(?:Message|Details)>\s*([^<]*?)\s*</", re.IGNORECASE)
+_JSON_TEXT = re.compile(r'"(?:message|error_description)"\s*:\s*"([^"\\]*)')
+_NETWORK = re.compile(
+    r"Connection refused|Connection reset|Network is unreachable|dns error|operation timed out"
+    r"|InvalidCertificate\(\w+\)|tls handshake eof"
+)
+_SECRET_LIKE = re.compile(
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{8,}\b|\bBearer\s+\S+|(?:sig|signature|token|key)=[^\s&;,]+",
+    re.IGNORECASE,
+)
+_LONG_WORD = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
+_TEXT_MAX = 300
 
 PLACE_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"})
 """The bucket or container is missing: this does not answer whether the object exists."""
+NO_CREDENTIALS = "NoCredentials"
+"""Our own code: nothing was sent, because there are no credentials at the moment."""
+WRONG_KEY = frozenset(
+    {
+        "AuthenticationFailed", "AuthorizationFailure", "ExpiredToken", "InvalidAccessKeyId",
+        "InvalidAuthenticationInfo", "InvalidSecurity", "InvalidToken",
+        "KeyBasedAuthenticationNotPermitted", "NoAuthenticationInformation", "RequestExpired",
+        "RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired",
+        "authError", "invalid_client", "invalid_grant",
+    }
+)  # fmt: skip
+"""The store does not accept the credentials themselves."""
+WRONG_PLACE = frozenset(
+    {
+        "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect",
+        "TemporaryRedirect",
+    }
+)  # fmt: skip
+"""The bucket is in another region, or at another endpoint."""
+CONFLICTS = frozenset(
+    {
+        "AccountBeingCreated", "ContainerBeingDeleted", "ContainerBeingDisabled",
+        "LeaseIdMissing", "OperationAborted", "SnapshotsPresent",
+    }
+)  # fmt: skip
+"""The store replied "conflict", which the library takes for "exists", and nothing exists."""
 
 
 def describe_store_error(error: BaseException) -> dict[str, str | None]:
@@ -28,6 +66,10 @@ def store_code(error: BaseException) -> str | None:
     """S3's or Azure's code, else the name of the errno, else the HTTP status; None if none."""
     number = error.errno if isinstance(error, OSError) else None
     text = str(error)
+    if "credential provider: CredentialsError" in text:
+        return NO_CREDENTIALS
+    if "redirect without LOCATION" in text:
+        return "PermanentRedirect"
     if number is None:
         for pattern in (_XML_CODE, _JSON_CODE):
             found = pattern.search(text)
@@ -40,3 +82,40 @@ def store_code(error: BaseException) -> str | None:
         return errno.errorcode.get(number, str(number))
     found = _HTTP_STATUS.search(text)
     return None if found is None else found.group(1)
+
+
+def http_status(error: BaseException) -> int | None:
+    """The status of the store's reply; None without one."""
+    found = _HTTP_STATUS.search(str(error))
+    return None if found is None else int(found.group(1))
+
+
+def was_retried(error: BaseException) -> bool:
+    """Whether the library had sent the request before: an earlier try may have taken effect."""
+    return _RETRIES.search(str(error)) is not None
+
+
+def shown_reason(error: BaseException) -> str:
+    """What a store's failure says, on one line, without what may be a credential (R67).
+
+    A reply's body names keys and signatures, so only its code and its message are taken. The
+    library's own text is its first line; the pages below it have nothing but the network's reason.
+    """
+    text = str(error)
+    status, code = http_status(error), store_code(error)
+    if status is not None:
+        told = " ".join((_XML_TEXT.findall(text) or _JSON_TEXT.findall(text))[:2])
+        told = _LONG_WORD.sub("...", told)
+        parts = [f"HTTP {status}", "" if code == str(status) else code or ""]
+        reason = " ".join(filter(None, parts)) + (f": {told}" if told else "")
+        if was_retried(error):
+            reason += f", {_RETRIES.findall(text)[0]}"
+    else:
+        reason = text.strip().split("\n", 1)[0]
+        network = _NETWORK.search(text)
+        if network is not None and network.group() not in reason:
+            reason += f": {network.group()}"
+        if code is not None and code not in reason:
+            reason = f"{code}: {reason}"
+    reason = _SECRET_LIKE.sub("...", " ".join(reason.split()))
+    return reason[:_TEXT_MAX] or type(error).__name__

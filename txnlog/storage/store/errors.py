@@ -10,6 +10,7 @@ from typing import Any
 from obstore import exceptions as obstore_exceptions
 
 from txnlog.errors import (
+    BucketNotFoundError,
     CorruptLogError,
     FolderNotFoundError,
     NothingWrittenError,
@@ -20,8 +21,20 @@ from txnlog.errors import (
     StorePermissionError,
     TxnLogError,
 )
-from txnlog.storage.store.codes import PLACE_MISSING, describe_store_error, store_code
+from txnlog.storage.store.codes import (
+    CONFLICTS,
+    NO_CREDENTIALS,
+    PLACE_MISSING,
+    WRONG_KEY,
+    WRONG_PLACE,
+    describe_store_error,
+    http_status,
+    shown_reason,
+    store_code,
+    was_retried,
+)
 from txnlog.storage.store.local_disk import IrregularFileError, NothingWrittenOSError, TooLargeError
+from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors
 
 WHOLE_BYTES_MAX = 1 << 30
 """Largest object that is read as a whole, or written for it; a log file is far smaller."""
@@ -37,6 +50,21 @@ FAILURES = (
     MemoryError,
 )
 """Exceptions of a store call that `store_error` translates."""
+
+_WRITES = ("put", "upload", "delete")
+_NO_BUCKET = "The bucket does not exist. Create it, or correct the root."
+_WRONG_REGION = (
+    "The bucket is in another region, or at another endpoint: set storage.aws_region or "
+    "storage.aws_endpoint."
+)
+_CREDENTIALS = {
+    "ExpiredToken": "they have expired. Renew them, or use storage.credentials.file or a role.",
+    "TokenRefreshRequired": "they have expired. Renew them, or use storage.credentials.file.",
+    "SignatureDoesNotMatch": "the secret key does not belong to the key id, or the endpoint is "
+    "behind something that changes requests.",
+    "InvalidAccessKeyId": "the store does not know the key id. Check it, and storage.aws_endpoint.",
+    "RequestTimeTooSkewed": "this host's clock is wrong. Set it.",
+}
 
 _REMEDIES = {
     errno.ENOSPC: "The disk is full: make room, then try again.",
@@ -64,22 +92,68 @@ def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: b
         return _unlike_ours(error, where, path)
     if is_out_of_memory(error):
         return out_of_memory(where, path)
+    if not is_local:
+        return remote_error(error, where, verb, path)
     # A put on a local disk may lack a permission only after its file exists: state unknown.
-    if not (is_local and verb == "put") and _is_refusal(error):
+    if verb != "put" and _is_refusal(error):
+        return _refused(error, where, verb, path)
+    return failed(where, verb, error, path=path)
+
+
+def remote_error(error: Exception, where: str, verb: str, path: str) -> StorageError:
+    """The error for a reply of an object store, or for none."""
+    code, status = store_code(error), http_status(error)
+    # An earlier try of a put may have taken effect before the store refused the last one.
+    is_sure = verb not in _WRITES or not was_retried(error)
+    if code in PLACE_MISSING and is_sure:
+        return _misdirected(BucketNotFoundError, error, where, path, _NO_BUCKET)
+    if code in WRONG_PLACE and is_sure:
+        return _misdirected(NothingWrittenError, error, where, path, _WRONG_REGION)
+    if code == NO_CREDENTIALS:
+        return _without_credentials(error, where, verb, path)
+    if is_sure and (status in (401, 403) or code in WRONG_KEY or _is_refusal(error)):
         return _refused(error, where, verb, path)
     return failed(where, verb, error, path=path)
 
 
 def failed(where: str, verb: str, error: BaseException, **context: object) -> StorageError:
-    """The StorageError for what a store raised, with the store's code and reason."""
-    code = store_code(error)
-    reason = first_line(error) or type(error).__name__
-    if code is not None and code not in reason:
-        reason = f"{code}: {reason}"
+    """The StorageError for what a store raised, with the store's code and reason.
+
+    It is retriable, except for a panic of the library, which would come again.
+    """
     remedy = _remedy(error, "Check the store, then try again.")
+    if "builder error" in str(error):
+        remedy = "An http:// endpoint needs storage.allow_http=true; a proxy needs a valid URL."
+    if isinstance(error, LibraryPanicError):
+        context["retriable"] = False
+        remedy = (
+            "The store library failed inside: a setting or a credential, maybe from this process' "
+            "environment, has characters that no request can have. Correct it; else report this."
+        )
     return StorageError(
-        f"{where}: {verb} failed ({reason}). {remedy}", **context, **describe_store_error(error)
+        f"{where}: {verb} failed ({shown_reason(error)}). {remedy}",
+        **context,
+        **describe_store_error(error),
     )
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether "exists" is not what the store replied, only what the library made of it."""
+    return store_code(error) in CONFLICTS
+
+
+def shown_cause(error: BaseException) -> BaseException:
+    """The error as the cause of ours: of the same type, without the store's reply (R67)."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    try:
+        return type(error)(shown_reason(error))
+    except Exception:
+        return LibraryFailedError(shown_reason(error))
+
+
+class LibraryFailedError(Exception):
+    """Stands for an error of the store library that cannot be copied."""
 
 
 def out_of_memory(where: str, path: str) -> OutOfMemoryError:
@@ -118,8 +192,8 @@ def check_size(url: str, path: str, data: Any) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; libraries add their configuration below it."""
-    return str(error).strip().split("\n", 1)[0]
+    """The first line of an error's text, without what may be a credential."""
+    return shown_reason(error)
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -132,9 +206,37 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _refused(error: Exception, where: str, verb: str, path: str) -> StorePermissionError:
+    code = store_code(error)
+    remedy = "Give this process permission for the path."
+    if code in WRONG_KEY:
+        remedy = "It does not accept the credentials: " + _CREDENTIALS.get(
+            code or "", "check the storage.* options, or the environment, of this process."
+        )
     return StorePermissionError(
-        f"{where}: the store refuses to {verb} ({first_line(error)}). Give this process permission "
-        "for the path.",
+        f"{where}: the store refuses to {verb} ({shown_reason(error)}). {remedy}",
+        path=path,
+        **describe_store_error(error),
+    )
+
+
+def _misdirected(
+    kind: type[NothingWrittenError], error: Exception, where: str, path: str, remedy: str
+) -> NothingWrittenError:
+    return kind(
+        f"{where}: {shown_reason(error)}. {remedy}",
+        path=path,
+        retriable=False,
+        fatal=True,
+        **describe_store_error(error),
+    )
+
+
+def _without_credentials(error: Exception, where: str, verb: str, path: str) -> NothingWrittenError:
+    """Nothing was sent. A library that asks a token service may succeed the next time."""
+    why = str(error).partition("CredentialsError: ")[2].split("\n", 1)[0]
+    return NothingWrittenError(
+        f"{where}: no credentials to {verb} ({why}). Check storage.credentials.* and what they "
+        "refer to on this host; it is tried again.",
         path=path,
         **describe_store_error(error),
     )
@@ -171,11 +273,19 @@ def _unlike_ours(error: Exception, where: str, path: str) -> CorruptLogError:
 @contextmanager
 def store_errors(path: str, verb: str) -> Iterator[None]:
     """Translate the errors of the store's streams; callers handle TxnLogErrors only."""
+    found: TxnLogError
     try:
-        yield
+        with panics_as_errors():
+            yield
+        return
     except TxnLogError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise out_of_memory(path, path) from error
-        raise failed(path, verb, error, path=path) from error
+            found = out_of_memory(path, path)
+        elif isinstance(error, OSError) and error.errno is not None:
+            found = failed(path, verb, error, path=path)
+        else:
+            found = remote_error(error, path, verb, path)
+        found.__cause__ = shown_cause(error)
+    raise found

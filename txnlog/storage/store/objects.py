@@ -16,16 +16,19 @@ from urllib.parse import ParseResult, urlparse
 
 import obstore
 from obstore import exceptions as obstore_exceptions
-from obstore.store import LocalStore, MemoryStore, from_url
+from obstore.store import LocalStore, MemoryStore
 
 from txnlog.errors import (
     ConfigError,
     FolderNotFoundError,
     ForkedProcessError,
     ObjectNotFoundError,
+    TxnLogError,
 )
 from txnlog.process.clock import Clock, SystemClock
 from txnlog.process.together import together
+from txnlog.settings.roots import place_of
+from txnlog.settings.storage_options import parse_storage_options
 from txnlog.storage.store.clock import StoreClock, check_conditional_puts
 from txnlog.storage.store.errors import (
     FAILURES,
@@ -33,15 +36,18 @@ from txnlog.storage.store.errors import (
     check_size,
     first_line,
     folder_gone,
+    is_conflict,
+    shown_cause,
     store_error,
 )
 from txnlog.storage.store.local_disk import LocalDisk, TooLargeError
+from txnlog.storage.store.opening import open_place
+from txnlog.storage.store.panics import LibraryPanicError, is_panic
 
 T = TypeVar("T")
 
 _AT_ONCE = 64
 """Requests of one piece of work that an object store gets at the same time."""
-FSYNC = "fsync"
 
 _used_in_this_process = False
 _forked_after_use = False
@@ -104,22 +110,23 @@ class ObjectStore:
     ) -> ObjectStore:
         """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
 
-        "memory://" gives a new, empty store at each call. `options` are obstore's for the store,
-        and `fsync`: "true" makes each acknowledged write to a local folder survive power loss (it
-        has no effect on object stores). `create` creates missing local folders, until
-        `watch_folder` is called.
-        Raises ConfigError for another url, and for a missing local folder unless `create`.
+        Hadoop's s3a://, abfss:// and wasbs:// are the same places; `url` has one name for each.
+        "memory://" gives a new, empty store at each call. `options` are those of
+        settings.storage_tables, in any spelling. `create` creates missing local folders, until
+        `watch_folder` is called. No request is made.
+        Raises ConfigError for another url, an unknown or malformed option, and for a missing local
+        folder unless `create`.
         """
         _check_fork()
-        settings: Any = {key: value for key, value in (options or {}).items() if key != FSYNC}
-        fsync = _flag(FSYNC, (options or {}).get(FSYNC, "false"))
+        settings = parse_storage_options(url, options or {})
         parsed = urlparse(url)
         if parsed.scheme in ("", "file"):
             path = parsed.path if parsed.scheme else url
             if parsed.scheme and parsed.netloc not in ("", "localhost"):
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
-            return cls._local(os.path.abspath(path), create, clock, fsync)
-        if _holds_secrets(parsed):
+            return cls._local(os.path.abspath(path), create, clock, settings.fsync)
+        place = place_of(url)
+        if place is None and _holds_secrets(parsed):
             # The url is left out: whatever shows this error would show the secret.
             raise ConfigError(
                 f"A {parsed.scheme}:// url may not hold credentials, a query or a fragment. Leave "
@@ -127,21 +134,14 @@ class ObjectStore:
             )
         if parsed.scheme == "memory":
             return cls(MemoryStore(), url, clock=clock)
-        if parsed.scheme not in ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"):
+        if place is None:
             raise ConfigError(
-                f"{url!r}: scheme {parsed.scheme!r} cannot be opened. Use a local path, file://, "
-                "s3://, gs:// or az://.",
+                f"{url!r}: scheme {parsed.scheme!r} cannot be opened, or the bucket is missing. "
+                "Use a local path, file://, s3://bucket/..., gs://bucket/..., "
+                "az://container/... or abfss://container@account.dfs.core.windows.net/...",
                 url=url,
             )
-        try:
-            store = from_url(url, config=settings)
-        except (obstore_exceptions.BaseError, ValueError) as error:
-            raise ConfigError(
-                f"{url!r} cannot be opened with the storage.* options {sorted(settings)}: "
-                f"{first_line(error)}",
-                url=url,
-            ) from None
-        return cls(store, url.rstrip("/"), clock=clock)
+        return cls(open_place(place.url, settings), place.url, clock=clock)
 
     @classmethod
     def _local(cls, folder: str, create: bool, clock: Clock | None, fsync: bool) -> ObjectStore:
@@ -267,7 +267,9 @@ class ObjectStore:
             if disk is not None:
                 return [ObjectMeta(*item) for item in disk.list_files(prefix, start_after or "")]
             pages = obstore.list(self._store, prefix or None, offset=start_after)
-            return [_meta(item) for page in pages for item in page]
+            # Azure's servers of versions before startFrom ignore it, and list from the beginning.
+            found = [_meta(item) for page in pages for item in page]
+            return [meta for meta in found if meta.path > (start_after or "")]
 
         return self._call("list", prefix, fetch)
 
@@ -411,12 +413,23 @@ class ObjectStore:
         try:
             return call()
         except obstore_exceptions.AlreadyExistsError as error:
-            raise _ExistsError(path) from error
+            if not is_conflict(error):
+                raise _ExistsError(path) from None
+            failure: Exception = error
         except FAILURES as error:
-            is_local = self._disk is not None
-            found = store_error(error, verb, path, url=self.url, is_local=is_local)
-            self._must_check_home |= isinstance(found, FolderNotFoundError)
-            raise found from error
+            failure = error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            failure = LibraryPanicError(str(error))
+        # Not in a handler: the library's error has the store's reply, which may name a key (R67).
+        raise self._failed(failure, verb, path) from shown_cause(failure)
+
+    def _failed(self, error: Exception, verb: str, path: str) -> TxnLogError:
+        is_local = self._disk is not None
+        found = store_error(error, verb, path, url=self.url, is_local=is_local)
+        self._must_check_home |= isinstance(found, FolderNotFoundError)
+        return found
 
 
 class _ExistsError(Exception):
@@ -430,15 +443,6 @@ def _check_fork() -> None:
             "whose threads are not here: calls would hang. Start it with "
             'multiprocessing.get_context("spawn") instead.'
         )
-
-
-def _flag(name: str, value: str) -> bool:
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise ConfigError(
-            f"Option storage.{name} is {value!r}: it takes true or false.", option=f"storage.{name}"
-        )
-    return lowered == "true"
 
 
 def _holds_secrets(url: ParseResult) -> bool:
