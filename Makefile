@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test bench bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in lint clean python java
+.PHONY: help venv demo cluster-demo test bench bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -31,6 +31,9 @@ venv: java $(VENV)/.jars ## set up .venv and the Delta jar, nothing else
 
 demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills and a lost checkpoint
 	@$(PY) jobs/flights.py $(ARGS)
+
+cluster-demo: java $(VENV)/.jars $(VENV)/.stores/stamp ## the same on a cluster: S3, a master, two workers, spark-submit
+	@$(PY) jobs/flights_cluster.py $(ARGS)
 
 # Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1

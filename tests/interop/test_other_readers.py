@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 TRUST_MS = 60_000
+EITHER = pytest.mark.parametrize(
+    "checkpointed", [pytest.param(False, marks=pytest.mark.soak), True]
+)
 COLUMNS = ["partition", "offset", "key", "value", "txn_status"]
 
 
@@ -151,7 +154,7 @@ def test_readers_topic_same_records_as_ours(
     assert theirs.where("txn_status = 'aborted'").count() == 3
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
+@EITHER
 def test_readers_topic_by_version_same_as_our_log(
     spark: SparkSession, cluster: Cluster, checkpointed: bool
 ) -> None:
@@ -169,7 +172,7 @@ def test_readers_topic_by_version_same_as_our_log(
     assert undecided.where("txn_status = 'ongoing'").count() == 3
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
+@EITHER
 def test_readers_state_one_row_per_id_at_every_version(
     spark: SparkSession, cluster: Cluster, checkpointed: bool
 ) -> None:

@@ -26,7 +26,7 @@ FOLDER = PROJECT / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 CELL_S_MAX = 1_200
 # Starts Spark four times: minutes.
-LONG = "crash_recovery"
+LONG = ("crash_recovery", "transaction_log")
 
 # Set by the test run or `make` for its own Spark; a notebook works without them.
 OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "SPARK_HOME",
@@ -61,7 +61,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if name == LONG else ()) for name in NAMES]
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in NAMES]
 )
 def test_notebook_all_cells_run(kernel: Path, name: str) -> None:
     """Users start with the notebooks."""
