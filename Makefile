@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test bench bench-peers soak soak-spark soak-histories mutants ways-in lint clean python java
+.PHONY: help venv demo cluster-demo test bench bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -31,6 +31,9 @@ venv: java $(VENV)/.jars ## set up .venv and the Delta jar, nothing else
 
 demo: java $(VENV)/.jars ## the main job: flights, exactly once, through kills and a lost checkpoint
 	@$(PY) jobs/flights.py $(ARGS)
+
+cluster-demo: java $(VENV)/.jars $(VENV)/.stores/stamp ## the same on a cluster: S3, a master, two workers, spark-submit
+	@$(PY) jobs/flights_cluster.py $(ARGS)
 
 # Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
@@ -47,11 +50,18 @@ soak: soak-spark soak-histories ## the long proofs, an hour or two: both of the 
 
 soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks
-	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark" $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark and not stores" $(ARGS)
 
 # Properties are tested by `make test`, too, with fewer examples.
 soak-histories: java $(VENV)/.jars ## random histories, searches and properties, with new seeds
-	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis) and not spark and not ways" --hypothesis-profile=soak $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis) and not spark and not ways and not stores" --hypothesis-profile=soak $(ARGS)
+
+stores: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
+stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## versitygw, Azurite and a fake of GCS behind a proxy with faults
+	@$(PY) -m pytest -n 2 --dist loadgroup -m "stores and not soak" $(ARGS)
+
+soak-stores: $(VENV)/.stores/stamp ## on each of those stores, clients killed amid faults for 10 minutes
+	@$(PY) -m pytest -m "stores and soak" $(ARGS)
 
 mutants: java $(VENV)/.jars ## one-line changes of the code: each must make its tests fail
 	@$(PY) -m tests.mutants $(ARGS)
@@ -85,6 +95,11 @@ $(VENV)/.lint: $(VENV)/.packages
 $(VENV)/.peers/stamp: benchmarks/peers/pom.xml $(VENV)/.packages | java
 	@$(PYTHON) $(SETUP) packages --venv $(VENV) --extras test,demo,peers
 	@$(PY) $(SETUP) peers
+	@touch $@
+
+$(VENV)/.stores/stamp: conf/setup_env.py $(VENV)/.packages
+	@$(PY) $(SETUP) stores
+	@mkdir -p $(@D)
 	@touch $@
 
 python:

@@ -4,6 +4,7 @@
     python3 conf/setup_env.py packages --venv .venv --extras test,demo
     .venv/bin/python conf/setup_env.py jars                     the Delta jar, into Ivy's cache
     .venv/bin/python conf/setup_env.py peers                    the jars of `make bench-peers`
+    .venv/bin/python conf/setup_env.py stores                   the servers of `make stores`
 
 Uses only the standard library and the syntax of Python 3.6, so that an old Python can run this
 file and report that it is too old. With exit status 1, a message on stderr says what to do.
@@ -22,6 +23,8 @@ JAVA_TESTED = 17
 PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONF_DIR = os.path.join(PROJECT, "conf")
 PEERS_POM = os.path.join(PROJECT, "benchmarks", "peers", "pom.xml")
+VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+AZURITE = "azurite@3.35.0"
 SPARK_DEFAULTS = os.path.join(CONF_DIR, "spark-defaults.conf")
 
 
@@ -39,6 +42,7 @@ def main() -> int:
     packages.add_argument("--extras", default="test,demo", help="extras of pyproject.toml")
     commands.add_parser("jars", help="fetch the Delta jar with the Spark of this Python")
     commands.add_parser("peers", help="fetch a Kafka broker and Spark's Kafka connector with Maven")
+    commands.add_parser("stores", help="install the servers of object stores that are tested")
     commands.add_parser("nothing", help="do nothing: the program that `jars` submits to Spark")
     arguments = parser.parse_args()
     try:
@@ -50,6 +54,8 @@ def main() -> int:
             fetch_jars()
         elif arguments.command == "peers":
             fetch_peers()
+        elif arguments.command == "stores":
+            fetch_stores()
         elif arguments.command != "nothing":
             parser.error("give a command")
     except SetupError as error:
@@ -285,6 +291,42 @@ def fetch_peers() -> None:
                 + "Configure mirrors, proxies and certificates in ~/.m2/settings.xml; see "
                 "https://maven.apache.org/guides/mini/guide-mirror-settings.html"
             )
+
+
+def fetch_stores() -> None:
+    """Install versitygw (with Go) and Azurite (with npm) into .stores in the environment.
+
+    A missing Go or npm is no error: the tests of that store are skipped, and say so.
+    Raises: SetupError when an installation fails.
+    """
+    folder = os.path.join(sys.prefix, ".stores")
+    go, npm = shutil.which("go"), shutil.which("npm")
+    if go:
+        say("Building {} with Go (once; a few minutes).".format(VERSITYGW))
+        environment = dict(os.environ, GOBIN=os.path.join(folder, "bin"))
+        run_installer("versitygw", [go, "install", VERSITYGW], environment, "GOPROXY")
+    if npm:
+        say("Installing {} with npm (once).".format(AZURITE))
+        options = ["--no-audit", "--no-fund", "--no-save", "--ignore-scripts", "--loglevel=error"]
+        command = [npm, "install", "--prefix", folder, *options, AZURITE]
+        run_installer("Azurite", command, dict(os.environ), "npm_config_registry")
+    for tool, program, server in (("go", go, "versitygw"), ("npm", npm, "Azurite")):
+        if not program:
+            say("{} is not on PATH: tests with {} will be skipped.".format(tool, server))
+
+
+def run_installer(
+    name: str, command: "list[str]", environment: "dict[str, str]", mirror: str
+) -> None:
+    """Run an installer. Raises: SetupError with the end of its output when it fails."""
+    run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if run.returncode != 0:
+        output = run.stdout.decode(errors="replace").splitlines()
+        raise SetupError(
+            "{} could not be installed:\n\n{}\n\n".format(name, "\n".join(output[-8:]))
+            + "If the network is the cause, set {} to a mirror, or HTTPS_PROXY, and run make "
+            "again.".format(mirror)
+        )
 
 
 def delta_coordinates() -> str:

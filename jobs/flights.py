@@ -86,7 +86,7 @@ def _run_demo(arguments: argparse.Namespace) -> int:
     )
 
 
-def _months(text: str) -> list[int]:
+def parse_months(text: str) -> list[int]:
     months = [int(month) for month in text.split(",")]
     if not all(1 <= month <= 12 for month in months):
         raise argparse.ArgumentTypeError(f"months are 1 to 12, got {text}")
@@ -99,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command")
     months = argparse.ArgumentParser(add_help=False)
-    months.add_argument("--months", type=_months, help="only these months, as 1,2 (default: all)")
+    months.add_argument(
+        "--months", type=parse_months, help="only these months, as 1,2 (default: all)"
+    )
     paced = argparse.ArgumentParser(add_help=False)
     paced.add_argument("--max-offsets-per-trigger", type=int, default=MAX_OFFSETS_PER_TRIGGER)
     rooted = argparse.ArgumentParser(add_help=False)

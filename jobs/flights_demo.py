@@ -50,7 +50,7 @@ def run_demo(options: DemoOptions) -> int:
     plan = plan_kills(options.kills, seed)
     total = read_flights(months=options.months).num_rows
     data_dir = fresh_folder(options.data_dir)
-    with _scratch_folder() as scratch, _terminable(), Display(total) as display:
+    with scratch_folder() as scratch, terminable(), Display(total) as display:
         display.event(f"{total:,} flights, {len(plan)} kills, --seed {seed}, in {data_dir}")
 
         def start(arguments: Sequence[str], extra: dict[str, str], log: Path) -> DriverProcess:
@@ -114,7 +114,7 @@ def _row_counter(data_dir: Path) -> Callable[[], int]:
 
 
 @contextmanager
-def _scratch_folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """A folder for the temporary files of killed drivers; removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="txnlog-"))
     try:
@@ -124,7 +124,7 @@ def _scratch_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Make SIGTERM end the demo as Ctrl-C does, so that no driver keeps running."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     try:

@@ -77,14 +77,20 @@ def driver_environment(scratch: Path, extra: Mapping[str, str]) -> dict[str, str
 class DriverProcess:
     """A running driver; its output goes to a log file."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        """Start it. Raises: OSError if the command cannot be run."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        folder: Path = PROJECT,
+    ) -> None:
+        """Start it in a folder. Raises: OSError if the command cannot be run."""
         self.log = log
         self.started_s = time.monotonic()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 list(command),
-                cwd=PROJECT,
+                cwd=folder,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,

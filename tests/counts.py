@@ -26,6 +26,8 @@ RUNS = {
     "test": "make test",
     "soak-spark": "make soak-spark",
     "soak-histories": "make soak-histories",
+    "stores": "make stores",
+    "soak-stores": "make soak-stores",
     "mutants": "make mutants",
 }
 BEGIN, END = "<!-- made from reliability.json -->", "<!-- end -->"

@@ -9,13 +9,12 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 
 from tests.soak import clients
-from tests.soak.clients import COPIES, FENCED, GROUP, PARTITIONS, RECORDS, SOURCES
-from txnlog.cluster import Cluster
+from tests.soak.clients import COPIES, FENCED, GROUP, PARTITIONS, RECORDS, SOURCES, Home
 from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, TopicPartition
 from txnlog.testing.invariants import check_cluster
@@ -38,26 +37,48 @@ class Client:
 
 
 class Bounce:
-    """One cluster, its clients, and a checker that is never killed."""
+    """One cluster, its clients, and a checker that is never killed.
 
-    def __init__(self, folder: Path, *, producers: int, copiers: int, seed: int) -> None:
-        self.folder = folder
-        self.root = folder / "cluster"
+    `home_of_clients`: the same cluster, as the clients reach it, if another way than this process.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        producers: int,
+        copiers: int,
+        seed: int,
+        home_of_clients: Home | None = None,
+    ) -> None:
+        self.home = home
+        self._home_of_clients = home_of_clients or home
+        self.folder = home.folder
         self.chosen = random.Random(seed)
         self.kills = self.sleeps = 0
         self._sleepers: list[SpawnProcess] = []
         self._woken: list[SpawnProcess] = []
-        cluster = Cluster.open(str(self.root), create=True)
+        cluster = home.open(create=True)
         for topic in (*SOURCES, COPIES):
             cluster.create_topic(topic, partitions=PARTITIONS)
         self._checker = self._begin("check", "checker", 0, ())
         self.producers = [self._client("produce", f"producer{n}", n) for n in range(producers)]
         self.copiers = [self._client("copy", f"copier{n}", n) for n in range(copiers)]
 
-    def run(self, duration_s: float, *, every_s: float = 1.0) -> None:
-        """Kill one after the other, or suspend it until the next one's turn."""
+    def run(
+        self,
+        duration_s: float,
+        *,
+        every_s: float = 1.0,
+        disturb: Callable[[int], object] = lambda number: None,
+    ) -> None:
+        """Kill one after the other, or suspend it until the next one's turn.
+
+        `disturb` is called before each, with its number.
+        """
         for number in range(1, int(duration_s / every_s) + 1):
             time.sleep(every_s)
+            disturb(number)
             sleeps = number % SLEEPS_EVERY < 2
             clients = self._await_owners() if sleeps else [*self.producers, *self.copiers]
             self._check_alive()
@@ -72,7 +93,7 @@ class Bounce:
         (self.folder / "stop").touch()
         for client in self.producers:
             self._await_end(client.process, 0)
-        cluster = Cluster.open(str(self.root))
+        cluster = self.home.open()
         # A copier commits the offset after the last record, as Kafka's clients do: markers and
         # aborted data at the end of a partition are never in it.
         ends = {p: found[-1][0] + 1 for p, found in enumerate(self._read()[SOURCES[0]]) if found}
@@ -110,7 +131,7 @@ class Bounce:
             orders = [value for _, value in read[SOURCES[0]][partition]]
             copies = [value for _, value in read[COPIES][partition]]
             assert copies == orders, f"partition {partition}: copies differ from what was copied"
-        check_cluster(Cluster.open(str(self.root)), settled=True)
+        check_cluster(self.home.open(), settled=True)
         records = sum(len(p) for parts in read.values() for p in parts)
         return (
             f"{committed} transactions and {records} records read, after {self.kills} kills and "
@@ -151,7 +172,7 @@ class Bounce:
     def _read(self) -> dict[str, list[list[tuple[int, str]]]]:
         """All records that a new reader gets."""
         found: dict[str, list[list[tuple[int, str]]]] = {}
-        with Consumer({"txnlog.root": str(self.root)}) as reader:
+        with Consumer(self.home.settings) as reader:
             for topic in (*SOURCES, COPIES):
                 found[topic] = [[] for _ in range(PARTITIONS)]
                 reader.assign(
@@ -170,7 +191,7 @@ class Bounce:
         return Client(name, role, publish, self._begin(role, name, 0, publish))
 
     def _begin(self, role: str, name: str, life: int, more: tuple[str, ...]) -> SpawnProcess:
-        arguments = (getattr(clients, role), self.root, name, life, *more)
+        arguments = (getattr(clients, role), self._home_of_clients, name, life, *more)
         process = SPAWN.Process(target=clients.guarded, args=arguments, daemon=True)
         process.start()
         return process

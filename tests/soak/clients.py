@@ -14,8 +14,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
+from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import OperationTimedOutError, ProducerFencedError, TxnLogError
 from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
@@ -29,20 +32,59 @@ RECORDS = 6
 ABORTED_EVERY = 3
 FENCED = 3
 PAUSE_S_MAX = 0.04
-SESSION_MS = 3_000
+
+T = TypeVar("T")
 
 
-def guarded(role: Callable[..., None], root: Path, name: str, life: int, *more: str) -> None:
+@dataclass(frozen=True)
+class Home:
+    """A folder for notes of the processes, and the cluster: its root and options of its store.
+
+    `is_faulty`: calls of the store may fail, and clients repeat what is retriable.
+    """
+
+    folder: Path
+    root: str
+    storage: dict[str, str] = field(default_factory=dict)
+    is_faulty: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that each client has."""
+        options = {f"storage.{name}": value for name, value in self.storage.items()}
+        return {"txnlog.root": self.root, **options}
+
+    @property
+    def session_ms(self) -> int:
+        """How long a member may be silent: a call of a faulty store takes seconds."""
+        return 20_000 if self.is_faulty else 3_000
+
+    def open(self, *, create: bool = False) -> Cluster:
+        """The cluster."""
+        return Cluster.open(self.root, self.storage, create=create)
+
+    def persist(self, call: Callable[[], T]) -> T:
+        """Make the call, again while it fails with what a faulty store explains."""
+        while True:
+            try:
+                return call()
+            except TxnLogError as error:
+                if not (self.is_faulty and error.retriable):
+                    raise
+                time.sleep(0.05)
+
+
+def guarded(role: Callable[..., None], home: Home, name: str, life: int, *more: str) -> None:
     """Run a role; exit code 0 at its end, FENCED when another life took over, else 1.
 
     What a thread of a client had to log as an error is a failure, too.
     """
-    failed = root.parent / f"failed-{name}-{life}"
+    failed = home.folder / f"failed-{name}-{life}"
     handler = logging.FileHandler(failed, delay=True)
     handler.setLevel(logging.ERROR)
     logging.getLogger("txnlog").addHandler(handler)
     try:
-        role(root, name, life, *more)
+        role(home, name, life, *more)
     except ProducerFencedError:
         sys.exit(FENCED)
     except BaseException:
@@ -50,72 +92,69 @@ def guarded(role: Callable[..., None], root: Path, name: str, life: int, *more: 
         sys.exit(1)
 
 
-def produce(root: Path, name: str, life: int, publish: str) -> None:
+def produce(home: Home, name: str, life: int, publish: str) -> None:
     """Transactions over two topics, every third one aborted, until the file `stop` exists."""
     chosen = random.Random(f"{name} {life}")
-    producer = _producer(root, name, life, publish)
+    producer = _producer(home, name, life, publish)
     number = 0
-    with (root.parent / f"done-{name}-{life}").open("a") as done:
-        while not (root.parent / "stop").exists():
+    with (home.folder / f"done-{name}-{life}").open("a") as done:
+        while not (home.folder / "stop").exists():
             is_kept = number % ABORTED_EVERY != ABORTED_EVERY - 1
-            producer.begin_transaction()
-            for record in range(RECORDS):
-                value = f"{name}.{life}.{number}.{record}.{'yes' if is_kept else 'no'}"
-                topic = SOURCES[record % len(SOURCES)]
-                producer.produce(topic, value, partition=chosen.randrange(PARTITIONS))
-            if chosen.random() < 0.5:
-                producer.flush()
-            if _end(producer, commit=is_kept):
+            home.persist(producer.begin_transaction)
+            values = [
+                f"{name}.{life}.{number}.{record}.{'yes' if is_kept else 'no'}"
+                for record in range(RECORDS)
+            ]
+            is_sent = _send(home, producer, chosen, values)
+            if _end(home, producer, commit=is_kept and is_sent):
                 done.write(f"{number}\n")
                 done.flush()
             number += 1
             time.sleep(chosen.random() * PAUSE_S_MAX)
-    producer.close()
+    home.persist(producer.close)
 
 
-def copy(root: Path, name: str, life: int, publish: str) -> None:
+def copy(home: Home, name: str, life: int, publish: str) -> None:
     """Copy orders, partition by partition, with the offsets in the transaction, as a group."""
-    producer = _producer(root, name, life, publish)
-    reader = Consumer(
-        {
-            "txnlog.root": str(root),
-            "group.id": GROUP,
-            "client.id": f"{name}.{life}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": 300,
-            "partition.assignment.strategy": "sticky",
-        }
-    )
-    reader.subscribe([SOURCES[0]])
+    producer = _producer(home, name, life, publish)
+    config = {
+        **home.settings,
+        "group.id": GROUP,
+        "client.id": f"{name}.{life}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": home.session_ms,
+        "heartbeat.interval.ms": home.session_ms // 10,
+        "partition.assignment.strategy": "sticky",
+    }
+    reader = home.persist(lambda: Consumer(config))
+    home.persist(lambda: reader.subscribe([SOURCES[0]]))
     number = 0
-    while not (root.parent / "stop-copiers").exists():
-        found = reader.consume(100, 0.1)
+    while not (home.folder / "stop-copiers").exists():
+        found = home.persist(lambda: reader.consume(100, 0.1))
         if not found:
             continue
         is_kept = number % ABORTED_EVERY != ABORTED_EVERY - 1
-        if not _copy(producer, reader, found, commit=is_kept):
-            _rewind(reader)
+        if not _copy(home, producer, reader, found, commit=is_kept):
+            _rewind(home, reader)
         number += 1
-    reader.close()
-    producer.close()
+    home.persist(reader.close)
+    home.persist(producer.close)
 
 
-def check(root: Path, name: str, life: int) -> None:
+def check(home: Home, name: str, life: int) -> None:
     """Read everything as it appears; at the end write down what was read."""
     topics = (*SOURCES, COPIES)
-    reader = Consumer({"txnlog.root": str(root), "auto.offset.reset": "earliest"})
-    reader.assign(
-        [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in range(PARTITIONS)]
-    )
+    reader = home.persist(lambda: Consumer({**home.settings, "auto.offset.reset": "earliest"}))
+    every = [TopicPartition(t, p, OFFSET_BEGINNING) for t in topics for p in range(PARTITIONS)]
+    home.persist(lambda: reader.assign(every))
     read: dict[str, list[list[tuple[int, str]]]] = {
         t: [[] for _ in range(PARTITIONS)] for t in topics
     }
     seen: dict[str, set[str]] = {t: set() for t in topics}
     while True:
-        is_last = (root.parent / "stop-checker").exists()
-        found = reader.consume(10_000, 0.5)
+        is_last = (home.folder / "stop-checker").exists()
+        found = home.persist(lambda: reader.consume(10_000, 0.5))
         for message in found:
             value, offset = (message.value() or b"").decode(), message.offset() or 0
             topic, records = message.topic(), read[message.topic()][message.partition()]
@@ -131,26 +170,40 @@ def check(root: Path, name: str, life: int) -> None:
                 assert copied == order, f"partition {partition}: {copied} in place of {order}"
         if is_last and not found:
             break
-    (root.parent / "checked.json").write_text(json.dumps(read))
+    (home.folder / "checked.json").write_text(json.dumps(read))
     reader.close()
 
 
-def _producer(root: Path, name: str, life: int, publish: str) -> Producer:
+def _producer(home: Home, name: str, life: int, publish: str) -> Producer:
     """The owner of its id from now on, as the file `owner-...` records."""
-    producer = Producer(
-        {
-            "txnlog.root": str(root),
-            "transactional.id": name,
-            "transaction.publish": publish,
-            "linger.ms": 1,
-        }
-    )
-    producer.init_transactions()
-    (root.parent / f"owner-{name}-{life}").touch()
+    config = {
+        **home.settings,
+        "transactional.id": name,
+        "transaction.publish": publish,
+        "linger.ms": 1,
+    }
+    producer = home.persist(lambda: Producer(config))
+    home.persist(producer.init_transactions)
+    (home.folder / f"owner-{name}-{life}").touch()
     return producer
 
 
-def _end(producer: Producer, *, commit: bool) -> bool:
+def _send(home: Home, producer: Producer, chosen: random.Random, values: list[str]) -> bool:
+    """Produce to all sources; False if the store has failed and the transaction must abort."""
+    try:
+        for record, value in enumerate(values):
+            topic = SOURCES[record % len(SOURCES)]
+            producer.produce(topic, value, partition=chosen.randrange(PARTITIONS))
+        if chosen.random() < 0.5:
+            producer.flush()
+    except TxnLogError as error:
+        if error.fatal or not home.is_faulty:
+            raise
+        return False
+    return True
+
+
+def _end(home: Home, producer: Producer, *, commit: bool) -> bool:
     """End the transaction; whether it was committed."""
     while commit:
         try:
@@ -161,18 +214,22 @@ def _end(producer: Producer, *, commit: bool) -> bool:
         except TxnLogError as error:
             if error.fatal:
                 raise
+            if home.is_faulty and error.retriable:
+                continue
             break
     while True:
         try:
-            producer.abort_transaction()
+            home.persist(producer.abort_transaction)
             return False
         except OperationTimedOutError:
             continue
 
 
-def _copy(producer: Producer, reader: Consumer, found: list[Message], *, commit: bool) -> bool:
+def _copy(
+    home: Home, producer: Producer, reader: Consumer, found: list[Message], *, commit: bool
+) -> bool:
     """One transaction; whether it was committed."""
-    producer.begin_transaction()
+    home.persist(producer.begin_transaction)
     try:
         ends: dict[int, int] = {}
         for message in found:
@@ -184,13 +241,13 @@ def _copy(producer: Producer, reader: Consumer, found: list[Message], *, commit:
         if error.fatal:
             raise
         commit = False
-    return _end(producer, commit=commit)
+    return _end(home, producer, commit=commit)
 
 
-def _rewind(reader: Consumer) -> None:
+def _rewind(home: Home, reader: Consumer) -> None:
     """Seek to the committed positions (R49); if another member has them now, join again."""
     try:
-        for at in reader.committed(reader.assignment(), 10):
+        for at in home.persist(lambda: reader.committed(reader.assignment(), 10)):
             offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING
             reader.seek(TopicPartition(at.topic, at.partition, offset))
     except TxnLogError:

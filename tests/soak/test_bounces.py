@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.bounce import Bounce
+from tests.soak.clients import Home
 from txnlog.testing.counts import count
 
 
@@ -26,7 +27,8 @@ def test_killed_and_suspended_clients_leave_each_transaction_once_or_never(
     kill has cut off; aborted ones never; copies equal their input, in order, and a reader that
     runs all the while sees nothing else either (R44, R48, R49, R50, R51, R53).
     """
-    bounce = Bounce(tmp_path, producers=producers, copiers=copiers, seed=seed)
+    home = Home(tmp_path, str(tmp_path / "cluster"))
+    bounce = Bounce(home, producers=producers, copiers=copiers, seed=seed)
     try:
         bounce.run(duration_s)
         bounce.finish()

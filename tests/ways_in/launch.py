@@ -6,16 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import sysconfig
-import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pyspark
 
 PROJECT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.py")
@@ -118,45 +113,6 @@ def run(
         output=output,
         report=json.loads(report.read_text()) if report.exists() else None,
     )
-
-
-def spark_home(folder: Path) -> Path:
-    """pip's Spark under another name: a standalone worker writes to <SPARK_HOME>/work."""
-    installed = Path(pyspark.__file__).parent
-    folder.mkdir()
-    for name in ("bin", "jars", "python"):
-        (folder / name).symlink_to(installed / name)
-    return folder
-
-
-def new_venv(folder: Path, *, wheel: Path | None) -> Path:
-    """The Python of a new venv; with the wheel, if given, installed by pip as users do.
-
-    There is no network: the dependencies, and pyspark, are those of the Python that runs the tests,
-    by a .pth file. It brings the folder only, not what another .pth there brings, so that an
-    editable txnlog of this checkout stays out.
-    """
-    create = [sys.executable, "-m", "venv", str(folder)]
-    subprocess.run(create if wheel else [*create, "--without-pip"], check=True)
-    python = folder / "bin" / "python"
-    if wheel is not None:
-        install = [str(python), "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
-        subprocess.run([*install, "--disable-pip-version-check", str(wheel)], check=True)
-    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    assert not any((Path(path) / "pyspark_txnlog.py").exists() for path in packages), (
-        f"{packages} holds a copy of txnlog, which every venv of this test would see"
-    )
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    own = folder / "lib" / version / "site-packages"
-    (own / "dependencies.pth").write_text("\n".join(sorted(packages)) + "\n")
-    return python
-
-
-def pack(venv: Path, archive: Path) -> Path:
-    """The venv as venv-pack packs it: a .tar.gz whose root is the venv's own."""
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        tar.add(venv, arcname=".")
-    return archive
 
 
 def unpack(archive: Path, folder: Path) -> None:

@@ -267,7 +267,9 @@ class ObjectStore:
             if disk is not None:
                 return [ObjectMeta(*item) for item in disk.list_files(prefix, start_after or "")]
             pages = obstore.list(self._store, prefix or None, offset=start_after)
-            return [_meta(item) for page in pages for item in page]
+            # Azure's servers of versions before startFrom ignore it, and list from the beginning.
+            found = [_meta(item) for page in pages for item in page]
+            return [meta for meta in found if meta.path > (start_after or "")]
 
         return self._call("list", prefix, fetch)
 
