@@ -336,7 +336,7 @@ def tables(constants: Constants) -> str:
     """The part of the page between its marks."""
     lines = ["", "### One transaction", ""]
     lines += [
-        "| topics x partitions | puts and lists | gets | rounds in a row | log, kB | USD per million |",
+        "| topics x partitions | puts, lists | gets | rounds in a row | log, kB | USD a million |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for topics, files in ((1, 1), (1, 16), (4, 4), (4, 16), (100, 4)):
