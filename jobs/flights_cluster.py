@@ -51,11 +51,12 @@ class ClusterDemo:
         self._logs = logs
         self._display = display
         self._jobs: list[DriverProcess] = []
-        self._count_rows = _row_counter(storage_options(cluster.store_port))
+        self._count_input, self._count_rows = _row_counters(storage_options(cluster.store_port))
 
     def feed(self, months: Sequence[int] | None) -> None:
         """Write the input: a transaction per month, from tasks on both executors."""
-        self._finish(self._submit("feed", "feed", "--root", ROOT, *_months(months)), "feeding")
+        feeder = self._submit("feed", "feed", "--root", ROOT, *_months(months))
+        self._finish(feeder, "feeding", self._count_input)
 
     def stream(self, offsets_per_trigger: int) -> int:
         """Split the flights; kill an executor, then the driver. Returns the number of executors."""
@@ -80,7 +81,7 @@ class ClusterDemo:
         file = self._folder / "report.json"
         command = ["check", "--root", ROOT, "--report", str(file), *_months(months)]
         checker = self._submit("check", *command)
-        self._wait(checker, "checking with two readers")
+        self._wait(checker, "checking with two readers", self._count_rows)
         if not file.exists():
             raise checker.failure(f"The check failed with exit code {checker.exit_code()}.")
         environment = {**self._cluster.environment(), "PYTHONPATH": str(PROJECT)}
@@ -125,15 +126,17 @@ class ClusterDemo:
         self._jobs.append(job)
         return job
 
-    def _finish(self, job: DriverProcess, step: str) -> None:
-        self._wait(job, step)
+    def _finish(
+        self, job: DriverProcess, step: str, count_rows: Callable[[], int] | None = None
+    ) -> None:
+        self._wait(job, step, count_rows or self._count_rows)
         if job.exit_code() != 0:
             raise job.failure(f"{step} failed with exit code {job.exit_code()}.")
 
-    def _wait(self, job: DriverProcess, step: str) -> None:
+    def _wait(self, job: DriverProcess, step: str, count_rows: Callable[[], int]) -> None:
         rows, since_s = -1, time.monotonic()
         while job.exit_code() is None:
-            now_rows = self._count_rows()
+            now_rows = count_rows()
             if now_rows != rows:
                 rows, since_s = now_rows, time.monotonic()
             if time.monotonic() - since_s > STALL_S_MAX:
@@ -198,21 +201,23 @@ def _packed(scratch: Path, display: Display) -> Path:
     return submit
 
 
-def _row_counter(options: dict[str, str]) -> Callable[[], int]:
-    """Create the root and its topics; returns a function that counts the committed output."""
+def _row_counters(options: dict[str, str]) -> tuple[Callable[[], int], Callable[[], int]]:
+    """Create the root and its topics; returns what counts the committed input and output."""
     cluster = Cluster.open(ROOT, options, create=True)
-    for topic in (INPUT_TOPIC, *OUTPUT_TOPICS):
-        cluster.create_topic(topic, partitions=PARTITIONS)
-    output = [cluster.topic(topic) for topic in OUTPUT_TOPICS]
+    topics = {
+        name: cluster.create_topic(name, partitions=PARTITIONS)
+        for name in (INPUT_TOPIC, *OUTPUT_TOPICS)
+    }
 
-    def count_rows() -> int:
+    def count(names: Sequence[str]) -> int:
         rows = 0
-        for topic in output:
-            topic.refresh()
-            rows += sum(topic.view.last_stable_offset(p) for p in range(PARTITIONS))
+        for name in names:
+            topics[name].refresh()
+            view = topics[name].view
+            rows += sum(view.last_stable_offset(p) for p in range(PARTITIONS))
         return rows
 
-    return count_rows
+    return lambda: count([INPUT_TOPIC]), lambda: count(OUTPUT_TOPICS)
 
 
 def _months(months: Sequence[int] | None) -> list[str]:

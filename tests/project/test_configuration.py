@@ -13,7 +13,7 @@ TEXT = (DOCS / "configuration.md").read_text()
 READERS = ("txnlog", "checkpoint", "spark_source", "spark_sink", "jobs")
 
 
-@pytest.mark.parametrize("file", ["spark-defaults.conf", "log4j2.properties"])
+@pytest.mark.parametrize("file", ["spark-defaults.conf", "spark-s3a.conf", "log4j2.properties"])
 def test_configuration_page_explains_every_line(file: str) -> None:
     """Users would copy an unexplained setting to where it does harm, or never dare to remove it."""
     in_file = settings(ROOT / "conf" / file)

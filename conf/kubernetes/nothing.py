@@ -1,0 +1,1 @@
+"""Does nothing: Spark resolves its packages before it runs a program."""
