@@ -43,13 +43,9 @@ class SourceTopics:
         subscription = self._settings.subscription
         if subscription.pattern is not None:
             return self._matching(subscription.matches)
-        logs: dict[str, TopicLog] = {}
-        for topic in subscription.partitions:
-            log = cluster.topic_log(topic)
-            log.refresh()
-            if log.exists:
-                logs[topic] = log
-        return logs
+        logs = {topic: cluster.topic_log(topic) for topic in subscription.partitions}
+        cluster.refresh_together(logs.values())
+        return {topic: log for topic, log in logs.items() if log.exists}
 
     def _matching(self, matches: Callable[[str], bool]) -> dict[str, TopicLog]:
         """Topics that match the pattern; an unreadable one does not affect the others."""
@@ -132,17 +128,18 @@ class SourceTopics:
         named = times.timestamps_ms
         if not isinstance(named, int):
             check_named(times.option, named, wanted, "timestamps are milliseconds since 1970")
+        asked = [(topic, partition) for topic in wanted for partition in wanted[topic]]
+        at_ms = [named if isinstance(named, int) else named[topic][p] for topic, p in asked]
+        offsets = offsets_for_times(
+            [(logs[topic], p, ms) for (topic, p), ms in zip(asked, at_ms, strict=True)],
+            read_committed=self._settings.read_committed,
+        )
         positions: MutablePositions = {}
-        for topic, partitions in wanted.items():
-            at_ms = {p: named if isinstance(named, int) else named[topic][p] for p in partitions}
-            offsets = offsets_for_times(
-                logs[topic], at_ms, read_committed=self._settings.read_committed
-            )
-            for partition, offset in offsets.items():
-                if offset is None and times.on_no_match == ERROR:
-                    raise _no_match(times.option, topic, partition, at_ms[partition])
-                offset = LATEST_OFFSET if offset is None else offset
-                positions.setdefault(topic, {})[partition] = offset
+        for (topic, partition), ms, offset in zip(asked, at_ms, offsets, strict=True):
+            if offset is None and times.on_no_match == ERROR:
+                raise _no_match(times.option, topic, partition, ms)
+            offset = LATEST_OFFSET if offset is None else offset
+            positions.setdefault(topic, {})[partition] = offset
         return positions
 
     def plan(

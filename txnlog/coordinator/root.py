@@ -55,6 +55,14 @@ class Root:
             self._topics[name] = log
         return log
 
+    def refresh_together(self, logs: Iterable[TopicLog | TransactionLog | OffsetsLog]) -> None:
+        """Tail logs to their heads, together; each may be given several times.
+
+        All are tried, then the first error is raised.
+        """
+        distinct = {id(log): log for log in logs}
+        self.store.together([log.refresh for log in distinct.values()])
+
     def shard_of(self, transactional_id: str) -> int:
         """Which shard of the transaction log holds this id."""
         return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
