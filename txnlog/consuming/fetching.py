@@ -2,13 +2,14 @@
 
 A plan comes from one snapshot of a topic's log, so that batches and their status agree (R19).
 Aborted files are never opened, and positions skip them (R16, R17). Only one chunk is decoded at a
-time: memory does not grow with the number of partitions.
+time, and what is fetched ahead is bounded: memory does not grow with the number of partitions.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
+from txnlog.storage.batches.read_ahead import AHEAD_BYTES, AHEAD_FILES, fetch, may_fetch
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.records import to_messages
@@ -131,6 +133,7 @@ class PartitionReader:
         self._next = 0
         self._end = 0
         self._plan: deque[BatchHeader] = deque()
+        self._ahead: dict[str, bytes] = {}
         self._records: Iterator[pa.RecordBatch | RecordLists] | None = None
         self._header: BatchHeader | None = None
 
@@ -138,6 +141,32 @@ class PartitionReader:
     def is_plan_empty(self) -> bool:
         """Whether no file follows the current one."""
         return not self._plan
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is to be read: it has a position and is not paused."""
+        return self.position is not None and not self.is_paused
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Size of the files that are fetched and not opened yet."""
+        return sum(map(len, self._ahead.values()))
+
+    @property
+    def must_fetch(self) -> bool:
+        """Whether `read` opens a file that should be fetched with others."""
+        return self._records is None and next(self.files_to_fetch(1), None) is not None
+
+    def files_to_fetch(self, count: int | None = None) -> Iterator[BatchHeader]:
+        """The files of the plan, of the first `count`, that can be fetched and are not yet."""
+        store = self.log.store
+        for header in islice(self._plan, count):
+            if header.path not in self._ahead and may_fetch(store, header.size_bytes):
+                yield header
+
+    def hold(self, header: BatchHeader, data: bytes) -> None:
+        """Keep the bytes of a file of the plan until `read` opens it."""
+        self._ahead[header.path] = data
 
     @property
     def start_offset(self) -> int:
@@ -156,6 +185,7 @@ class PartitionReader:
         self.position = position
         self._next = self._end = position or 0
         self._plan.clear()
+        self._ahead.clear()
         self._records = self._header = None
 
     def rewind(self) -> None:
@@ -198,7 +228,11 @@ class PartitionReader:
             size_bytes=header.size_bytes,
         )
         self._records = read_records(
-            self.log.store, span, columns=_COLUMNS, batch_rows=max(1, min(CHUNK_ROWS, rows))
+            self.log.store,
+            span,
+            columns=_COLUMNS,
+            batch_rows=max(1, min(CHUNK_ROWS, rows)),
+            data=self._ahead.pop(header.path, None),
         )
 
     def _next_chunk(self) -> Chunk | None:
@@ -210,6 +244,7 @@ class PartitionReader:
             found = next(records, None)
         except TxnLogError as error:
             self._plan.clear()
+            self._ahead.clear()
             self._records = self._header = None
             self._end = self._next
             if not isinstance(error, ObjectNotFoundError):
@@ -288,8 +323,9 @@ class Fetcher:
 
     def _refresh(self, now_ms: int) -> None:
         logs = {reader.topic: reader.log for reader in self._turns}
-        for log in logs.values():
-            log.refresh()
+        if self._turns:
+            store = self._turns[0].log.store
+            store.together([log.refresh for log in logs.values()])
         self._refreshed_ms = now_ms
         for reader in self._turns:
             # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
@@ -302,12 +338,43 @@ class Fetcher:
         for _ in range(len(self._turns)):
             reader = self._turns[0]
             self._turns.rotate(-1)
-            if reader.is_paused or reader.position is None:
+            if not reader.is_active:
                 continue
+            if reader.must_fetch:
+                self._fetch_ahead(reader)
             chunk = reader.read()
             if chunk is not None:
                 return chunk
         return None
+
+    def _fetch_ahead(self, first: PartitionReader) -> None:
+        """Fetch the next files together, in the order in which the readers take their turns."""
+        store = first.log.store
+        left_bytes = AHEAD_BYTES - sum(reader.ahead_bytes for reader in self._turns)
+        wanted: list[tuple[PartitionReader, BatchHeader]] = []
+        others = [reader for reader in self._turns if reader is not first and reader.is_active]
+        for reader, header in _in_turn([first, *others]):
+            left_bytes -= header.size_bytes
+            if wanted and (left_bytes < 0 or len(wanted) == AHEAD_FILES):
+                break
+            wanted.append((reader, header))
+        paths = [f"{reader.log.path}/{header.path}" for reader, header in wanted]
+        for (reader, header), data in zip(wanted, fetch(store, paths), strict=True):
+            if data is not None:
+                reader.hold(header, data)
+
+
+def _in_turn(
+    readers: Iterable[PartitionReader],
+) -> Iterator[tuple[PartitionReader, BatchHeader]]:
+    """The files to fetch: the first of each reader, then the second of each, and so on."""
+    left = deque((reader, reader.files_to_fetch()) for reader in readers)
+    while left:
+        reader, files = left.popleft()
+        header = next(files, None)
+        if header is not None:
+            left.append((reader, files))
+            yield reader, header
 
 
 def out_of_range(reader: PartitionReader) -> OffsetOutOfRangeError:
