@@ -23,6 +23,9 @@ from txnlog.settings.options import redacted_url, warn_once
 from txnlog.storage.tables.offset_lookup import offsets_for_times
 from txnlog.storage.tables.topic_log import TopicLog
 
+LIST_MS = 10_000
+"""How often new topics are looked for on an object store: a listing costs as much as 12 reads."""
+
 
 class SourceTopics:
     """Opens the cluster at first use, never in the constructor."""
@@ -30,6 +33,10 @@ class SourceTopics:
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._unreadable: dict[str, TxnLogError] = {}
+        self._names: list[str] = []
+        self._listed_ms: int | None = None
+        self.count = 0
+        """Number of topics at the last `logs`."""
 
     @property
     def cluster(self) -> Cluster:
@@ -44,6 +51,7 @@ class SourceTopics:
         if subscription.pattern is not None:
             return self._matching(subscription.matches)
         logs = {topic: cluster.topic_log(topic) for topic in subscription.partitions}
+        self.count = len(logs)
         cluster.refresh_together(logs.values())
         return {topic: log for topic, log in logs.items() if log.exists}
 
@@ -51,7 +59,10 @@ class SourceTopics:
         """Topics that match the pattern; an unreadable one does not affect the others."""
         logs: dict[str, TopicLog] = {}
         self._unreadable = {}
-        for topic, log in self.cluster.survey_topics(matches).items():
+        self._list_names(matches)
+        surveyed = self.cluster.survey_topics(matches, self._names)
+        self.count = len(surveyed)
+        for topic, log in surveyed.items():
             if isinstance(log, TopicLog):
                 logs[topic] = log
             elif log.retriable:
@@ -63,6 +74,16 @@ class SourceTopics:
                     f"{log.message}"
                 )
         return logs
+
+    def _list_names(self, matches: Callable[[str], bool]) -> None:
+        """List the names that match: always, or on an object store every LIST_MS."""
+        store = self.cluster.store
+        now_ms = store.clock.boot_ms()
+        listed_ms = self._listed_ms
+        if store.is_remote and listed_ms is not None and now_ms - listed_ms < LIST_MS:
+            return
+        self._names = [name for name in self.cluster.topic_names() if matches(name)]
+        self._listed_ms = now_ms
 
     def check_readable(self, wanted: Collection[str] | None = None) -> None:
         """Raise the error of a wanted topic (None: any topic) that the last `logs` skipped.

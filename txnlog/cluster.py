@@ -137,8 +137,7 @@ class Cluster(Root):
             except TxnLogError as error:
                 found[name] = error
         logs = [log for log in found.values() if isinstance(log, TopicLog)]
-        tailed = self.store.together([partial(_tail, log) for log in logs])
-        for log, failure in zip(logs, tailed, strict=True):
+        for log, failure in zip(logs, self.tail_each(logs), strict=True):
             try:
                 found[log.name] = failure or self._existing(log)
             except TxnLogError as error:
@@ -181,13 +180,15 @@ class Cluster(Root):
         return found
 
     def survey_topics(
-        self, matches: Callable[[str], bool] = bool
+        self, matches: Callable[[str], bool] = bool, names: Iterable[str] | None = None
     ) -> dict[str, TopicLog | TxnLogError]:
         """Each matching topic, by name: its log, tailed to its head, or why it is unreadable.
 
-        Other Delta tables and folders under the root are ignored.
+        Other Delta tables and folders under the root are ignored. `names`: those of `topic_names`,
+        if they are known.
         """
-        logs = {name: self.topic_log(name) for name in self.topic_names() if matches(name)}
+        names = self.topic_names() if names is None else names
+        logs = {name: self.topic_log(name) for name in names if matches(name)}
         surveyed = self.store.together([partial(_survey, log) for log in logs.values()])
         found = zip(logs, surveyed, strict=True)
         return {name: log for name, log in found if log is not None}
@@ -270,15 +271,6 @@ def _find(log: TopicLog) -> TopicLog | None:
     except ForeignTableError:
         return None
     return log if log.exists else None
-
-
-def _tail(log: TopicLog) -> TxnLogError | None:
-    """Refresh a log; its error is returned."""
-    try:
-        log.refresh()
-    except TxnLogError as error:
-        return error
-    return None
 
 
 def _survey(log: TopicLog) -> TopicLog | TxnLogError | None:

@@ -95,7 +95,7 @@ def test_topic_created_again_is_read_from_its_own_start() -> None:
 
 @pytest.fixture
 def one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the file that is read next is fetched: what follows is planned, and still in the store."""
+    """Only the file that is read next is fetched: what follows is only planned."""
     monkeypatch.setattr(fetching, "AHEAD_FILES", 1)
 
 

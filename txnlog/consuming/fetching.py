@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.polling import LOCAL_MS, Polling, poll_interval_ms
 from txnlog.storage.batches.read_ahead import AHEAD_BYTES, AHEAD_FILES, fetch, may_fetch
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
@@ -134,6 +135,7 @@ class PartitionReader:
         self._end = 0
         self._plan: deque[BatchHeader] = deque()
         self._ahead: dict[str, bytes] = {}
+        self._planned: tuple[int, int] | None = None
         self._records: Iterator[pa.RecordBatch | RecordLists] | None = None
         self._header: BatchHeader | None = None
 
@@ -192,6 +194,11 @@ class PartitionReader:
         """Discard what was read but not returned, so that it is read again."""
         self.seek(self.position)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything up to the end of its log, as it was planned last, is read."""
+        return self._header is None and self._planned == (self.log.log.version, self._next)
+
     def is_in_range(self) -> bool:
         """Whether the position is between the log start and the high watermark."""
         if self._header is not None:
@@ -204,6 +211,7 @@ class PartitionReader:
         self._end = max(start, self.end_offset)
         found = self.log.view.batches(self.partition, start, self._end, self._read_committed)
         self._plan = deque(found)
+        self._planned = (self.log.log.version, self._end) if not found else None
 
     def read(self) -> Chunk | None:
         """The next records of the plan; None at its end, after moving the position there."""
@@ -280,12 +288,16 @@ class Fetcher:
         read_committed: bool,
         reset: Callable[[PartitionReader], int],
         now_ms: Callable[[], int],
+        configured_ms: int | None = None,
     ) -> None:
         self._read_committed = read_committed
         self._reset = reset
         self._now_ms = now_ms
-        self._refreshed_ms: int | None = None
+        self._configured_ms = configured_ms
+        self._polling = Polling()
+        self._is_drained = False
         self._turns: deque[PartitionReader] = deque()
+        self._logs: dict[str, TopicLog] = {}
         self.readers: dict[Key, PartitionReader] = {}
 
     def add(self, log: TopicLog, partition: int) -> PartitionReader:
@@ -296,7 +308,8 @@ class Fetcher:
             reader = PartitionReader(log, partition, read_committed=self._read_committed)
             self.readers[key] = reader
             self._turns.append(reader)
-            self._refreshed_ms = None
+            self._logs[log.name] = log
+            self.wake()
         return reader
 
     def remove(self, keys: Iterable[Key]) -> None:
@@ -305,6 +318,18 @@ class Fetcher:
             reader = self.readers.pop(key, None)
             if reader is not None:
                 self._turns.remove(reader)
+        self._logs = {reader.topic: reader.log for reader in self._turns}
+        self.wake()
+
+    def wake(self) -> None:
+        """Check the logs at the next `fetch`: what is to be read has changed."""
+        self._polling.wake()
+        self._is_drained = False
+
+    @property
+    def idle_ms(self) -> int:
+        """How long `fetch` has nothing to return unless `wake` is called; 0 or less: it may."""
+        return self._polling.left_ms(self._now_ms()) if self._is_drained else 0
 
     def fetch(self) -> Chunk | None:
         """The next chunk of any partition, None if all are at their ends.
@@ -312,22 +337,46 @@ class Fetcher:
         Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError.
         """
         now_ms = self._now_ms()
-        is_due = self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS
-        if is_due:
+        checked_ms = self._polling.checked_ms
+        is_late = checked_ms is None or now_ms - checked_ms >= max(REFRESH_MS, self._interval())
+        if is_late or (self._is_drained and self._may_check(now_ms)):
             self._refresh(now_ms)
+            checked_ms = now_ms
+        elif self._is_drained:
+            return None
         chunk = self._read()
-        if chunk is None and not is_due:
+        if chunk is None and checked_ms != now_ms and self._may_check(now_ms):
             self._refresh(now_ms)
             chunk = self._read()
+        self._is_drained = chunk is None
+        if chunk is not None:
+            self._polling.found()
         return chunk
 
+    def _may_check(self, now_ms: int) -> bool:
+        """On a local disk a few topics are checked whenever the caller asks."""
+        is_cheap = self._interval() <= LOCAL_MS and not self._is_remote
+        return (is_cheap and self._configured_ms is None) or self._polling.is_due(now_ms)
+
+    def _interval(self) -> int:
+        return poll_interval_ms(
+            self._configured_ms, is_remote=self._is_remote, topics=len(self._logs)
+        )
+
+    @property
+    def _is_remote(self) -> bool:
+        return bool(self._turns) and self._turns[0].log.store.is_remote
+
     def _refresh(self, now_ms: int) -> None:
-        logs = {reader.topic: reader.log for reader in self._turns}
         if self._turns:
             store = self._turns[0].log.store
-            store.together([log.refresh for log in logs.values()])
-        self._refreshed_ms = now_ms
+            store.together([log.refresh for log in self._logs.values()])
+        interval_ms = self._interval()
+        self._polling.checked(now_ms, interval_ms=interval_ms, is_remote=self._is_remote)
+        self._is_drained = False
         for reader in self._turns:
+            if reader.is_idle:
+                continue
             # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
             if reader.position is not None and reader.is_plan_empty and reader.log.exists:
                 if not reader.is_in_range():
