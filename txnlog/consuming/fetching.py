@@ -339,13 +339,13 @@ class Fetcher:
         now_ms = self._now_ms()
         checked_ms = self._polling.checked_ms
         is_late = checked_ms is None or now_ms - checked_ms >= max(REFRESH_MS, self._interval())
-        if is_late or (self._is_drained and self._may_check(now_ms)):
+        must_check = is_late or (self._is_drained and self._may_check(now_ms))
+        if must_check:
             self._refresh(now_ms)
-            checked_ms = now_ms
         elif self._is_drained:
             return None
         chunk = self._read()
-        if chunk is None and checked_ms != now_ms and self._may_check(now_ms):
+        if chunk is None and not must_check and self._may_check(now_ms):
             self._refresh(now_ms)
             chunk = self._read()
         self._is_drained = chunk is None
