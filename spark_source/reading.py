@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -12,6 +13,7 @@ from spark_source.settings import SourceSettings
 from txnlog.connector.executors import executor_cluster
 from txnlog.connector.record_batches import combined
 from txnlog.connector.worker_memory import collect_garbage
+from txnlog.storage.batches.read_ahead import read_ahead
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists, gather
 from txnlog.storage.batches.records import to_messages
@@ -64,33 +66,48 @@ def _read_all(
     columns = ["timestamp", "key", "value"]
     if include_headers:
         columns.append("headers")
-    for range_ in ranges:
-        read = (part for file in range_.files for part in _read_file(store, range_, file, columns))
+    # Over all ranges: many of them may have one small file each.
+    files = ((range_, file) for range_ in ranges for file in range_.files)
+    ahead = read_ahead(store, files, lambda item: _span_of(*item))
+    for range_, its in groupby(ahead, key=lambda found: found[0][0]):
+        read = (
+            part
+            for (_, file), data in its
+            for part in _read_file(store, range_, file, columns, data)
+        )
         for offsets, records in gather(read, rows_max=BATCH_ROWS, bytes_max=BATCH_BYTES):
             wanted = records.select(columns)
             yield to_messages(wanted, range_.topic, range_.partition, pa.array(offsets))
 
 
-def _read_file(
-    store: ObjectStore, range_: PartitionRange, file: FileSlice, columns: list[str]
-) -> Iterator[tuple[int, int, pa.RecordBatch | RecordLists]]:
-    """The records of a file that are in the range, in the form that `gather` expects."""
-    first_delta = max(0, range_.start - file.base_offset)
-    end_delta = min(range_.end, file.last_offset + 1) - file.base_offset
-    span = FileSpan(
+def _span_of(range_: PartitionRange, file: FileSlice) -> FileSpan:
+    """The records of a file that are in the range."""
+    return FileSpan(
         file.path,
-        first_delta=first_delta,
-        end_delta=end_delta,
+        first_delta=max(0, range_.start - file.base_offset),
+        end_delta=min(range_.end, file.last_offset + 1) - file.base_offset,
         num_records=file.num_records,
         size_bytes=file.size_bytes,
     )
-    for records in read_records(
-        store, span, columns=["offset_delta", *columns], batch_rows=_batch_rows(file)
-    ):
-        yield file.base_offset, first_delta, records
+
+
+def _read_file(
+    store: ObjectStore,
+    range_: PartitionRange,
+    file: FileSlice,
+    columns: list[str],
+    data: bytes | None,
+) -> Iterator[tuple[int, int, pa.RecordBatch | RecordLists]]:
+    """The records of a file that are in the range, in the form that `gather` expects."""
+    span = _span_of(range_, file)
+    read = read_records(
+        store, span, columns=["offset_delta", *columns], batch_rows=_batch_rows(file), data=data
+    )
+    for records in read:
+        yield file.base_offset, span.first_delta, records
         if isinstance(records, RecordLists):
             return
-        if records.column("offset_delta")[-1].as_py() == end_delta - 1:
+        if records.column("offset_delta")[-1].as_py() + 1 == span.end_delta:
             return  # The rest of a large file need not be decoded.
 
 

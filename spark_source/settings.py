@@ -72,6 +72,7 @@ class SourceSettings:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    poll_interval_ms: int | None
     min_partitions: int | None
     max_records_per_partition: int | None
 
@@ -110,6 +111,7 @@ def source_settings(raw: Mapping[str, str], operation: Operation) -> SourceSetti
         max_offsets_per_trigger=None if batch else options.number("maxOffsetsPerTrigger"),
         min_offsets_per_trigger=None if batch else _min_offsets(options),
         max_trigger_delay_ms=0 if batch else options.number("maxTriggerDelay") or 0,
+        poll_interval_ms=None if batch else options.number("metadata.poll.interval.ms"),
         min_partitions=options.number("minPartitions"),
         max_records_per_partition=options.number("maxRecordsPerPartition"),
     )

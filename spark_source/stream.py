@@ -34,12 +34,16 @@ from spark_source.topics import SourceTopics
 from txnlog.connector.causes import items_reporting_causes, reports_causes
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
+from txnlog.protocol.polling import Polling, poll_interval_ms
 from txnlog.settings.options import warn_about
 from txnlog.storage.tables.topic_log import TopicLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+REST_MS_MAX = 100
 
 
 def stream_reader(
@@ -99,6 +103,8 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refreshed_logs: dict[str, TopicLog] | None = None
         self._generation: int | None = None
         self._last_batch_ms: int | None = None
+        self._polling = Polling()
+        self._idle_at: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Empty: Spark calls this again when it replays batch 0, when `latest` has changed.
@@ -132,6 +138,14 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         IllegalGenerationError, UnstableOffsetCommitError.
         """
         warn_about(self._settings.options)
+        if start and start == self._idle_at and self._must_rest():
+            return start
+        found = self._latest_offset(start, limit)
+        self._idle_at = start if found is start else None
+        self._rested(is_idle=found is start)
+        return found
+
+    def _latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._topics.cluster.sweeper.sweep_if_due()
         logged = self._logged(start) if start else None
         if logged is None:
@@ -158,6 +172,32 @@ class TxnLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             generation=generation,
             start=moved,
         ).to_json()
+
+    def _must_rest(self) -> bool:
+        """Whether an idle stream does not check its topics yet; waits for a part of that time.
+
+        Spark calls again after 10 ms, and each call takes the driver a millisecond. It calls the
+        sources of a query in turn, so none may wait for long.
+        """
+        clock = self._topics.cluster.store.clock
+        left_ms = self._polling.left_ms(clock.boot_ms())
+        if left_ms <= 0 or self._available_now is not None:
+            return False
+        clock.sleep_ms(min(left_ms, REST_MS_MAX))
+        return not self._polling.is_due(clock.boot_ms())
+
+    def _rested(self, *, is_idle: bool) -> None:
+        """Plan the next check: at once on a local disk, where it costs nothing."""
+        store, configured_ms = self._topics.cluster.store, self._settings.poll_interval_ms
+        if not is_idle or (configured_ms is None and not store.is_remote):
+            self._polling = Polling()
+            return
+        interval_ms = poll_interval_ms(
+            configured_ms, is_remote=store.is_remote, topics=self._topics.count
+        )
+        self._polling.checked(
+            store.clock.boot_ms(), interval_ms=interval_ms, is_remote=store.is_remote
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Ends of the partitions at the last latestOffset call: {"topic":{"0":42}}."""

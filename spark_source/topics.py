@@ -23,6 +23,9 @@ from txnlog.settings.options import redacted_url, warn_once
 from txnlog.storage.tables.offset_lookup import offsets_for_times
 from txnlog.storage.tables.topic_log import TopicLog
 
+LIST_MS = 10_000
+"""How often new topics are looked for on an object store: a listing costs as much as 12 reads."""
+
 
 class SourceTopics:
     """Opens the cluster at first use, never in the constructor."""
@@ -30,6 +33,10 @@ class SourceTopics:
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._unreadable: dict[str, TxnLogError] = {}
+        self._names: list[str] = []
+        self._listed_ms: int | None = None
+        self.count = 0
+        """Number of topics at the last `logs`."""
 
     @property
     def cluster(self) -> Cluster:
@@ -43,19 +50,19 @@ class SourceTopics:
         subscription = self._settings.subscription
         if subscription.pattern is not None:
             return self._matching(subscription.matches)
-        logs: dict[str, TopicLog] = {}
-        for topic in subscription.partitions:
-            log = cluster.topic_log(topic)
-            log.refresh()
-            if log.exists:
-                logs[topic] = log
-        return logs
+        logs = {topic: cluster.topic_log(topic) for topic in subscription.partitions}
+        self.count = len(logs)
+        cluster.refresh_together(logs.values())
+        return {topic: log for topic, log in logs.items() if log.exists}
 
     def _matching(self, matches: Callable[[str], bool]) -> dict[str, TopicLog]:
         """Topics that match the pattern; an unreadable one does not affect the others."""
         logs: dict[str, TopicLog] = {}
         self._unreadable = {}
-        for topic, log in self.cluster.survey_topics(matches).items():
+        self._list_names(matches)
+        surveyed = self.cluster.survey_topics(matches, self._names)
+        self.count = len(surveyed)
+        for topic, log in surveyed.items():
             if isinstance(log, TopicLog):
                 logs[topic] = log
             elif log.retriable:
@@ -67,6 +74,16 @@ class SourceTopics:
                     f"{log.message}"
                 )
         return logs
+
+    def _list_names(self, matches: Callable[[str], bool]) -> None:
+        """List the names that match: always, or on an object store every LIST_MS."""
+        store = self.cluster.store
+        now_ms = store.clock.boot_ms()
+        listed_ms = self._listed_ms
+        if store.is_remote and listed_ms is not None and now_ms - listed_ms < LIST_MS:
+            return
+        self._names = [name for name in self.cluster.topic_names() if matches(name)]
+        self._listed_ms = now_ms
 
     def check_readable(self, wanted: Collection[str] | None = None) -> None:
         """Raise the error of a wanted topic (None: any topic) that the last `logs` skipped.
@@ -132,17 +149,18 @@ class SourceTopics:
         named = times.timestamps_ms
         if not isinstance(named, int):
             check_named(times.option, named, wanted, "timestamps are milliseconds since 1970")
+        asked = [(topic, partition) for topic in wanted for partition in wanted[topic]]
+        at_ms = [named if isinstance(named, int) else named[topic][p] for topic, p in asked]
+        offsets = offsets_for_times(
+            [(logs[topic], p, ms) for (topic, p), ms in zip(asked, at_ms, strict=True)],
+            read_committed=self._settings.read_committed,
+        )
         positions: MutablePositions = {}
-        for topic, partitions in wanted.items():
-            at_ms = {p: named if isinstance(named, int) else named[topic][p] for p in partitions}
-            offsets = offsets_for_times(
-                logs[topic], at_ms, read_committed=self._settings.read_committed
-            )
-            for partition, offset in offsets.items():
-                if offset is None and times.on_no_match == ERROR:
-                    raise _no_match(times.option, topic, partition, at_ms[partition])
-                offset = LATEST_OFFSET if offset is None else offset
-                positions.setdefault(topic, {})[partition] = offset
+        for (topic, partition), ms, offset in zip(asked, at_ms, offsets, strict=True):
+            if offset is None and times.on_no_match == ERROR:
+                raise _no_match(times.option, topic, partition, ms)
+            offset = LATEST_OFFSET if offset is None else offset
+            positions.setdefault(topic, {})[partition] = offset
         return positions
 
     def plan(

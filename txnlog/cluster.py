@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
@@ -119,6 +120,32 @@ class Cluster(Root):
         """
         log = self.topic_log(name, internal=internal)
         log.refresh()
+        return self._existing(log)
+
+    def topics(self, names: Iterable[str]) -> dict[str, TopicLog]:
+        """The topics' logs by name, tailed to their heads together; raises as `topic`."""
+        logs = {name: self.topic_log(name) for name in names}
+        self.refresh_together(logs.values())
+        return {name: self._existing(log) for name, log in logs.items()}
+
+    def look_up(self, names: Iterable[str]) -> dict[str, TopicLog | TxnLogError]:
+        """As `topics`, with the error in the place of a log that cannot be had."""
+        found: dict[str, TopicLog | TxnLogError] = {}
+        for name in names:
+            try:
+                found[name] = self.topic_log(name)
+            except TxnLogError as error:
+                found[name] = error
+        logs = [log for log in found.values() if isinstance(log, TopicLog)]
+        for log, failure in zip(logs, self.tail_each(logs), strict=True):
+            try:
+                found[log.name] = failure or self._existing(log)
+            except TxnLogError as error:
+                found[log.name] = error
+        return found
+
+    def _existing(self, log: TopicLog) -> TopicLog:
+        name = log.name
         if not log.exists:
             self.store.check_folder(cluster_log.PATH)
             raise UnknownTopicOrPartitionError(
@@ -153,24 +180,18 @@ class Cluster(Root):
         return found
 
     def survey_topics(
-        self, matches: Callable[[str], bool] = bool
+        self, matches: Callable[[str], bool] = bool, names: Iterable[str] | None = None
     ) -> dict[str, TopicLog | TxnLogError]:
         """Each matching topic, by name: its log, tailed to its head, or why it is unreadable.
 
-        Other Delta tables and folders under the root are ignored.
+        Other Delta tables and folders under the root are ignored. `names`: those of `topic_names`,
+        if they are known.
         """
-        found: dict[str, TopicLog | TxnLogError] = {}
-        for name in self.topic_names():
-            if not matches(name):
-                continue
-            try:
-                log = self.find_topic(name)
-            except TxnLogError as error:
-                found[name] = error
-            else:
-                if log is not None:
-                    found[name] = log
-        return found
+        names = self.topic_names() if names is None else names
+        logs = {name: self.topic_log(name) for name in names if matches(name)}
+        surveyed = self.store.together([partial(_survey, log) for log in logs.values()])
+        found = zip(logs, surveyed, strict=True)
+        return {name: log for name, log in found if log is not None}
 
     def topic_names(self) -> list[str]:
         """Sorted names of folders that are, were or may be topics; none of them is read."""
@@ -182,12 +203,7 @@ class Cluster(Root):
 
     def find_topic(self, name: str) -> TopicLog | None:
         """The topic's log, tailed to its head; None if it is deleted, or another tool's folder."""
-        log = self.topic_log(name)
-        try:
-            log.refresh()
-        except ForeignTableError:
-            return None
-        return log if log.exists else None
+        return _find(self.topic_log(name))
 
     def find_or_create_topic(
         self, name: str, *, auto_create: bool, partitions: int | None = None
@@ -246,6 +262,23 @@ class Cluster(Root):
                 ) from error
             delete_unreadable(self.store, name)
             log.log.invalidate()
+
+
+def _find(log: TopicLog) -> TopicLog | None:
+    """See Cluster.find_topic."""
+    try:
+        log.refresh()
+    except ForeignTableError:
+        return None
+    return log if log.exists else None
+
+
+def _survey(log: TopicLog) -> TopicLog | TxnLogError | None:
+    """As `_find`; errors are returned."""
+    try:
+        return _find(log)
+    except TxnLogError as error:
+        return error
 
 
 CLUSTERS: ProcessCache[Cluster] = ProcessCache(size_max=64, per_thread=True)

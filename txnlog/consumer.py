@@ -39,7 +39,7 @@ _STARTS = (*_SEEKS, OFFSET_STORED, OFFSET_INVALID)
 IDLE_MS_MIN = 1.0
 IDLE_LOCAL_MS_MAX = 10.0
 IDLE_REMOTE_MS_MAX = 100.0
-"""Back-off of an idle consumer between two reads of the log; each read is one request."""
+"""Longest sleep of a poll, which also follows its group. See metadata.poll.interval.ms."""
 
 
 class Consumer:
@@ -194,8 +194,8 @@ class Consumer:
         consumption = self._consumption()
         clock = consumption.clock
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
-        is_local = consumption.cluster.store.local_path("") is not None
-        idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_LOCAL_MS_MAX if is_local else IDLE_REMOTE_MS_MAX
+        is_remote = consumption.cluster.store.is_remote
+        idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_REMOTE_MS_MAX if is_remote else IDLE_LOCAL_MS_MAX
         with consumption.stream.handing_out():
             while True:
                 try:
@@ -210,11 +210,13 @@ class Consumer:
                     raise
                 if len(taken):  # type: ignore[arg-type]
                     return taken
-                left_ms = idle_ms if end_ms is None else end_ms - clock.boot_ms()
+                nap_ms = min(consumption.idle_ms, IDLE_REMOTE_MS_MAX)
+                if nap_ms <= 0:
+                    nap_ms, idle_ms = idle_ms, min(idle_ms * 2, idle_ms_max)
+                left_ms = nap_ms if end_ms is None else end_ms - clock.boot_ms()
                 if left_ms <= 0:
                     return None
-                clock.sleep_ms(min(idle_ms, left_ms))
-                idle_ms = min(idle_ms * 2, idle_ms_max)
+                clock.sleep_ms(min(nap_ms, left_ms))
 
     # -- positions ---------------------------------------------------------------------------------
 

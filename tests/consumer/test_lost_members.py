@@ -163,14 +163,58 @@ def test_heartbeats_write_no_more_often_than_necessary() -> None:
 
     beat(reader)
     before = version()
-    for _ in range(5):
+    for _ in range(SESSION_MS // BEAT_MS):
         shared.clock.advance_ms(BEAT_MS)
         beat(reader)
         reader.poll(0)
-    assert version() == before + 5
+    assert version() == before + 3, "three times a session, however often it reads the group"
     reader.commit(asynchronous=False)
+    for _ in range(4):
+        beat(reader)
+        shared.clock.advance_ms(BEAT_MS)
+    assert version() == before + 4, "the commit was a heartbeat, too"
+
+
+def test_heartbeat_interval_of_a_third_of_a_session_writes_each_time() -> None:
+    """Fewer than three writes in a session, and one gap would expel a healthy member (R48)."""
+    shared = world(1)
+    reader = member(shared, enable_auto_commit=False, heartbeat_interval_ms=SESSION_MS // 3)
+    read(reader)
+    log = process(shared).offsets_log()
     beat(reader)
-    assert version() == before + 6
+    log.refresh()
+    before = log.log.version
+    for _ in range(6):
+        shared.clock.advance_ms(SESSION_MS // 3)
+        beat(reader)
+        reader.poll(0)
+    log.refresh()
+    assert log.log.version == before + 6
+
+
+def test_automatic_commits_of_unchanged_positions_are_not_repeated() -> None:
+    """An idle consumer would write its offsets every five seconds, for ever."""
+    shared = world(1)
+    put(process(shared), b"0")
+    reader = member(shared)
+    assert len(read(reader)) == 1
+    log = process(shared).offsets_log()
+
+    def commits() -> int:
+        log.refresh()
+        before = log.log.version
+        shared.clock.advance_ms(5_001)
+        assert reader.poll(0) is None
+        log.refresh()
+        return log.log.version - before
+
+    assert [commits(), commits(), commits()] == [1, 0, 0]
+    # What another call has committed is replaced again, as in Kafka.
+    reader.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)
+    assert [commits(), commits()] == [1, 0]
+    put(process(shared), b"1")
+    assert read(reader) == [b"1"]
+    assert commits() == 1
 
 
 def test_generation_of_a_non_member_revokes_assignments_and_moves_the_positions() -> None:

@@ -13,6 +13,7 @@ from tests.consumer.records import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.consuming import fetching
 from txnlog.errors import (
     OffsetOutOfRangeError,
 )
@@ -92,6 +93,13 @@ def test_topic_created_again_is_read_from_its_own_start() -> None:
     assert at(reader) == 5
 
 
+@pytest.fixture
+def one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the file that is read next is fetched: what follows is only planned."""
+    monkeypatch.setattr(fetching, "AHEAD_FILES", 1)
+
+
+@pytest.mark.usefixtures("one_ahead")
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
 def test_planned_file_past_its_retention_triggers_the_reset(reset: str) -> None:
     """Retention and vacuum removed a planned file: readers must not skip it silently (R14)."""
@@ -116,6 +124,7 @@ def test_planned_file_past_its_retention_triggers_the_reset(reset: str) -> None:
     assert at(reader) == 5
 
 
+@pytest.mark.usefixtures("one_ahead")
 def test_planned_file_of_a_deleted_topic_is_no_error() -> None:
     """There is nothing left to read."""
     shared = world(1)

@@ -40,7 +40,7 @@ def append(topics: Any, *times_ms: int, status: str = "none") -> BatchHeader:
 
 def look_up(topics: Any, time_ms: int, *, read_committed: bool = True) -> int | None:
     log = topics.cluster.topic("t")
-    return offsets_for_times(log, {0: time_ms}, read_committed=read_committed)[0]
+    return offsets_for_times([(log, 0, time_ms)], read_committed=read_committed)[0]
 
 
 def test_times_give_the_first_offset_at_or_after_them(topics, opened) -> None:
@@ -86,7 +86,7 @@ def test_times_below_the_log_start_are_not_seen(topics) -> None:
     append(topics, 50)
     topics.expire("t", first)
     log = topics.cluster.topic("t")
-    assert offsets_for_times(log, {0: 1, 1: 1}, read_committed=True) == {0: 1, 1: None}
+    assert offsets_for_times([(log, 0, 1), (log, 1, 1)], read_committed=True) == [1, None]
 
 
 def test_times_log_start_inside_a_file_is_honoured(topics) -> None:

@@ -30,6 +30,7 @@ from txnlog.admin.descriptions import (
     NewTopic,
     OffsetSpec,
     ProducerState,
+    ResourceType,
     TopicDescription,
     TransactionDescription,
     TransactionListing,
@@ -51,6 +52,7 @@ from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
 from txnlog.storage.store.objects import ObjectStore
+from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.verifying.report import (
     Progress,
     Verification,
@@ -143,14 +145,19 @@ class AdminClient:
     def describe_topics(self, names: Iterable[str]) -> Futures[str, TopicDescription]:
         """Topics with the log start, last stable offset and end of each partition."""
         checked = arguments.each("names", names, arguments.text)
-        return _each(checked, lambda name: topics.describe_topic(self.cluster, name))
+        log_of = self._tailed(checked)
+        return _each(checked, lambda name: topics.describe_topic(log_of(name)))
 
     def describe_configs(
         self, resources: Iterable[ConfigResource]
     ) -> Futures[ConfigResource, dict[str, ConfigEntry]]:
         """Every configuration of topics, with defaults. See txnlog.settings.topic_configs."""
         checked = arguments.each("resources", resources, config_resource)
-        return _each(checked, lambda resource: topics.describe_configs(self.cluster, resource))
+        named = [resource.name for resource in checked if resource.restype is ResourceType.TOPIC]
+        log_of = self._tailed(named)
+        return _each(
+            checked, lambda resource: topics.describe_configs(log_of(topics.topic_of(resource)))
+        )
 
     def incremental_alter_configs(
         self, resources: Iterable[ConfigResource]
@@ -186,12 +193,25 @@ class AdminClient:
         arguments.one_of("isolation_level", isolation_level, IsolationLevel)
         read_committed = isolation_level is IsolationLevel.READ_COMMITTED
         specs = offset_specs("topic_partition_offsets", topic_partition_offsets)
+        log_of = self._tailed(asked.topic for asked in specs)
         return _each(
             specs,
             lambda asked: topics.list_offset(
-                self.cluster, asked, specs[asked], read_committed=read_committed
+                log_of(asked.topic), asked, specs[asked], read_committed=read_committed
             ),
         )
+
+    def _tailed(self, names: Iterable[str]) -> Callable[[str], TopicLog]:
+        """Tail topics together; the result gives each one's log, or raises why there is none."""
+        tailed = _one(lambda: self.cluster.look_up(names))
+
+        def log_of(name: str) -> TopicLog:
+            found = tailed.result()[name]
+            if isinstance(found, TopicLog):
+                return found
+            raise found.replace()
+
+        return log_of
 
     # -- transactions ----------------------------------------------------------------------------
 
@@ -235,10 +255,9 @@ class AdminClient:
         self, partitions: Iterable[TopicPartition]
     ) -> Futures[TopicPartition, list[ProducerState]]:
         """The producers with state in partitions, and their open transactions there."""
-        return _each(
-            arguments.topic_partitions("partitions", partitions),
-            lambda p: transactions.describe_producers(self.cluster, p.topic, p.partition),
-        )
+        asked = arguments.topic_partitions("partitions", partitions)
+        log_of = self._tailed(p.topic for p in asked)
+        return _each(asked, lambda p: transactions.describe_producers(log_of(p.topic), p.partition))
 
     def abort_transaction(
         self, transaction: str | AbortTransactionSpec, *, reason: str = "aborted by an operator"

@@ -16,14 +16,14 @@ from txnlog.admin.descriptions import (
     TopicDescription,
 )
 from txnlog.cluster import Cluster
-from txnlog.consuming.lookups import positions_for_times, watermarks
+from txnlog.consuming.lookups import check_partition, ends
 from txnlog.errors import (
     ConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
     TopicAlreadyExistsError,
 )
-from txnlog.messages import TopicPartition
+from txnlog.messages import OFFSET_END, TopicPartition
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topic_changes import prepare_delete_records
 from txnlog.protocol.topics import check_topic_name
@@ -36,6 +36,8 @@ from txnlog.settings.topic_configs import (
     grown,
     own_configs,
 )
+from txnlog.storage.tables.offset_lookup import offsets_for_times
+from txnlog.storage.tables.topic_log import TopicLog
 
 
 def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False) -> None:
@@ -75,12 +77,11 @@ def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
     cluster.topic_log(topic).alter(change)
 
 
-def describe_topic(cluster: Cluster, name: str) -> TopicDescription:
-    """Raises UnknownTopicOrPartitionError, InvalidTopicError."""
-    log = cluster.topic(name)
+def describe_topic(log: TopicLog) -> TopicDescription:
+    """A topic as of the last refresh of its log."""
     view = log.view
     return TopicDescription(
-        name=name,
+        name=log.name,
         topic_id=log.topic_id,
         partitions=[
             PartitionDescription(
@@ -98,9 +99,9 @@ def describe_topic(cluster: Cluster, name: str) -> TopicDescription:
 # --- Configurations -------------------------------------------------------------------------------
 
 
-def describe_configs(cluster: Cluster, resource: ConfigResource) -> dict[str, ConfigEntry]:
-    """Every configuration of a topic. Raises UnknownTopicOrPartitionError."""
-    own = own_configs(cluster.topic(_topic_of(resource)).config)
+def describe_configs(log: TopicLog) -> dict[str, ConfigEntry]:
+    """Every configuration of a topic, as of the last refresh of its log."""
+    own = own_configs(log.config)
     # Includes configurations set by a newer txnlog.
     entries = {name: ConfigEntry(name, value) for name, value in own.items()}
     for name, row in TOPIC_CONFIGS.items():
@@ -131,12 +132,13 @@ def alter_configs(cluster: Cluster, resource: ConfigResource) -> None:
     both = sorted(deletes & set(checked))
     if both:
         raise ConfigError(f"{both[0]} is both set and deleted; do only one.", option=both[0])
-    cluster.topic_log(_topic_of(resource)).alter(
+    cluster.topic_log(topic_of(resource)).alter(
         lambda config: changed(config, checked, frozenset(deletes))
     )
 
 
-def _topic_of(resource: ConfigResource) -> str:
+def topic_of(resource: ConfigResource) -> str:
+    """The topic of a resource. Raises InvalidTopicError for another kind."""
     if resource.restype is not ResourceType.TOPIC:
         raise InvalidTopicError("Only topics have configurations; there are no brokers.")
     return resource.name
@@ -156,25 +158,26 @@ def delete_records(cluster: Cluster, topic: str, before: Mapping[int, int]) -> d
 
 
 def list_offset(
-    cluster: Cluster, partition: TopicPartition, spec: OffsetSpec, *, read_committed: bool
+    log: TopicLog, partition: TopicPartition, spec: OffsetSpec, *, read_committed: bool
 ) -> ListOffsetsResultInfo:
-    """Raises UnknownTopicOrPartitionError, InvalidTopicError."""
-    topic, number = partition.topic, partition.partition
+    """As of the last refresh of the log. Raises UnknownTopicOrPartitionError."""
+    number = partition.partition
+    check_partition(log, number)
     if spec.kind == "timestamp":
-        asked = TopicPartition(topic, number, spec.timestamp_ms)
-        [position] = positions_for_times(cluster, [asked], read_committed=read_committed)
-        return ListOffsetsResultInfo(position.offset)
-    start, end = watermarks(cluster, topic, number, read_committed=read_committed)
+        asked = (log, number, spec.timestamp_ms)
+        [offset] = offsets_for_times([asked], read_committed=read_committed)
+        return ListOffsetsResultInfo(OFFSET_END if offset is None else offset)
+    start, end = ends(log, number, read_committed=read_committed)
     return ListOffsetsResultInfo(start if spec.kind == "earliest" else end)
 
 
 def all_partitions(cluster: Cluster, topics: Iterable[str]) -> list[TopicPartition]:
     """Every partition of these topics. Raises UnknownTopicOrPartitionError."""
-    partitions: list[TopicPartition] = []
-    for topic in topics:
-        count = cluster.topic(topic).partitions
-        partitions += [TopicPartition(topic, number) for number in range(count)]
-    return partitions
+    return [
+        TopicPartition(topic, number)
+        for topic, log in cluster.topics(topics).items()
+        for number in range(log.partitions)
+    ]
 
 
 def by_topic(partitions: Sequence[TopicPartition]) -> dict[str, dict[int, int]]:

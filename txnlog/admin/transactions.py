@@ -15,7 +15,7 @@ from txnlog.admin.descriptions import (
 )
 from txnlog.admin.state_rows import require_row, rows, unreadable_rows
 from txnlog.cluster import Cluster
-from txnlog.consuming.lookups import partition_log
+from txnlog.consuming.lookups import check_partition
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
@@ -122,9 +122,13 @@ def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription
     )
 
 
-def describe_producers(cluster: Cluster, topic: str, partition: int) -> list[ProducerState]:
-    """The producers with state in a partition, by id. Raises UnknownTopicOrPartitionError."""
-    view = partition_log(cluster, topic, partition).view
+def describe_producers(log: TopicLog, partition: int) -> list[ProducerState]:
+    """The producers with state in a partition, by id, as of the last refresh of its log.
+
+    Raises UnknownTopicOrPartitionError.
+    """
+    check_partition(log, partition)
+    view = log.view
     producer_ids = {pid for pid, number in view.last_sequences if number == partition}
     newest = {header.producer_id: header for header in view.partitions[partition].batches}
     # Compacted segments have no producer.
@@ -171,8 +175,10 @@ def find_hanging(
     """
     by_producer = {row.producer_id: row for _, row in rows(cluster)}
     found = []
+    logs = cluster.topics(partition.topic for partition in partitions)
     for partition in sorted(partitions):
-        log = partition_log(cluster, partition.topic, partition.partition)
+        log = logs[partition.topic]
+        check_partition(log, partition.partition)
         undecided: dict[tuple[int, int], list[BatchHeader]] = {}
         for header in log.view.partitions[partition.partition].ongoing.values():
             key = (header.producer_id, header.producer_epoch)
@@ -339,7 +345,8 @@ def abort_hanging(
     contradict a later decision. Raises InvalidTxnStateError when nothing is open.
     """
     topic, partition = spec.topic_partition.topic, spec.topic_partition.partition
-    log = partition_log(cluster, topic, partition)
+    log = cluster.topic(topic)
+    check_partition(log, partition)
 
     def is_open() -> bool:
         undecided = log.view.ongoing_of(spec.producer_id, spec.producer_epoch)

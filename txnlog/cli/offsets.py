@@ -41,12 +41,14 @@ def offsets(
     wanted: list[TopicPartition] = []
     listed = {} if topic else dict(admin.list_topics().topics)
     errors = {name: found.error for name, found in listed.items()}
-    for name in topic or sorted(name for name, error in errors.items() if error is None):
-        numbers = (
-            parse_numbers("--partitions", partitions)
-            if partitions is not None
-            else range(admin.cluster.topic(name).partitions)
-        )
+    if topic is not None:
+        counts = dict.fromkeys(topic, 0)
+        if partitions is None:
+            counts = {name: log.partitions for name, log in admin.cluster.topics(topic).items()}
+    else:
+        counts = {name: len(listed[name].partitions) for name in sorted(listed) if not errors[name]}
+    for name, count in counts.items():
+        numbers = range(count) if partitions is None else parse_numbers("--partitions", partitions)
         wanted += [TopicPartition(name, number) for number in numbers]
     found = admin.list_offsets(dict.fromkeys(wanted, spec), isolation_level=level)
     rows = [(asked.topic, asked.partition, found[asked].result().offset) for asked in wanted]

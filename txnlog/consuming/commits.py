@@ -47,12 +47,15 @@ class Commits:
         self._readers = readers
         self._clock = clock
         self._due_ms = 0
+        self._automatic: dict[Key, int] | None = None
+        """The offsets of the last automatic commit, if no other commit followed, nor an error."""
         self.is_fenced = False
         self.start()
 
     def start(self) -> None:
         """Reset for a new assignment; the next automatic commit is due after its interval."""
         self._due_ms = self._clock.boot_ms() + self._config.get("auto.commit.interval.ms")
+        self._automatic = None
         self.is_fenced = False
 
     def wanted(
@@ -83,6 +86,7 @@ class Commits:
 
     def commit(self, session: GroupSession, partitions: Sequence[TopicPartition]) -> None:
         """Commit now. Raises IllegalGenerationError, UnknownMemberIdError."""
+        self._automatic = None
         try:
             session.commit(*_by_topic(partitions))
         except LOST:
@@ -91,6 +95,7 @@ class Commits:
 
     def commit_later(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
         """Commit on the background thread; a later poll reports the result."""
+        self._automatic = None
         positions, notes = _by_topic(partitions)
         session.commit_later(positions, notes, lambda error: self._report(error, partitions))
 
@@ -101,8 +106,11 @@ class Commits:
             return
         self._due_ms = now_ms + self._config.get("auto.commit.interval.ms")
         partitions = self._positions()
-        if partitions and session.has_generation:
+        offsets = {(p.topic, p.partition): p.offset for p in partitions}
+        # Unchanged since the last automatic commit: another would be a request for nothing.
+        if partitions and offsets != self._automatic and session.has_generation:
             self.commit_later(session, partitions)
+            self._automatic = offsets
 
     def commit_before_revoke(self, session: GroupSession) -> None:
         """The last commit of an assignment.
@@ -139,6 +147,8 @@ class Commits:
         return [TopicPartition(*key, r.position) for key, r in found if r.position is not None]
 
     def _report(self, error: TxnLogError | None, partitions: list[TopicPartition]) -> None:
+        if error is not None:
+            self._automatic = None
         if isinstance(error, LOST):
             self.is_fenced = True
         on_commit = self._config.get("on_commit")

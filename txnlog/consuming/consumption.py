@@ -78,6 +78,7 @@ class Consumption:
             read_committed=config.get("isolation.level") == "read_committed",
             reset=self._reset,
             now_ms=self.clock.boot_ms,
+            configured_ms=config.get("metadata.poll.interval.ms"),
         )
         self.stream = RecordStream(self._fetcher)
         self._mode = Mode.NOTHING
@@ -86,13 +87,19 @@ class Consumption:
         self._callbacks = Callbacks()
         self._starts: dict[Key, int] = {}
         self._commits = Commits(config, self._fetcher.readers, self.clock)
-        self._needs_rejoin = self._is_assigning = False
+        self._needs_rejoin = self._is_assigning = self._has_unplaced = False
         self._maintenance_due_ms = self.clock.boot_ms()
 
     @property
     def readers(self) -> Mapping[Key, PartitionReader]:
         """The assigned partitions."""
         return self._fetcher.readers
+
+    @property
+    def idle_ms(self) -> int:
+        """How long a poll cannot find a record, unless the group changes; 0 or less: it may."""
+        is_waiting = self._has_unplaced or not self.readers
+        return 0 if is_waiting else self._fetcher.idle_ms
 
     @property
     def member_id(self) -> str:
@@ -159,7 +166,7 @@ class Consumption:
                 "This consumer has a subscription, so its group assigns the partitions: call "
                 "unsubscribe, then assign."
             )
-        logs = {topic: self.cluster.topic(topic) for topic, _ in wanted}
+        logs = self.cluster.topics(topic for topic, _ in wanted)
         for topic, partition in wanted:
             check_partition(logs[topic], partition)
         self._clear_assignment()
@@ -169,6 +176,7 @@ class Consumption:
             self.require_session().start_generation()
         for topic, partition in wanted:
             self._fetcher.add(logs[topic], partition)
+        self._has_unplaced = True
         self._starts = dict(wanted)
 
     def _start_at(self, wanted: Mapping[Key, int]) -> None:
@@ -243,13 +251,15 @@ class Consumption:
             self._accept_assignment(session)
 
     def _accept_assignment(self, session: GroupSession) -> None:
-        for topic, numbers in session.membership.assignment.items():
-            log = self.cluster.topic_log(topic)
-            log.refresh()
-            for number in numbers:
+        assignment = session.membership.assignment
+        logs = {topic: self.cluster.topic_log(topic) for topic in assignment}
+        self.cluster.refresh_together(logs.values())
+        for topic, log in logs.items():
+            for number in assignment[topic]:
                 # A topic deleted since then has no log to read; the group rebalances soon.
                 if number < log.partitions:
                     self._fetcher.add(log, number)
+        self._has_unplaced = True
         self._commits.start()
         self._is_assigning = True
         try:
@@ -288,8 +298,11 @@ class Consumption:
 
     def _resolve(self) -> None:
         """Set the positions of new partitions: as requested, committed, or auto.offset.reset's."""
+        if not self._has_unplaced:
+            return
         new = {key: reader for key, reader in self.readers.items() if reader.position is None}
         if not new:
+            self._has_unplaced = False
             return
         to_fetch: dict[str, list[int]] = {}
         for topic, partition in new:
@@ -312,6 +325,8 @@ class Consumption:
                 position = committed.get(topic, {}).get(partition)
                 offset = self._reset(reader) if position is None else position
             reader.seek(_offset(reader, offset))
+        self._has_unplaced = False
+        self._fetcher.wake()
 
     def _reset(self, reader: PartitionReader) -> int:
         """The position by auto.offset.reset. Raises OffsetOutOfRangeError."""
@@ -343,6 +358,7 @@ class Consumption:
         readers = self._assigned(partitions)
         for reader in readers:
             reader.is_paused = is_paused
+        self._fetcher.wake()
         if is_paused:
             self.stream.drop([(reader.topic, reader.partition) for reader in readers])
 

@@ -2,13 +2,14 @@
 
 A plan comes from one snapshot of a topic's log, so that batches and their status agree (R19).
 Aborted files are never opened, and positions skip them (R16, R17). Only one chunk is decoded at a
-time: memory does not grow with the number of partitions.
+time, and what is fetched ahead is bounded: memory does not grow with the number of partitions.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ import pyarrow.compute as pc
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
+from txnlog.protocol.polling import LOCAL_MS, Polling, poll_interval_ms
+from txnlog.storage.batches.read_ahead import AHEAD_BYTES, AHEAD_FILES, fetch, may_fetch
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.records import to_messages
@@ -131,6 +134,8 @@ class PartitionReader:
         self._next = 0
         self._end = 0
         self._plan: deque[BatchHeader] = deque()
+        self._ahead: dict[str, bytes] = {}
+        self._planned: tuple[int, int] | None = None
         self._records: Iterator[pa.RecordBatch | RecordLists] | None = None
         self._header: BatchHeader | None = None
 
@@ -138,6 +143,32 @@ class PartitionReader:
     def is_plan_empty(self) -> bool:
         """Whether no file follows the current one."""
         return not self._plan
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is to be read: it has a position and is not paused."""
+        return self.position is not None and not self.is_paused
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Size of the files that are fetched and not opened yet."""
+        return sum(map(len, self._ahead.values()))
+
+    @property
+    def must_fetch(self) -> bool:
+        """Whether `read` opens a file that should be fetched with others."""
+        return self._records is None and next(self.files_to_fetch(1), None) is not None
+
+    def files_to_fetch(self, count: int | None = None) -> Iterator[BatchHeader]:
+        """The files of the plan, of the first `count`, that can be fetched and are not yet."""
+        store = self.log.store
+        for header in islice(self._plan, count):
+            if header.path not in self._ahead and may_fetch(store, header.size_bytes):
+                yield header
+
+    def hold(self, header: BatchHeader, data: bytes) -> None:
+        """Keep the bytes of a file of the plan until `read` opens it."""
+        self._ahead[header.path] = data
 
     @property
     def start_offset(self) -> int:
@@ -156,11 +187,17 @@ class PartitionReader:
         self.position = position
         self._next = self._end = position or 0
         self._plan.clear()
+        self._ahead.clear()
         self._records = self._header = None
 
     def rewind(self) -> None:
         """Discard what was read but not returned, so that it is read again."""
         self.seek(self.position)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything up to the end of its log, as it was planned last, is read."""
+        return self._header is None and self._planned == (self.log.log.version, self._next)
 
     def is_in_range(self) -> bool:
         """Whether the position is between the log start and the high watermark."""
@@ -174,6 +211,7 @@ class PartitionReader:
         self._end = max(start, self.end_offset)
         found = self.log.view.batches(self.partition, start, self._end, self._read_committed)
         self._plan = deque(found)
+        self._planned = (self.log.log.version, self._end) if not found else None
 
     def read(self) -> Chunk | None:
         """The next records of the plan; None at its end, after moving the position there."""
@@ -198,7 +236,11 @@ class PartitionReader:
             size_bytes=header.size_bytes,
         )
         self._records = read_records(
-            self.log.store, span, columns=_COLUMNS, batch_rows=max(1, min(CHUNK_ROWS, rows))
+            self.log.store,
+            span,
+            columns=_COLUMNS,
+            batch_rows=max(1, min(CHUNK_ROWS, rows)),
+            data=self._ahead.pop(header.path, None),
         )
 
     def _next_chunk(self) -> Chunk | None:
@@ -210,6 +252,7 @@ class PartitionReader:
             found = next(records, None)
         except TxnLogError as error:
             self._plan.clear()
+            self._ahead.clear()
             self._records = self._header = None
             self._end = self._next
             if not isinstance(error, ObjectNotFoundError):
@@ -245,12 +288,16 @@ class Fetcher:
         read_committed: bool,
         reset: Callable[[PartitionReader], int],
         now_ms: Callable[[], int],
+        configured_ms: int | None = None,
     ) -> None:
         self._read_committed = read_committed
         self._reset = reset
         self._now_ms = now_ms
-        self._refreshed_ms: int | None = None
+        self._configured_ms = configured_ms
+        self._polling = Polling()
+        self._is_drained = False
         self._turns: deque[PartitionReader] = deque()
+        self._logs: dict[str, TopicLog] = {}
         self.readers: dict[Key, PartitionReader] = {}
 
     def add(self, log: TopicLog, partition: int) -> PartitionReader:
@@ -261,7 +308,8 @@ class Fetcher:
             reader = PartitionReader(log, partition, read_committed=self._read_committed)
             self.readers[key] = reader
             self._turns.append(reader)
-            self._refreshed_ms = None
+            self._logs[log.name] = log
+            self.wake()
         return reader
 
     def remove(self, keys: Iterable[Key]) -> None:
@@ -270,6 +318,18 @@ class Fetcher:
             reader = self.readers.pop(key, None)
             if reader is not None:
                 self._turns.remove(reader)
+        self._logs = {reader.topic: reader.log for reader in self._turns}
+        self.wake()
+
+    def wake(self) -> None:
+        """Check the logs at the next `fetch`: what is to be read has changed."""
+        self._polling.wake()
+        self._is_drained = False
+
+    @property
+    def idle_ms(self) -> int:
+        """How long `fetch` has nothing to return unless `wake` is called; 0 or less: it may."""
+        return self._polling.left_ms(self._now_ms()) if self._is_drained else 0
 
     def fetch(self) -> Chunk | None:
         """The next chunk of any partition, None if all are at their ends.
@@ -277,21 +337,46 @@ class Fetcher:
         Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError.
         """
         now_ms = self._now_ms()
-        is_due = self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS
-        if is_due:
+        checked_ms = self._polling.checked_ms
+        is_late = checked_ms is None or now_ms - checked_ms >= max(REFRESH_MS, self._interval())
+        must_check = is_late or (self._is_drained and self._may_check(now_ms))
+        if must_check:
             self._refresh(now_ms)
+        elif self._is_drained:
+            return None
         chunk = self._read()
-        if chunk is None and not is_due:
+        if chunk is None and not must_check and self._may_check(now_ms):
             self._refresh(now_ms)
             chunk = self._read()
+        self._is_drained = chunk is None
+        if chunk is not None:
+            self._polling.found()
         return chunk
 
+    def _may_check(self, now_ms: int) -> bool:
+        """On a local disk a few topics are checked whenever the caller asks."""
+        is_cheap = self._interval() <= LOCAL_MS and not self._is_remote
+        return (is_cheap and self._configured_ms is None) or self._polling.is_due(now_ms)
+
+    def _interval(self) -> int:
+        return poll_interval_ms(
+            self._configured_ms, is_remote=self._is_remote, topics=len(self._logs)
+        )
+
+    @property
+    def _is_remote(self) -> bool:
+        return bool(self._turns) and self._turns[0].log.store.is_remote
+
     def _refresh(self, now_ms: int) -> None:
-        logs = {reader.topic: reader.log for reader in self._turns}
-        for log in logs.values():
-            log.refresh()
-        self._refreshed_ms = now_ms
+        if self._turns:
+            store = self._turns[0].log.store
+            store.together([log.refresh for log in self._logs.values()])
+        interval_ms = self._interval()
+        self._polling.checked(now_ms, interval_ms=interval_ms, is_remote=self._is_remote)
+        self._is_drained = False
         for reader in self._turns:
+            if reader.is_idle:
+                continue
             # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
             if reader.position is not None and reader.is_plan_empty and reader.log.exists:
                 if not reader.is_in_range():
@@ -302,12 +387,43 @@ class Fetcher:
         for _ in range(len(self._turns)):
             reader = self._turns[0]
             self._turns.rotate(-1)
-            if reader.is_paused or reader.position is None:
+            if not reader.is_active:
                 continue
+            if reader.must_fetch:
+                self._fetch_ahead(reader)
             chunk = reader.read()
             if chunk is not None:
                 return chunk
         return None
+
+    def _fetch_ahead(self, first: PartitionReader) -> None:
+        """Fetch the next files together, in the order in which the readers take their turns."""
+        store = first.log.store
+        left_bytes = AHEAD_BYTES - sum(reader.ahead_bytes for reader in self._turns)
+        wanted: list[tuple[PartitionReader, BatchHeader]] = []
+        others = [reader for reader in self._turns if reader is not first and reader.is_active]
+        for reader, header in _in_turn([first, *others]):
+            left_bytes -= header.size_bytes
+            if wanted and (left_bytes < 0 or len(wanted) == AHEAD_FILES):
+                break
+            wanted.append((reader, header))
+        paths = [f"{reader.log.path}/{header.path}" for reader, header in wanted]
+        for (reader, header), data in zip(wanted, fetch(store, paths), strict=True):
+            if data is not None:
+                reader.hold(header, data)
+
+
+def _in_turn(
+    readers: Iterable[PartitionReader],
+) -> Iterator[tuple[PartitionReader, BatchHeader]]:
+    """The files to fetch: the first of each reader, then the second of each, and so on."""
+    left = deque((reader, reader.files_to_fetch()) for reader in readers)
+    while left:
+        reader, files = left.popleft()
+        header = next(files, None)
+        if header is not None:
+            left.append((reader, files))
+            yield reader, header
 
 
 def out_of_range(reader: PartitionReader) -> OffsetOutOfRangeError:

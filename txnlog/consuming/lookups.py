@@ -48,7 +48,14 @@ def watermarks(
 
     Raises UnknownTopicOrPartitionError.
     """
-    view = partition_log(cluster, topic, partition).view
+    log = cluster.topic(topic)
+    check_partition(log, partition)
+    return ends(log, partition, read_committed=read_committed)
+
+
+def ends(log: TopicLog, partition: int, *, read_committed: bool) -> tuple[int, int]:
+    """As `watermarks`, of the log as of its last refresh."""
+    view = log.view
     end = view.last_stable_offset if read_committed else view.high_watermark
     return view.log_start_offset(partition), end(partition)
 
@@ -60,23 +67,16 @@ def positions_for_times(
 
     OFFSET_END where there is none. Raises UnknownTopicOrPartitionError.
     """
-    logs = {p.topic: partition_log(cluster, p.topic, p.partition) for p in partitions}
-    positions = []
+    logs = cluster.topics(p.topic for p in partitions)
     for asked in partitions:
-        log = logs[asked.topic]
-        check_partition(log, asked.partition)
-        times = {asked.partition: asked.offset}
-        offset = offsets_for_times(log, times, read_committed=read_committed)[asked.partition]
-        at = OFFSET_END if offset is None else offset
-        positions.append(TopicPartition(asked.topic, asked.partition, at))
-    return positions
-
-
-def partition_log(cluster: Cluster, topic: str, partition: int) -> TopicLog:
-    """The log of a partition's topic. Raises UnknownTopicOrPartitionError."""
-    log = cluster.topic(topic)
-    check_partition(log, partition)
-    return log
+        check_partition(logs[asked.topic], asked.partition)
+    found = offsets_for_times(
+        [(logs[p.topic], p.partition, p.offset) for p in partitions], read_committed=read_committed
+    )
+    return [
+        TopicPartition(asked.topic, asked.partition, OFFSET_END if offset is None else offset)
+        for asked, offset in zip(partitions, found, strict=True)
+    ]
 
 
 def check_partition(log: TopicLog, partition: int) -> None:

@@ -19,8 +19,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from txnlog.cluster import Cluster
 from txnlog.errors import (
@@ -41,6 +42,7 @@ from txnlog.protocol.membership import (
     prepare_join,
     prepare_leave,
 )
+from txnlog.protocol.polling import poll_interval_ms
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.values import pattern
 
@@ -49,6 +51,9 @@ logger = logging.getLogger("txnlog")
 PATTERN_PREFIX = "^"
 _HeartbeatMember = tuple[str, tuple[str, ...], tuple[str, ...]]
 NO_GENERATION = -1
+BEATS_PER_SESSION = 3
+COUNT_POLLS = 10
+"""How many poll intervals lie between two look-ups of the partitions of a group's topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +190,8 @@ class Heartbeat:
         self._clock = cluster.store.clock
         self._observation = GroupObservation()
         self._counter = -1
+        self._beat_ms = self._clock.boot_ms()
+        self._counted_ms: int | None = None
         self._resolved_ms = self._clock.boot_ms()
         self._member: _HeartbeatMember = ("", (), ())
         self.polled_ms = self._resolved_ms
@@ -224,10 +231,8 @@ class Heartbeat:
             self._publish(member, self._cluster.groups.describe(group_id))
             return
         observation = self._observation = self._observation.observe(group, now_ms=now_ms)
-        # A commit since the last heartbeat has increased the counter already.
-        is_due = group.members[member_id].heartbeat == self._counter
         counts = PartitionCounts(self._cluster)
-        with_counts = counts.of(group, ())
+        is_due = self._is_beat_due(group.members[member_id].heartbeat, now_ms)
         with contextlib.suppress(UnknownMemberIdError):
             self._cluster.offsets_log().change(
                 lambda view, version: prepare_heartbeat(
@@ -242,10 +247,16 @@ class Heartbeat:
             )
         after = self._cluster.offsets_log().view.rows.get(group_id)
         if after is not None and member_id in after.members:
-            self._counter = after.members[member_id].heartbeat
-        needs_rejoin = not is_rebalancing(group) and (
-            is_assignment_outdated(group, with_counts)
-            or self._is_subscription_changed(member, now_ms)
+            counter = after.members[member_id].heartbeat
+            if counter != self._counter:
+                self._counter, self._beat_ms = counter, now_ms
+        # What was found stays found until the consumer has rejoined.
+        needs_rejoin = self.needs_rejoin or (
+            not is_rebalancing(group)
+            and (
+                self._is_assignment_outdated(group, counts, now_ms)
+                or self._is_subscription_changed(member, now_ms)
+            )
         )
         self._publish(member, after, needs_rejoin=needs_rejoin)
 
@@ -257,6 +268,28 @@ class Heartbeat:
             self.group = group
             self.needs_rejoin = needs_rejoin
 
+    def _is_beat_due(self, counter: int, now_ms: int) -> bool:
+        """Whether to increase the counter: three times per session, a write each (D91).
+
+        A commit has done it already; the others read the counter, whoever increased it.
+        """
+        if counter != self._counter:
+            return False
+        settings = self._settings
+        next_ms = now_ms + settings.heartbeat_interval_ms
+        return next_ms - self._beat_ms > settings.session_timeout_ms // BEATS_PER_SESSION
+
+    def _is_assignment_outdated(self, group: Group, counts: PartitionCounts, now_ms: int) -> bool:
+        """Whether topics have other partitions than those assigned; each topic is a request."""
+        count = len({topic for member in group.members.values() for topic in member.topics})
+        interval_ms = COUNT_POLLS * poll_interval_ms(
+            None, is_remote=self._cluster.store.is_remote, topics=count
+        )
+        if self._counted_ms is not None and now_ms - self._counted_ms < interval_ms:
+            return False
+        self._counted_ms = now_ms
+        return is_assignment_outdated(group, counts.of(group, ()))
+
     def _is_subscription_changed(self, member: _HeartbeatMember, now_ms: int) -> bool:
         """Whether the subscription matches other topics than when the consumer joined."""
         if now_ms - self._resolved_ms < self._settings.metadata_max_age_ms:
@@ -267,21 +300,44 @@ class Heartbeat:
 
 
 class PartitionCounts:
-    """Numbers of partitions of topics, looked up once per write."""
+    """Numbers of partitions of topics, looked up once per write, and only if it needs them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._counts: dict[str, int] = {}
 
     def of(self, group: Group | None, topics: Iterable[str]) -> Mapping[str, int]:
-        """For all topics of the members' subscriptions, and `topics`; 0 for missing topics."""
+        """For all topics of the members' subscriptions, and `topics`; 0 for missing topics.
+
+        Nothing is read before the first look into the mapping.
+        """
         members = () if group is None else group.members.values()
         wanted = {topic for member in members for topic in member.topics}.union(topics)
-        for topic in sorted(wanted - set(self._counts)):
-            log = self._cluster.topic_log(topic)
-            log.refresh()
-            self._counts[topic] = log.partitions if log.exists else 0
+        return _Lazy(lambda: self._look_up(wanted))
+
+    def _look_up(self, wanted: set[str]) -> Mapping[str, int]:
+        missing = sorted(wanted - set(self._counts))
+        logs = [self._cluster.topic_log(topic) for topic in missing]
+        self._cluster.refresh_together(logs)
+        for log in logs:
+            self._counts[log.name] = log.partitions if log.exists else 0
         return self._counts
+
+
+class _Lazy(Mapping[str, int]):
+    """A mapping that is read at the first look into it."""
+
+    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
+        self._found = cache(read)
+
+    def __getitem__(self, key: str) -> int:
+        return self._found()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
 
 
 def resolve(cluster: Cluster, subscription: Iterable[str]) -> tuple[str, ...]:

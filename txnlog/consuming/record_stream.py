@@ -67,6 +67,7 @@ class RecordStream:
             reader.position = position
         for reader in self._fetcher.readers.values():
             reader.rewind()
+        self._fetcher.wake()
 
     def take(self, count: int) -> list[Message]:
         """Up to `count` available messages. Raises only if none was taken before the error."""
@@ -116,6 +117,7 @@ class RecordStream:
         for key in keys:
             if key in self._fetcher.readers:
                 self._fetcher.readers[key].rewind()
+        self._fetcher.wake()
 
     def _fill(self, *, has_some: bool) -> bool:
         """Ensure a chunk with records left; False if there is none.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
-from txnlog.errors import NotCoordinatorError
+from txnlog.errors import NotCoordinatorError, TxnLogError
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.partitioner import murmur2
@@ -55,6 +56,27 @@ class Root:
             self._topics[name] = log
         return log
 
+    def refresh_together(self, logs: Iterable[TopicLog | TransactionLog | OffsetsLog]) -> None:
+        """Tail logs to their heads, together; each may be given several times.
+
+        All are tried, then the first error is raised.
+        """
+        distinct = {id(log): log for log in logs}
+        self.store.together([log.refresh for log in distinct.values()])
+
+    def tail_each(self, logs: Sequence[TopicLog]) -> list[TxnLogError | None]:
+        """Tail distinct logs together; for each its error, or None."""
+        return self.store.together([partial(_tail, log) for log in logs])
+
+    def all_shards(self) -> list[TransactionLog]:
+        """All shards of the transaction log, tailed to their heads together."""
+        missing = [number for number in range(self.shards) if number not in self._shards]
+        opened = self.store.together([partial(self._open_shard, number) for number in missing])
+        self._shards.update(zip(missing, opened, strict=True))
+        found = [self._shards[number] for number in range(self.shards)]
+        self.refresh_together(found)
+        return found
+
     def shard_of(self, transactional_id: str) -> int:
         """Which shard of the transaction log holds this id."""
         return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
@@ -70,18 +92,21 @@ class Root:
         """
         log = self._shards.get(number)
         if log is None:
-            log = TransactionLog(self.store, number, settings=self.settings)
-            expected = f"{self.cluster_id}-{number}"
-            log.create(expected, {})
-            found = log.log.metadata
-            if found is not None and found.id != expected:
-                raise NotCoordinatorError(
-                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the cluster "
-                    "was created again, maybe with another number of shards, since this process "
-                    "opened it. Open it again.",
-                    table=log.path,
-                )
-            self._shards[number] = log
+            log = self._shards[number] = self._open_shard(number)
+        return log
+
+    def _open_shard(self, number: int) -> TransactionLog:
+        log = TransactionLog(self.store, number, settings=self.settings)
+        expected = f"{self.cluster_id}-{number}"
+        log.create(expected, {})
+        found = log.log.metadata
+        if found is not None and found.id != expected:
+            raise NotCoordinatorError(
+                f"{log.path} at {self.root} has id {found.id}, not {expected}: the cluster "
+                "was created again, maybe with another number of shards, since this process "
+                "opened it. Open it again.",
+                table=log.path,
+            )
         return log
 
     def offsets_log(self) -> OffsetsLog:
@@ -119,3 +144,11 @@ class Root:
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
         """See ClusterLog.change_lease."""
         return self._meta.change_lease(name, decide)
+
+
+def _tail(log: TopicLog) -> TxnLogError | None:
+    try:
+        log.refresh()
+    except TxnLogError as error:
+        return error
+    return None

@@ -296,9 +296,7 @@ class Housekeeper:
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
-            shard.refresh()
+        for shard in self._cluster.all_shards():
             for name, row in list(shard.view.rows.items()):
                 before, since_ms = self._idle.get(name, (None, watched_ms))
                 if before != row:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.vacuum import topic_logs
+from txnlog.housekeeping.vacuum import some_at_a_time, topic_logs
 from txnlog.process.failures import Failures
 from txnlog.protocol.vacuum import Deletable
 from txnlog.storage.delta.log_cleanup import checkpoint_and_clean_up, find_cleanable
@@ -39,11 +40,11 @@ class LogCleanup:
         now_ms = self._store.now_ms()
         failures = Failures("Log clean-up")
         deleted = 0
-        for table in self._tables(topic_logs(self._cluster, failures)):
-            with failures.of(table):
-                deleted += checkpoint_and_clean_up(
-                    self._store, table, self._settings, now_ms=now_ms
-                )
+        for some in some_at_a_time(self._tables(topic_logs(self._cluster, failures))):
+            # Each by its own listing: no log's state is shared.
+            clean = partial(checkpoint_and_clean_up, self._store, now_ms=now_ms)
+            parts = [(table, partial(clean, table, self._settings)) for table in some]
+            deleted += sum(failures.together(self._store.together, parts))
         failures.check()
         return deleted
 

@@ -6,8 +6,10 @@ stops no other: its error is raised at the end.
 
 from __future__ import annotations
 
+from functools import partial
+
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.vacuum import topic_logs
+from txnlog.housekeeping.vacuum import some_at_a_time, topic_logs
 from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import (
     PRODUCER_ID_EXPIRATION_MS_DEFAULT,
@@ -54,9 +56,9 @@ class ProducerExpiry:
         living = self._living()
         failures = Failures("Expiry of producers")
         expired = 0
-        for log in self._tables(failures):
-            with failures.of(log.path):
-                expired += self._expire(log, living)
+        for some in some_at_a_time(self._tables(failures)):
+            parts = [(log.path, partial(self._expire, log, living)) for log in some]
+            expired += sum(failures.together(self._store.together, parts))
         failures.check()
         return expired
 
@@ -82,9 +84,7 @@ class ProducerExpiry:
         Raises CorruptLogError for a row whose producer id cannot be read: it could be any id.
         """
         living: set[int] = set()
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
-            shard.refresh()
+        for shard in self._cluster.all_shards():
             living.update(row.producer_id for row in shard.view.rows.values())
             for row in shard.view.rows.unreadable.values():
                 text = row.values.get("producer_id", "")

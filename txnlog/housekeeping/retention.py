@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable
+from functools import partial
 
 from txnlog.cluster import Cluster
-from txnlog.housekeeping.vacuum import topic_logs
+from txnlog.errors import TxnLogError
+from txnlog.housekeeping.vacuum import some_at_a_time, topic_logs
 from txnlog.process.failures import Failures
 from txnlog.protocol.retention import (
     FILES_MAX,
@@ -51,16 +53,18 @@ class Retention:
         A topic that cannot be read or written delays only its own files (R37): its error is raised
         at the end.
         """
-        names = self._cluster.topic_names()
+        failures = Failures("Retention")
+        names = []
+        for name, found in self._cluster.survey_topics().items():
+            if isinstance(found, TxnLogError):
+                failures.add(f"topic {name!r}", found)
+            else:
+                names.append(name)
         self._written_ms = {name: self._written_ms.get(name, {}) for name in names}
         removed = 0
-        failures = Failures("Retention")
-        for name in names:
-            with failures.of(f"topic {name!r}"):
-                if self._cluster.find_topic(name) is None:
-                    del self._written_ms[name]
-                else:
-                    removed += self.enforce(name)
+        for some in some_at_a_time(names):
+            parts = [(f"topic {name!r}", partial(self.enforce, name)) for name in some]
+            removed += sum(failures.together(self._cluster.store.together, parts))
         if failures and removed:
             logger.info("Retention removed %d files; some topics failed", removed)
         failures.check()
@@ -126,8 +130,11 @@ class Retention:
 
     def _date(self, log: TopicLog, paths: Iterable[str]) -> None:
         """Ask the store when files were written; files never change after that."""
-        for path in paths:
-            meta = log.store.head(f"{log.path}/{path}")
+        named = list(paths)
+        found = log.store.together(
+            [partial(log.store.head, f"{log.path}/{path}") for path in named]
+        )
+        for path, meta in zip(named, found, strict=True):
             self._written_ms[log.name][path] = meta.last_modified_ms
 
     def _forget_removed(self, log: TopicLog) -> None:

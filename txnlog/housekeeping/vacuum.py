@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from txnlog.cluster import Cluster
-from txnlog.errors import (
-    CorruptLogError,
-    ForeignTableError,
-    TxnLogError,
-    UnsupportedProtocolError,
-)
+from txnlog.errors import CorruptLogError, ForeignTableError, UnsupportedProtocolError
 from txnlog.process.failures import Failures
 from txnlog.protocol.txn_memory import VACUUM_AGE, VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import (
@@ -43,11 +40,14 @@ from txnlog.storage.delta.transact import transact
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
+T = TypeVar("T")
 Handle = TopicLog | TransactionLog | OffsetsLog
 
 logger = logging.getLogger("txnlog")
 
-DELETED_AT_ONCE = 1_000
+DELETED_AT_ONCE = 10_000
+TABLES_AT_ONCE = 8
+"""Tables that are worked on together: for each its tombstones are in memory."""
 
 
 def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
@@ -56,22 +56,24 @@ def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
     Foreign tables below the root are skipped, and damaged ones, which are logged. Errors of the
     store are added to `failures`.
     """
+    logs = [cluster.topic_log(name) for name in cluster.topic_names()]
     found = []
-    for name in cluster.topic_names():
-        log = cluster.topic_log(name)
-        try:
-            log.refresh()
-        except ForeignTableError:
+    for log, error in zip(logs, cluster.tail_each(logs), strict=True):
+        if isinstance(error, ForeignTableError):
             continue
-        except (CorruptLogError, UnsupportedProtocolError) as error:
-            logger.warning("Housekeeping skips %s: %s", name, error)
-            continue
-        except TxnLogError as error:
+        if isinstance(error, CorruptLogError | UnsupportedProtocolError):
+            logger.warning("Housekeeping skips %s: %s", log.name, error)
+        elif error is not None:
             failures.add(log.path, error)
-            continue
-        if log.log.exists and "partitions" in log.config:
+        elif log.log.exists and "partitions" in log.config:
             found.append(log)
     return found
+
+
+def some_at_a_time(parts: Sequence[T]) -> Iterator[Sequence[T]]:
+    """TABLES_AT_ONCE of the parts, then the next ones, and so on."""
+    for at in range(0, len(parts), TABLES_AT_ONCE):
+        yield parts[at : at + TABLES_AT_ONCE]
 
 
 @dataclass(slots=True)
@@ -147,50 +149,62 @@ class Vacuum:
         tables = self._tables(now_ms, age_ms, failures)
         topics = [table for table in tables if isinstance(table.handle, TopicLog)]
         rows = [table for table in tables if not isinstance(table.handle, TopicLog)]
-        deleted = 0
-        for table in rows:
-            # Only its own table refers to a row's file.
-            with failures.of(table.name):
-                self._write_barrier(table.handle, age_ms)
-                deleted += self._delete(table, self._deletable(table, frozenset(), now_ms, age_ms))
+        # Only its own table refers to a row's file.
+        deleted = self._each(
+            rows, failures, partial(self._vacuum_rows, now_ms=now_ms, age_ms=age_ms)
+        )
         with failures.of("manifests"):
             deleted += self._run_topics(topics, now_ms, age_ms, failures)
         failures.check()
         return deleted
 
+    def _each(
+        self, tables: Sequence[_Table], failures: Failures, work: Callable[[_Table], int]
+    ) -> int:
+        """The sum of the work on the tables, some together; errors are kept."""
+        done = 0
+        for some in some_at_a_time(tables):
+            parts = [(table.name, partial(work, table)) for table in some]
+            done += sum(failures.together(self._store.together, parts))
+        return done
+
+    def _vacuum_rows(self, table: _Table, *, now_ms: int, age_ms: int) -> int:
+        self._write_barrier(table.handle, age_ms)
+        return self._delete(table, self._deletable(table, frozenset(), now_ms, age_ms))
+
     def _run_topics(
         self, topics: Sequence[_Table], now_ms: int, age_ms: int, failures: Failures
     ) -> int:
-        """After the listing: barriers in all logs, the manifests, then table by table."""
-        behind_barrier = []
-        for table in topics:
-            with failures.of(table.name):
-                self._write_barrier(table.handle, age_ms)
-                behind_barrier.append(table)
+        """After the listing: barriers in all logs, the manifests, then the tables."""
+        together = self._store.together
+
+        def barrier(table: _Table) -> _Table:
+            self._write_barrier(table.handle, age_ms)
+            return table
+
+        parts = [(table.name, partial(barrier, table)) for table in topics]
+        behind_barrier = failures.together(together, parts)
         if not behind_barrier:
             return 0
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
-            self._write_barrier(shard, age_ms)
+        shards = [self._cluster.shard(number) for number in range(self._cluster.shards)]
+        together([partial(self._write_barrier, shard, age_ms) for shard in shards])
         named = self._named()
         is_whole = self._can_read_manifests()
-        deleted = 0
-        for table in behind_barrier:
-            with failures.of(table.name):
-                deletable = self._deletable(table, named, now_ms, age_ms)
-                deleted += self._delete(
-                    table, deletable if is_whole else _certain(table, deletable)
-                )
-        return deleted
+
+        def vacuum(table: _Table) -> int:
+            deletable = self._deletable(table, named, now_ms, age_ms)
+            return self._delete(table, deletable if is_whole else _certain(table, deletable))
+
+        return self._each(behind_barrier, failures, vacuum)
 
     # -- reads -----------------------------------------------------------------------------------
 
     def _age_ms(self) -> int:
-        timeouts_ms = []
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
-            shard.refresh()
-            timeouts_ms += [row.timeout_ms for row in shard.view.rows.values()]
+        timeouts_ms = [
+            row.timeout_ms
+            for shard in self._cluster.all_shards()
+            for row in shard.view.rows.values()
+        ]
         return vacuum_age_ms(
             self._configured_ms, log_retention_ms=self._log_retention_ms, timeouts_ms=timeouts_ms
         )
@@ -203,13 +217,11 @@ class Vacuum:
             *(cluster.shard(number) for number in range(cluster.shards)),
             cluster.offsets_log(),
         ]
-        found = []
-        for handle in handles:
-            with failures.of(handle.path):
-                table = self._table(handle, now_ms, age_ms)
-                if table.old:
-                    found.append(table)
-        return found
+        found: list[_Table] = []
+        for some in some_at_a_time(handles):
+            parts = [(one.path, partial(self._table, one, now_ms, age_ms)) for one in some]
+            found += failures.together(self._store.together, parts)
+        return [table for table in found if table.old]
 
     def _table(self, handle: Handle, now_ms: int, age_ms: int) -> _Table:
         table = _Table(handle, [])
@@ -229,9 +241,7 @@ class Vacuum:
     def _named(self) -> set[tuple[str, str]]:
         """(topic, path) of the files in the manifests of pending transactions."""
         named: set[tuple[str, str]] = set()
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
-            shard.refresh()
+        for shard in self._cluster.all_shards():
             for row in shard.view.rows.values():
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
         return named

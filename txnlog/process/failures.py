@@ -7,11 +7,17 @@ who repairs the first table need not run everything again to learn of the second
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
+from typing import TypeVar
 
 from txnlog.errors import FLAGS, TxnLogError
 
 logger = logging.getLogger("txnlog")
+
+T = TypeVar("T")
+Together = Callable[[Sequence[Callable[[], T]]], list[T]]
 
 
 class Failures:
@@ -42,10 +48,33 @@ class Failures:
         name = type(error).__name__
         logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
 
+    def together(
+        self, together: Together[T | TxnLogError], parts: Sequence[tuple[str, Callable[[], T]]]
+    ) -> list[T]:
+        """The results of the parts that do not fail, in order; their errors are kept.
+
+        `together` makes the calls: ObjectStore.together.
+        """
+        found = together([partial(_result_of, call) for _, call in parts])
+        results: list[T] = []
+        for (part, _), result in zip(parts, found, strict=True):
+            if isinstance(result, TxnLogError):
+                self.add(part, result)
+            else:
+                results.append(result)
+        return results
+
     def check(self) -> None:
         """Raise the collected errors: a single one as it is, several as one (see `combined`)."""
         if self._found:
             raise combined(self._work, self._found)
+
+
+def _result_of(call: Callable[[], T]) -> T | TxnLogError:
+    try:
+        return call()
+    except TxnLogError as error:
+        return error
 
 
 class _Part:

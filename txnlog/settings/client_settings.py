@@ -183,7 +183,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=positive_int,
         default=3_000,
         clients=CONSUMER,
-        doc="Interval of heartbeats. Each is one small write, unless the member has committed.",
+        doc="How often a member reads the state of its group. Three times per session.timeout.ms "
+        "it also makes a small write, unless it has committed.",
     ),
     Setting(
         name="fetch.max.bytes",
@@ -208,6 +209,16 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         aliases=("topic.metadata.refresh.interval.ms",),
         doc="How often a pattern subscription checks for new topics, and a producer for changes "
         "of its topics.",
+    ),
+    Setting(
+        name="metadata.poll.interval.ms",
+        parse=positive_int,
+        clients=CONSUMER,
+        doc="How long a new record of an idle topic may wait until it is found; the consumer "
+        "checks more often for a while after a record. Default: on a local disk 10, or 0.5 per "
+        "topic if that is more; on an object store 1000, or 10 per topic: there each check of a "
+        "topic is one request. `poll(0)` does not check more often (but for up to 20 topics on a "
+        "local disk).",
     ),
     Setting(
         name="offset.metadata.max.bytes",

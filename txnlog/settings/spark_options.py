@@ -166,6 +166,15 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "`1h`; a number without a unit is in ms.",
     ),
     Option(
+        name="metadata.poll.interval.ms",
+        parse=positive_int,
+        applies_to=STREAM,
+        ignored_in=BATCH,
+        default_text="object store: 1000, or 10 per topic if that is more; local disk: no limit",
+        doc="How long a new record may wait until an idle stream finds it. Each check of a topic "
+        "is one request; a stream checks more often for a while after a batch.",
+    ),
+    Option(
         name="minPartitions",
         parse=positive,
         applies_to=READS,

@@ -23,6 +23,11 @@ class RoundsStore(FaultyStore):
         super().__init__(shared.backing, clock=shared.clock, shared=shared)
         self.rounds = 0
 
+    @property
+    def is_remote(self) -> bool:
+        """It stands for an object store."""
+        return True
+
     def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
         """As ObjectStore's; the rounds of the longest call are counted."""
         begun = longest = self.rounds

@@ -92,7 +92,7 @@ def test_segment_has_gaps_where_transactions_were_aborted(cluster: Cluster) -> N
     assert [seen.offset for seen in before[0]] == [0, 1, 2, 5, 6]
     (batch,) = log.view.partitions[0].batches
     assert (batch.base_offset, batch.last_offset, batch.num_records) == (0, 6, 5)
-    assert offsets_for_times(log, {0: 8}, read_committed=True) == {0: 5}
+    assert offsets_for_times([(log, 0, 8)], read_committed=True) == [5]
 
 
 def test_segment_of_only_aborted_batches_spans_their_offsets(cluster: Cluster) -> None:

@@ -7,7 +7,8 @@ files also stay until vacuum, so readers that planned to read them still can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -33,8 +34,9 @@ from txnlog.protocol.key_compaction import (
 )
 from txnlog.protocol.topics import TopicCommit
 from txnlog.settings.topic_configs import config_value
+from txnlog.storage.batches.read_ahead import read_ahead
 from txnlog.storage.batches.reader import FileSpan, read_batch_file, read_records
-from txnlog.storage.batches.record_lists import RecordLists, gather
+from txnlog.storage.batches.record_lists import gather
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.batches.writer import ROW_GROUP_BYTES, BatchFileWriter, new_batch_name
 from txnlog.storage.store.objects import ObjectStore
@@ -83,7 +85,8 @@ def rewrite(store: ObjectStore, group: CompactionGroup, keep: Offsets | None = N
     """Write the segment of a group; offsets, timestamps, keys, values and headers stay unchanged.
 
     `keep`: ascending offsets of the records to keep; None: all but those of aborted transactions.
-    Memory holds up to two row groups (16 MiB each) and one read (4 MiB). Raises
+    Memory holds up to two row groups (16 MiB each), one read (4 MiB) and, on an object store, what
+    is read ahead (8 MiB). Raises
     ObjectNotFoundError, CorruptLogError, StorageError that name the file.
     """
     staged_ms = store.now_ms()
@@ -117,14 +120,6 @@ def read_columns(
     return read_batch_file(store, whole, columns=columns, batch_rows=_batch_rows(batch))
 
 
-def _read_records(
-    store: ObjectStore, topic: str, batch: BatchHeader, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch | RecordLists]:
-    """The same, but small files stay lists."""
-    whole = _whole(topic, batch)
-    return read_records(store, whole, columns=columns, batch_rows=_batch_rows(batch))
-
-
 def _whole(topic: str, batch: BatchHeader) -> FileSpan:
     path = f"{topic}/{batch.path}"
     return FileSpan(path, num_records=batch.num_records, size_bytes=batch.size_bytes)
@@ -139,10 +134,17 @@ def _records(
     store: ObjectStore, group: CompactionGroup, keep: Offsets | None
 ) -> Iterator[pa.RecordBatch]:
     """The records to keep in offset order; `offset_delta` counts from the group's base offset."""
+    ahead = read_ahead(store, group.sources, partial(_whole, group.topic))
     read = (
         (source.base_offset, 0, found)
-        for source in group.sources
-        for found in _read_records(store, group.topic, source, DATA_SCHEMA.names)
+        for source, data in ahead
+        for found in read_records(
+            store,
+            _whole(group.topic, source),
+            columns=DATA_SCHEMA.names,
+            batch_rows=_batch_rows(source),
+            data=data,
+        )
     )
     for offsets, records in gather(read, rows_max=READ_ROWS, bytes_max=READ_BYTES):
         deltas = pa.array(offsets - group.base_offset)

@@ -75,17 +75,22 @@ def read_batch_file(
 
 
 def read_records(
-    store: ObjectStore, span: FileSpan, *, columns: Sequence[str] | None, batch_rows: int
+    store: ObjectStore,
+    span: FileSpan,
+    *,
+    columns: Sequence[str] | None,
+    batch_rows: int,
+    data: bytes | None = None,
 ) -> Iterator[pa.RecordBatch | RecordLists]:
     """As `read_batch_file`, but what txnlog.storage.batches.small_batch has encoded stays in lists.
 
     Then that is all there is, whatever `batch_rows` says: every record of the span, one offset
-    after the other.
+    after the other. `data` is the whole file if it was fetched before (read_ahead).
     """
     schema = _schema_of_named(columns)
     names = schema.names
     with _damage_named(store, span.path):
-        file = _open(store, span.path, span.size_bytes)
+        file = _open(store, span.path, span.size_bytes, data)
         if isinstance(file, RecordLists):
             _check_count(file.num_rows, span.num_records)
         else:
@@ -165,17 +170,21 @@ def _damage_named(store: ObjectStore, path: str) -> Iterator[None]:
         ) from error
 
 
-def _open(store: ObjectStore, path: str, size_bytes: int | None) -> _File | RecordLists:
+def _open(
+    store: ObjectStore, path: str, size_bytes: int | None, data: bytes | None
+) -> _File | RecordLists:
     """A small file by one get, a local one by its path, a large remote one by ranges, else one get.
 
     RecordLists are all records of a file that txnlog.storage.batches.small_batch has encoded.
     """
     name = path.rpartition("/")[2]
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
-        return _open_small(store.get(path), size_bytes, name)
+        return _open_small(store.get(path) if data is None else data, size_bytes, name)
     local = store.local_path(path)
     source: Any
-    if local is not None:
+    if data is not None:
+        source, found_bytes = pa.BufferReader(data), len(data)
+    elif local is not None:
         store.check_regular(path)
         source = pa.OSFile(local)
         found_bytes = source.size()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from txnlog.errors import TxnLogError
+from txnlog.process.forking import watch
 from txnlog.storage.delta.checkpoints import Covered, continue_from, is_fresh, maintain
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_settings import LogSettings
@@ -69,7 +72,7 @@ class Checkpointer:
             self._run(head, clean=clean)
 
         try:
-            _thread().submit(task)
+            _THREAD.submit(task)
         except RuntimeError as error:
             # The interpreter is shutting down, or can start no thread. The commit has landed, and
             # the next writer writes the checkpoint.
@@ -98,19 +101,39 @@ class Checkpointer:
             logger.exception("No checkpoint of %s was written", table)
 
 
-_thread_of: tuple[int, ThreadPoolExecutor] | None = None
+class _Thread:
+    """The thread of this process for checkpoints; a forked child starts its own.
+
+    Commits of several logs may be made together, so several threads may ask for it.
+    """
+
+    def __init__(self) -> None:
+        self.forked()
+        watch(self)
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run it in the thread. Raises RuntimeError if the interpreter is shutting down."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint")
+            self._pool.submit(task)
+
+    def wait(self) -> None:
+        """Return when all tasks are done."""
+        with self._lock:
+            pool = self._pool
+        if pool is not None:
+            with suppress(RuntimeError):
+                pool.submit(int).result()
 
 
-def _thread() -> ThreadPoolExecutor:
-    """The thread of this process for checkpoints; a forked child starts its own."""
-    global _thread_of
-    if _thread_of is None or _thread_of[0] != os.getpid():
-        _thread_of = (os.getpid(), ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint"))
-    return _thread_of[1]
+_THREAD = _Thread()
 
 
 def wait_for_background() -> None:
     """Return when no checkpoint of this process is in progress or queued."""
-    if _thread_of is not None and _thread_of[0] == os.getpid():
-        with suppress(RuntimeError):
-            _thread_of[1].submit(int).result()
+    _THREAD.wait()

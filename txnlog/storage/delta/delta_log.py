@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from typing import Protocol as Interface
 
@@ -217,14 +218,16 @@ class DeltaLog:
         is_due = sure or self._must_check_slots()
         if base < 0 or not (is_due or self.store.is_local):
             return True
-        if not self.store.exists(commit_path(self.path, base)):
+        slots = [base, self.version + 2] if is_due else [base]
+        found = self.store.together(
+            [partial(self.store.exists, commit_path(self.path, slot)) for slot in slots]
+        )
+        if not found[0]:
             return False
         if not is_due:
             return True
         self._checked_ms = self._clock.boot_ms()
-        if not self.store.exists(commit_path(self.path, self.version + 2)):
-            return True
-        return self.store.exists(commit_path(self.path, self.version + 1))
+        return not found[1] or self.store.exists(commit_path(self.path, self.version + 1))
 
     def _must_check_slots(self) -> bool:
         """Whether the last check of the slots around the head is too old."""
@@ -286,9 +289,8 @@ class DeltaLog:
                 f"version {self.version} was there. Restore the folder from a backup.",
                 file=f"{self.path}/_delta_log",
             )
-        files, checkpoint = read_newest(self.store, files)
+        files, checkpoint, commits = self._read_files(files)
         after = -1 if checkpoint is None else checkpoint.version
-        commits = self._fetch(files, max(after - 1, -1))
         is_head = not commits or commits[-1].version <= after
         if checkpoint is not None:
             check_checkpoint(self.store, self.path, checkpoint, commits, is_head=is_head)
@@ -304,6 +306,22 @@ class DeltaLog:
         self.digest = ""
         for commit, found in zip(commits, parsed, strict=True):
             self._apply(commit, found)
+
+    def _read_files(self, files: LogFiles) -> tuple[LogFiles, Commit | None, list[Commit]]:
+        """As `read_newest`, and the commits from the checkpoint's version on, read beside it."""
+        newest = files.newest_checkpoint
+        if newest is None:
+            files, checkpoint = read_newest(self.store, files)
+            return files, checkpoint, self._fetch(files, -1)
+        calls: list[Callable[[], Any]] = [
+            partial(read_newest, self.store, files),
+            partial(self._fetch, files, max(newest - 1, -1)),
+        ]
+        (files, checkpoint), commits = self.store.together(calls)
+        if checkpoint is None or checkpoint.version != newest:
+            after = -1 if checkpoint is None else checkpoint.version
+            commits = self._fetch(files, max(after - 1, -1))
+        return files, checkpoint, commits
 
     def _check_not_shorter(self, commits: Sequence[Commit]) -> None:
         """Raise unless a log that is opened again still has the commit that was its newest."""

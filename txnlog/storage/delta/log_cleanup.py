@@ -69,7 +69,8 @@ def _delete_expired(store: ObjectStore, files: LogFiles, *, before_ms: int) -> l
         return []
     # Only an intact checkpoint can replace older files.
     read_checkpoint(store, files.table, anchor)
-    store.delete(expired)
+    # Not as a list: while a commit is there, no process may find a freed slot after it (D52).
+    store.delete_in_order(expired)
     return expired
 
 

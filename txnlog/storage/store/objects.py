@@ -16,7 +16,7 @@ from urllib.parse import ParseResult, urlparse
 
 import obstore
 from obstore import exceptions as obstore_exceptions
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import AzureStore, LocalStore, MemoryStore, S3Store
 
 from txnlog.errors import (
     ConfigError,
@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _AT_ONCE = 64
 """Requests of one piece of work that an object store gets at the same time."""
+_DELETED_AT_ONCE = 1_000
+"""Paths that S3 takes in one request for deletion; Azure takes 256."""
 
 _used_in_this_process = False
 _forked_after_use = False
@@ -93,6 +95,7 @@ class ObjectStore:
         self._home: tuple[str, Callable[[], None]] | None = None
         self._must_check_home = False
         self._at_once = 1 if isinstance(store, LocalStore | MemoryStore) else _AT_ONCE
+        self._deletes_lists = isinstance(store, S3Store | AzureStore | MemoryStore)
         self._disk = (
             LocalDisk(str(store.prefix), fsync=fsync, makes_folders=makes_folders)
             if isinstance(store, LocalStore)
@@ -244,6 +247,11 @@ class ObjectStore:
         return _meta(self._call("head", path, lambda: obstore.head(self._store, path)))
 
     @property
+    def is_remote(self) -> bool:
+        """Whether each call is a request that waits for a network, and costs money."""
+        return self._at_once > 1
+
+    @property
     def is_local(self) -> bool:
         """Whether the store is a local disk: a call takes microseconds, and is no request."""
         return self._disk is not None
@@ -315,12 +323,42 @@ class ObjectStore:
         return self._call("list", prefix, fetch)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; missing ones are ignored."""
+        """Delete objects, in any order; missing ones are ignored.
+
+        S3 and Azure take lists of them, several at a time. All are tried, then the first error is
+        raised: it names its path, and others may have failed, too.
+        """
+        listed = builtins.list(paths)
+        size = _DELETED_AT_ONCE if self._deletes_lists else 1
+        parts = [listed[at : at + size] for at in range(0, len(listed), size)]
+        self.together([partial(self._delete_list, part) for part in parts])
+
+    def delete_in_order(self, paths: Iterable[str]) -> None:
+        """Delete objects one after the other: if one is gone, so are those before it.
+
+        A list deletes them in any order, and may leave some. Missing ones are ignored; the first
+        error ends it.
+        """
         for path in paths:
+            self._delete_one(path)
+
+    def _delete_list(self, paths: Sequence[str]) -> None:
+        if len(paths) > 1:
             try:
-                self._call("delete", path, partial(obstore.delete, self._store, path))
-            except ObjectNotFoundError:
-                continue
+                self._call(
+                    "delete", paths[0], partial(obstore.delete, self._store, builtins.list(paths))
+                )
+                return
+            except TxnLogError:
+                # Azure reports a missing object, some services take no lists, and the error of a
+                # list does not name its path. If the store is at fault, the next call shows it.
+                pass
+        self._delete_one(paths[0])
+        self.together([partial(self._delete_one, path) for path in paths[1:]])
+
+    def _delete_one(self, path: str) -> None:
+        with suppress(ObjectNotFoundError):
+            self._call("delete", path, partial(obstore.delete, self._store, path))
 
     def open_writer(self, path: str) -> BinaryIO:
         """A binary file to stream into, which no process reads before it is closed.

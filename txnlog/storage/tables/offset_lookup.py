@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,31 +19,38 @@ READ_ROWS = 65_536
 
 
 def offsets_for_times(
-    log: TopicLog, timestamps_ms: Mapping[int, int], *, read_committed: bool
-) -> dict[int, int | None]:
-    """Offset of the first record at or after a time (ms since 1970), per partition.
+    wanted: Sequence[tuple[TopicLog, int, int]], *, read_committed: bool
+) -> list[int | None]:
+    """Offset of the first record at or after a time, for (log, partition, ms since 1970).
 
-    None if no record is so late. Reads the log as of its last refresh, from the log start to the
-    last stable offset, or with read_committed=False to the high watermark (R15, R18).
+    In the order of `wanted`; None if no record is so late. Reads the logs as of their last refresh,
+    from the log start to the last stable offset, or with read_committed=False to the high
+    watermark (R15, R18); files of several partitions together.
     Raises CorruptLogError, ObjectNotFoundError, StorageError that name the file.
     """
+    # The logs are read here: a log is for one thread.
+    looks = [_look(*one, read_committed=read_committed) for one in wanted]
+    return wanted[0][0].store.together(looks) if wanted else []
+
+
+def _look(
+    log: TopicLog, partition: int, timestamp_ms: int, *, read_committed: bool
+) -> Callable[[], int | None]:
     view = log.view
-    found: dict[int, int | None] = {}
-    for partition, timestamp_ms in timestamps_ms.items():
-        start = view.log_start_offset(partition)
-        end = (
-            view.last_stable_offset(partition) if read_committed else view.high_watermark(partition)
-        )
-        batches = view.batches(partition, start, end, read_committed)
-        found[partition] = None
+    start = view.log_start_offset(partition)
+    end = view.last_stable_offset(partition) if read_committed else view.high_watermark(partition)
+    batches = tuple(view.batches(partition, start, end, read_committed))
+
+    def first() -> int | None:
         for header, offset in candidates(batches, timestamp_ms, start):
             if offset is None:
                 path = f"{log.path}/{header.path}"
                 offset = _first_in_file(log.store, path, header, timestamp_ms, start)
             if offset is not None:
-                found[partition] = offset
-                break
-    return found
+                return offset
+        return None
+
+    return first
 
 
 def _first_in_file(
