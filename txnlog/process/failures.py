@@ -7,11 +7,15 @@ who repairs the first table need not run everything again to learn of the second
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import TracebackType
+from typing import TypeVar
 
 from txnlog.errors import FLAGS, TxnLogError
 
 logger = logging.getLogger("txnlog")
+
+T = TypeVar("T")
 
 
 class Failures:
@@ -68,6 +72,14 @@ class _Part:
             return False
         self._failures.add(self._part, error)
         return True
+
+
+def caught(call: Callable[[], T]) -> T | TxnLogError:
+    """What a call returns, or the TxnLogError that it raises: for calls that are made together."""
+    try:
+        return call()
+    except TxnLogError as error:
+        return error
 
 
 def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:

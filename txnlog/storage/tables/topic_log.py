@@ -163,8 +163,15 @@ class TopicLog:
 
     def refresh(self) -> None:
         """Tail to the head of the log."""
+        self._read(self.log.refresh)
+
+    def get_ready(self) -> None:
+        """See DeltaLog.get_ready; errors as of `refresh`."""
+        self._read(self.log.get_ready)
+
+    def _read(self, read: Callable[[], None]) -> None:
         try:
-            self.log.refresh()
+            read()
         except StorePermissionError as error:
             raise self._denied("read", error) from error
         except CorruptLogError:
