@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -31,7 +32,7 @@ from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
-from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.metadata import Owner, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.settings.config import Config
 
@@ -158,18 +159,18 @@ class ProducerSession:
         for position in positions:
             entry.end.setdefault(position.topic, {})[position.partition] = position.offset
 
-    def is_empty(self, batches: Sequence[StagedBatch]) -> bool:
+    def is_empty(self, staging: Staging) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
-        return not batches and not self._offsets and not self._has_written
+        return not staging.topics and not self._offsets and not self._has_written
 
-    def prepare(self, batches: Sequence[StagedBatch]) -> str:
+    def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
         self._row = self._attempt(
-            lambda: self._coordinator.prepare(self.row, batches, offsets=self._requests())
+            lambda: self._coordinator.prepare(self.row, staging, offsets=self._requests())
         )
         return self.prepared_state
 
-    def commit(self, batches: Sequence[StagedBatch]) -> None:
+    def commit(self, staging: Staging) -> None:
         """Commit, or continue a commit. Raises what refuses it.
 
         An attempt with an unknown outcome may have committed, so a later refusal proves nothing:
@@ -181,7 +182,7 @@ class ProducerSession:
         read_ms = self._clock.boot_ms()
         try:
             row = self._attempt(
-                lambda: self._coordinator.commit(self.row, batches, offsets=offsets)
+                lambda: self._coordinator.commit(self.row, staging, offsets=offsets)
             )
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
