@@ -51,7 +51,7 @@ def finish(
     reach("markers.after")
     if row.pending.groups:
         with measured.measure("offsets"):
-            reading = _while_decided(root, row, reading, partial(_write_offsets, root, row, result))
+            reading = _while_decided(root, row, reading, partial(_end_groups, root, row, result))
         if reading is None:
             return describe(root, row.transactional_id)
     reach("offsets.after")
@@ -79,11 +79,14 @@ def _write_markers(
     failures = Failures(work, logging.DEBUG)
     left = _topics_of(row)
 
+    # With groups the looks that prove the markers are made beside the offsets marker.
+    later = bool(row.pending.groups)
+
     def write(reading: Reading) -> bool:
         """Write the markers that are left; False as in `_write_marker`."""
         outcomes = root.store.together(
             [
-                partial(caught, partial(_write_markers_of, log, row, result, ids, reading))
+                partial(caught, partial(_write_markers_of, log, row, result, ids, reading, later))
                 for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
             ]
         )
@@ -133,10 +136,11 @@ def _write_markers_of(
     result: TransactionResult,
     topic_ids: Sequence[str],
     reading: Reading,
+    prove_later: bool,
 ) -> bool:
     """Step 2 in one topic; False as in `_write_marker`."""
     for topic_id in topic_ids:
-        if not _write_marker(log, row, result, topic_id, reading):
+        if not _write_marker(log, row, result, topic_id, reading, prove_later):
             return False
         reach("marker.after")
     return True
@@ -148,6 +152,7 @@ def _write_marker(
     result: TransactionResult,
     topic_id: str,
     reading: Reading,
+    prove_later: bool,
 ) -> bool:
     """False: not written, because the row was read too long ago."""
     batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (log.name, topic_id)]
@@ -164,7 +169,24 @@ def _write_marker(
             app=row.pending.app,
         )
 
-    return log.transact(decide) is not None
+    return log.transact(decide, prove_later=prove_later) is not None
+
+
+def _end_groups(
+    root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading
+) -> bool:
+    """Step 3, and beside it the proofs of step 2; False as in `_write_marker`.
+
+    A marker that is not proved is looked for, and written, again: of a decided transaction, so the
+    group's new offsets are right before it, too. Only COMPLETE must follow the proofs.
+    """
+    calls = [partial(_write_offsets, root, row, result, reading)]
+    calls += [partial(root.topic_log(topic).log.prove) for topic in _topics_of(row)]
+    is_written, *proofs = root.store.together(calls)
+    if is_written and not all(proofs):
+        _write_markers(root, row, result, reading)
+        return False
+    return is_written
 
 
 def _write_offsets(

@@ -17,7 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from txnlog.coordinator.appending import append_idempotent, append_in_transaction
+from txnlog.coordinator.appending import (
+    Append,
+    append_idempotent,
+    append_in_transaction,
+    checked,
+)
 from txnlog.coordinator.fencing import fence, time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import GroupCoordinator
@@ -161,16 +166,17 @@ class TransactionCoordinator:
     ) -> tuple[int, ...]:
         """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
 
-        `reading` began before the row was read or written; without it the row is read again.
-        Raises InvalidTxnStateError for a partition that was not added.
+        Raises as append_in_transaction.
         """
-        return append_in_transaction(self._root, row, batches, base_sequences, reading=reading)
+        append = Append(batches, base_sequences)
+        return checked(append_in_transaction(self._root, row, [append], reading=reading)[0])
 
     def append_idempotent(
         self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
     ) -> tuple[int, ...]:
         """Append staged batches of one topic outside of transactions; their first offsets (R9)."""
-        return append_idempotent(self._root, producer_id, batches, base_sequences)
+        append = Append(batches, base_sequences, producer_id)
+        return checked(append_idempotent(self._root, [append])[0])
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -222,15 +228,16 @@ class TransactionCoordinator:
         is read. Returns the files; raises what the parts raise, after all have been tried.
         """
         root = self._root
+        shard = root.shard_for(row.transactional_id)
         parts: list[Callable[[], Any]] = [
             staging.write,
             partial(read_topics, root, staging.topics),
-            root.shard_for(row.transactional_id).get_ready,
+            partial(shard.get_ready, must_look=False),
         ]
         if offsets:
             root.offsets_log()
             parts.append(partial(self._groups.try_pending, row, offsets))
-        made = root.store.together([partial(caught, part) for part in parts])
+        made: list[Any] = root.store.together([partial(caught, part) for part in parts])
         staged, read = made[:2]
         if isinstance(staged, TxnLogError):
             raise staged

@@ -32,9 +32,12 @@ from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
-from txnlog.protocol.metadata import Owner, TopicPartitions, TransactionMetadata
+from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.settings.config import Config
+
+
+Offsets = tuple[GroupOffsets, ...]
 
 
 def new_owner(client_id: str) -> Owner:
@@ -165,9 +168,7 @@ class ProducerSession:
 
     def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
-        self._row = self._attempt(
-            lambda: self._coordinator.prepare(self.row, staging, offsets=self._requests())
-        )
+        self._row = self._attempt(self._coordinator.prepare, staging, self._requests())
         return self.prepared_state
 
     def commit(self, staging: Staging) -> None:
@@ -178,12 +179,10 @@ class ProducerSession:
         means that another process has finished it; the next begin checks who owns the id.
         """
         held = self.row.pending.prepared_by_client
-        offsets = () if held else self._requests()
+        offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
         try:
-            row = self._attempt(
-                lambda: self._coordinator.commit(self.row, staging, offsets=offsets)
-            )
+            row = self._attempt(self._coordinator.commit, staging, offsets)
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
@@ -223,7 +222,7 @@ class ProducerSession:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _requests(self) -> tuple[GroupOffsets, ...]:
+    def _requests(self) -> Offsets:
         return tuple(
             GroupOffsets(
                 group_id=group_id,
@@ -235,11 +234,20 @@ class ProducerSession:
             for group_id, entry in sorted(self._offsets.items())
         )
 
-    def _attempt(self, write: Callable[[], TransactionMetadata]) -> TransactionMetadata:
+    def _attempt(
+        self, end: Callable[..., TransactionMetadata], staging: Staging, offsets: Offsets
+    ) -> TransactionMetadata:
         """Attempt a deciding write, and record whether one may have landed."""
-        self._has_written = True
+        self._has_written |= bool(offsets)
+
+        def write() -> Sequence[StagedBatch]:
+            files = staging.write()
+            # Without the files nothing is decided.
+            self._has_written = True
+            return files
+
         try:
-            return write()
+            return end(self.row, Staging(staging.topics, write), offsets=offsets)
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
             self._is_outcome_unknown |= isinstance(error, CommitStateUnknownError)

@@ -216,15 +216,16 @@ class DeltaLog:
             self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up(base)
 
-    def get_ready(self) -> None:
+    def get_ready(self, *, must_look: bool = True) -> None:
         """Bring the view up to the head for a commit that follows at once, in one round if nobody
         else writes here: that commit then needs no refresh, nor requests before its put.
 
-        That nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
+        `must_look`: also where the head is ours, so that most likely nothing follows it. That
+        nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
         """
-        if self.exists and self.likely_current and not self.store.is_local:
-            is_due = self._must_check_slots()
-            slots = [self.version + 1, self.version + 2] if is_due else [self.version + 1]
+        if self.exists and self.likely_current and not (must_look and self.store.is_local):
+            is_due = self._must_check_slots() and not self.store.is_local
+            slots = [self.version + 1] * must_look + [self.version + 2] * is_due
             paths = [commit_path(self.path, slot) for slot in slots]
             if not any(self.store.together([partial(self.store.exists, path) for path in paths])):
                 if is_due:
@@ -514,6 +515,23 @@ class DeltaLog:
         """Not where a checkpoint may follow, nor for the first commit of a table."""
         return version > 0 and version % self.settings.checkpoint_interval > 0
 
+    def prove(self) -> bool:
+        """Make the look that `prove_later` has put off; False: our commit may not be in the log.
+
+        Then `refresh` opens the log again.
+        """
+        if self._unproved is None:
+            return True
+        is_proved = self._follows(self.version)
+        if is_proved:
+            self._unproved = None
+        else:
+            self.invalidate()
+        return is_proved
+
+    def _is_there(self, version: int) -> bool:
+        return self.store.exists(commit_path(self.path, version))
+
     def _encode(
         self, info: CommitInfo, actions: Sequence[Action], path: str
     ) -> tuple[bytes, Commit, Any]:
@@ -547,8 +565,8 @@ class DeltaLog:
         base = version - 1 if self._unproved is None else self._unproved
         try:
             if version > 0:
-                look = partial(self.store.exists, commit_path(self.path, base))
-                return bool(self.store.together([look, *beside])[0])
+                calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
+                return self.store.together(calls)[0] is True
             files = log_files.list_whole_log(self.store, self.path)
         except StorageError:
             return False

@@ -227,9 +227,9 @@ class RowLog(Generic[Row]):
             self.log.invalidate()
             raise
 
-    def get_ready(self) -> None:
+    def get_ready(self, *, must_look: bool = True) -> None:
         """See DeltaLog.get_ready; errors as of `refresh`."""
-        self._read(self.log.get_ready)
+        self._read(partial(self.log.get_ready, must_look=must_look))
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it does not exist."""

@@ -179,10 +179,12 @@ class TopicLog:
             self.log.invalidate()
             raise
 
-    def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
+    def transact(
+        self, decide: Callable[[TopicState], TopicCommit | R], *, prove_later: bool = False
+    ) -> TopicCommit | R:
         """Commit the TopicCommit that `decide` returns; return anything else it returns.
 
-        See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
+        `prove_later` is that of DeltaLog.commit. See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
         CommitStateUnknownError.
         """
 
@@ -190,7 +192,7 @@ class TopicLog:
             if not isinstance(decision, TopicCommit):
                 return None
             actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
-            return self._commit(actions, decision.operation, decision)
+            return self._commit(actions, decision.operation, decision, prove_later=prove_later)
 
         return transact(self.log, lambda: decide(self._require_log()), commit)
 
@@ -303,7 +305,12 @@ class TopicLog:
         )
 
     def _commit(
-        self, actions: list[Action], operation: str, commit: TopicCommit | None = None
+        self,
+        actions: list[Action],
+        operation: str,
+        commit: TopicCommit | None = None,
+        *,
+        prove_later: bool = False,
     ) -> Outcome:
         parameters = {}
         if commit is not None:
@@ -312,7 +319,9 @@ class TopicLog:
                 "producerEpoch": str(commit.producer_epoch),
             }
         try:
-            return self.log.commit(actions, operation=operation, parameters=parameters)
+            return self.log.commit(
+                actions, operation=operation, parameters=parameters, prove_later=prove_later
+            )
         except StorePermissionError as error:
             raise self._denied("write", error) from error
 
