@@ -6,14 +6,15 @@ Each log refuses a step that it already has, so concurrent or late helpers chang
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
+from txnlog.errors import TxnLogError
 from txnlog.process.failpoint import reach
-from txnlog.process.failures import Failures
+from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import Settled, prepare_marker
 from txnlog.protocol.groups import Group, OffsetsCommit, prepare_offsets_marker
 from txnlog.protocol.metadata import TransactionMetadata
@@ -22,6 +23,7 @@ from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import prepare_complete
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import RowView
+from txnlog.storage.tables.topic_log import TopicLog
 
 
 def finish(
@@ -49,7 +51,7 @@ def finish(
     reach("markers.after")
     if row.pending.groups:
         with measured.measure("offsets"):
-            reading = _while_decided(root, row, reading, partial(_write_offsets, root, row, result))
+            reading = _while_decided(root, row, reading, partial(_end_groups, root, row, result))
         if reading is None:
             return describe(root, row.transactional_id)
     reach("offsets.after")
@@ -61,6 +63,9 @@ def finish(
             lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),
             # A helper has measured only part of the commit.
             parameters=dict if phases is None else phases.parameters,
+            # The transaction is decided and published: if this is not in the log, that is because
+            # another process has completed it.
+            prove_later=True,
         )
     reach("complete.after")
     return completed
@@ -69,26 +74,43 @@ def finish(
 def _write_markers(
     root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading | None
 ) -> Reading | None:
-    """Step 2 in every topic; the newest reading of the row, see `_while_decided`."""
+    """Step 2 in all topics together; the newest reading of the row, see `_while_decided`."""
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
     failures = Failures(work, logging.DEBUG)
+    left = _topics_of(row)
+
+    # With groups the looks that prove the markers are made beside the offsets marker.
+    later = bool(row.pending.groups)
+
+    def write(reading: Reading) -> bool:
+        """Write the markers that are left; False as in `_write_marker`."""
+        outcomes = root.store.together(
+            [
+                partial(caught, partial(_write_markers_of, log, row, result, ids, reading, later))
+                for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
+            ]
+        )
+        for topic, outcome in zip(sorted(left), outcomes, strict=True):
+            if isinstance(outcome, TxnLogError):
+                failures.add(f"topic {topic!r}", outcome)
+            if outcome is not False:
+                del left[topic]
+        return not left
+
+    newest = _while_decided(root, row, reading, write)
+    if newest is not None:
+        failures.check()
+    return newest
+
+
+def _topics_of(row: TransactionMetadata) -> dict[str, list[str]]:
+    """Topic -> the ids under which the transaction wrote to it: several if it was created again."""
     topics = {(batch.topic, batch.topic_id) for batch in row.pending.batches}
     topics.update((touched.topic, touched.topic_id) for touched in row.partitions)
-    if reading is None and not topics:
-        return _still_decided(root, row)
+    found: dict[str, list[str]] = {}
     for topic, topic_id in sorted(topics):
-        with failures.of(f"topic {topic!r}"):
-            reading = _while_decided(
-                root,
-                row,
-                reading,
-                partial(_write_marker, root, row, result, topic, topic_id),
-            )
-            if reading is None:
-                return None
-        reach("marker.after")
-    failures.check()
-    return reading
+        found.setdefault(topic, []).append(topic_id)
+    return found
 
 
 def _while_decided(
@@ -108,17 +130,32 @@ def _while_decided(
     return reading
 
 
-def _write_marker(
-    root: Root,
+def _write_markers_of(
+    log: TopicLog,
     row: TransactionMetadata,
     result: TransactionResult,
-    topic: str,
+    topic_ids: Sequence[str],
+    reading: Reading,
+    prove_later: bool,
+) -> bool:
+    """Step 2 in one topic; False as in `_write_marker`."""
+    for topic_id in topic_ids:
+        if not _write_marker(log, row, result, topic_id, reading, prove_later):
+            return False
+        reach("marker.after")
+    return True
+
+
+def _write_marker(
+    log: TopicLog,
+    row: TransactionMetadata,
+    result: TransactionResult,
     topic_id: str,
     reading: Reading,
+    prove_later: bool,
 ) -> bool:
     """False: not written, because the row was read too long ago."""
-    batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (topic, topic_id)]
-    log = root.topic_log(topic)
+    batches = [b for b in row.pending.batches if (b.topic, b.topic_id) == (log.name, topic_id)]
 
     def decide(state: TopicState) -> TopicCommit | Settled | None:
         if not reading.counts_for(log.log):
@@ -132,7 +169,24 @@ def _write_marker(
             app=row.pending.app,
         )
 
-    return log.transact(decide) is not None
+    return log.transact(decide, prove_later=prove_later) is not None
+
+
+def _end_groups(
+    root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading
+) -> bool:
+    """Step 3, and beside it the proofs of step 2; False as in `_write_marker`.
+
+    A marker that is not proved is looked for, and written, again: of a decided transaction, so the
+    group's new offsets are right before it, too. Only COMPLETE must follow the proofs.
+    """
+    calls = [partial(_write_offsets, root, row, result, reading)]
+    calls += [partial(root.topic_log(topic).log.prove) for topic in _topics_of(row)]
+    is_written, *proofs = root.store.together(calls)
+    if is_written and not all(proofs):
+        _write_markers(root, row, result, reading)
+        return False
+    return is_written
 
 
 def _write_offsets(

@@ -125,28 +125,36 @@ class GroupCoordinator:
         Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
         ProducerFencedError.
         """
-        log = self._root.offsets_log()
         entries: tuple[PendingOffsets, ...] = ()
         for attempt in range(ATTEMPTS_MAX):
-            written = log.change(
-                lambda view, version: prepare_pending(
-                    view.rows,
-                    view.markers,
-                    requests,
-                    holder=row.holder,
-                    version=version,
-                    now_ms=self._now_ms(),
-                    merge=row.state is TransactionState.ONGOING,
-                )
-            )
-            if not isinstance(written, UnstableOffsets):
+            entries = self.try_pending(row, requests)
+            if not entries:
                 return
-            entries = written.entries
             for entry in entries:
                 for request in requests:
                     self.settle(request.group_id, entry, by=f"{row.transactional_id!r}")
             self._root.store.clock.sleep_ms(backoff_ms(attempt))
         raise unstable(requests[0].group_id, entries)
+
+    def try_pending(
+        self, row: TransactionMetadata, requests: Sequence[GroupOffsets]
+    ) -> tuple[PendingOffsets, ...]:
+        """`add_pending`, once; returns the entries of other transactions that are in its way.
+
+        Uses no other log than the groups'.
+        """
+        written = self._root.offsets_log().change(
+            lambda view, version: prepare_pending(
+                view.rows,
+                view.markers,
+                requests,
+                holder=row.holder,
+                version=version,
+                now_ms=self._now_ms(),
+                merge=row.state is TransactionState.ONGOING,
+            )
+        )
+        return written.entries if isinstance(written, UnstableOffsets) else ()
 
     def reset(self, group_id: str, positions: Positions) -> int:
         """Reset offsets as an operator: new positions under a new generation, which is returned."""

@@ -1,10 +1,10 @@
 """How long each phase of one commit took. Passed along with the commit; no global state.
 
-housekeeping   sweeping transactions of dead processes, if due
+housekeeping   sweeping transactions of dead processes, if due; after the commit, so not in it
 sources        reading the batch's source offsets in Spark's checkpoint
-tail           bringing the state row and the topics' logs up to date
+tail           bringing the state row and the topics' logs up to date, beside files not yet written
 own            finishing the former transaction of the transactional.id; take-over, once per run
-pending        step 0: entries in the group rows
+pending        step 0: entries in the group rows; the topics' logs are read beside it
 prepare        step 1: PREPARE_COMMIT
 publish        step 2: the marker commits of all topics
 offsets        step 3: entries become offsets

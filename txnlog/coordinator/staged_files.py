@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from txnlog.coordinator.root import Root
-from txnlog.errors import StagedFileTooOldError
+from txnlog.errors import StagedFileTooOldError, TxnLogError
+from txnlog.process.failures import caught
 from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.metadata import StagedBatch
+
+
+class Staging(NamedTuple):
+    """Files of a commit that are still to be written: `write` does it, and returns them.
+
+    After an error `write` is called again, and need not repeat what it has done.
+    """
+
+    topics: frozenset[str]
+    write: Callable[[], Sequence[StagedBatch]]
+
+    @classmethod
+    def done(cls, batches: Sequence[StagedBatch]) -> Staging:
+        """Files that are there already."""
+        return cls(frozenset(batch.topic for batch in batches), lambda: batches)
 
 
 def check_batches(root: Root, batches: Sequence[StagedBatch]) -> None:
@@ -15,11 +33,28 @@ def check_batches(root: Root, batches: Sequence[StagedBatch]) -> None:
 
     Raises UnknownTopicIdError, StagedFileTooOldError.
     """
+    check_read_batches(root, batches, read_topics(root, {batch.topic for batch in batches}))
+
+
+TopicsRead = Mapping[str, TxnLogError | None]
+"""Topic -> why it could not be read a moment ago; None for one that was read."""
+
+
+def read_topics(root: Root, topics: Iterable[str]) -> TopicsRead:
+    """Tail the logs of topics together."""
+    logs = [root.topic_log(topic) for topic in sorted(topics)]
+    read = root.store.together([partial(caught, log.get_ready) for log in logs])
+    return {log.name: error for log, error in zip(logs, read, strict=True)}
+
+
+def check_read_batches(root: Root, batches: Sequence[StagedBatch], read: TopicsRead) -> None:
+    """`check_batches` of topics that `read_topics` has just read; raises their errors, too."""
     check_ages(root, batches)
     for topic, topic_id in sorted({(batch.topic, batch.topic_id) for batch in batches}):
-        log = root.topic_log(topic)
-        log.refresh()
-        check_topic_id(log.view, topic=topic, topic_id=topic_id)
+        error = read[topic]
+        if error is not None:
+            raise error
+        check_topic_id(root.topic_log(topic).view, topic=topic, topic_id=topic_id)
 
 
 def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:

@@ -14,15 +14,28 @@ ARCHITECTURE.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from txnlog.coordinator.appending import append_idempotent, append_in_transaction
+from txnlog.coordinator.appending import (
+    Append,
+    append_idempotent,
+    append_in_transaction,
+    checked,
+)
 from txnlog.coordinator.fencing import fence, time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.staged_files import check_ages, check_batches
+from txnlog.coordinator.staged_files import (
+    Staging,
+    TopicsRead,
+    check_ages,
+    check_read_batches,
+    read_topics,
+)
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -31,6 +44,7 @@ from txnlog.errors import (
 )
 from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.process.failpoint import reach
+from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import (
     LastBatch,
@@ -50,6 +64,8 @@ from txnlog.protocol.transitions import (
     prepare_init,
 )
 from txnlog.storage.delta.readings import Reading
+from txnlog.storage.tables.row_log import OffsetsLog
+from txnlog.storage.tables.topic_log import TopicLog
 
 
 class TransactionCoordinator:
@@ -65,6 +81,15 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
         """The newest state row of an id, None if it has none; `sure` as in DeltaLog.refresh."""
         return describe(self._root, transactional_id, sure=sure)
+
+    def guess(self, transactional_id: str) -> TransactionMetadata | None:
+        """As `describe`, in one round if the shard's newest commit is this process's own.
+
+        Only for a decision that ends in a commit to the shard, which proves the row.
+        """
+        shard = self._root.shard_for(transactional_id)
+        shard.get_ready()
+        return shard.view.rows.get(transactional_id)
 
     def init_producer_id(
         self,
@@ -151,60 +176,102 @@ class TransactionCoordinator:
     ) -> tuple[int, ...]:
         """Append staged batches of one topic inside an Ongoing transaction; their first offsets.
 
-        `reading` began before the row was read or written; without it the row is read again.
-        Raises InvalidTxnStateError for a partition that was not added.
+        Raises as append_in_transaction.
         """
-        return append_in_transaction(self._root, row, batches, base_sequences, reading=reading)
+        append = Append(batches, base_sequences)
+        return checked(append_in_transaction(self._root, row, [append], reading=reading)[0])
 
     def append_idempotent(
         self, producer_id: int, batches: Sequence[StagedBatch], base_sequences: Mapping[int, int]
     ) -> tuple[int, ...]:
         """Append staged batches of one topic outside of transactions; their first offsets (R9)."""
-        return append_idempotent(self._root, producer_id, batches, base_sequences)
+        append = Append(batches, base_sequences, producer_id)
+        return checked(append_idempotent(self._root, [append])[0])
 
     # -- ends ------------------------------------------------------------------------------------
 
     def commit(
         self,
         row: TransactionMetadata,
-        batches: Sequence[StagedBatch] = (),
+        batches: Sequence[StagedBatch] | Staging = (),
         *,
         offsets: Sequence[GroupOffsets] = (),
         batch: tuple[str, LastBatch] | None = None,
         phases: Phases | None = None,
+        read: TopicsRead | None = None,
     ) -> TransactionMetadata:
         """Steps 0 to 4: commit staged batches and group offsets as one transaction.
 
         `batch` is the micro-batch of a streaming query, recorded with the decision; `phases`
-        measures the times. Returns the row afterwards, which another owner may have taken. Before
-        the decision, raises what fences or refuses the transaction. An error after it has `decided`
-        in its context, and any process may finish the transaction.
+        measures the times; `read` are all topics of the batches if they were just read. Returns the
+        row afterwards, which another owner may have taken. Before the decision, raises what fences
+        or refuses the transaction. An error after it has `decided` in its context, and any process
+        may finish the transaction.
         """
         measured = phases or Phases()
-        # The row names the files of a prepared transaction: vacuum keeps them at any age (R72).
-        fresh = () if row.pending.prepared_by_client else batches
+        staging = batches if isinstance(batches, Staging) else Staging.done(batches)
+        staged: Sequence[StagedBatch] = ()
+        fresh: Sequence[StagedBatch] = ()
         try:
-            with measured.measure("tail"):
-                check_batches(self._root, fresh)
-            if offsets:
-                with measured.measure("pending"):
-                    self._groups.add_pending(row, offsets)
-                reach("pending_offsets.after")
+            with measured.measure("pending" if offsets else "tail"):
+                if row.pending.prepared_by_client:
+                    # The row names the files: vacuum keeps them at any age (R72).
+                    staged = staging.write()
+                    self._get_ready(row, Staging.done(()), offsets)
+                else:
+                    staged = fresh = self._get_ready(row, staging, offsets, read)
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
                 raise
         groups = tuple(sorted({request.group_id for request in offsets}))
-        manifest = Manifest(batches=tuple(batches), groups=groups)
+        manifest = Manifest(batches=tuple(staged), groups=groups)
         reach("prepare_commit.before")
         return self._end(
             row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=fresh
         )
 
+    def _get_ready(
+        self,
+        row: TransactionMetadata,
+        staging: Staging,
+        offsets: Sequence[GroupOffsets],
+        read: TopicsRead | None = None,
+    ) -> Sequence[StagedBatch]:
+        """All that comes before the decision, together: nothing of it is seen by a reader.
+
+        Files are written, their topics read and checked, step 0 is done, and the shard of the row
+        is read. Returns the files; raises what the parts raise, after all have been tried.
+        """
+        root = self._root
+        shard = root.shard_for(row.transactional_id)
+        parts: list[Callable[[], Any]] = [
+            staging.write,
+            partial(read_topics, root, () if read is not None else staging.topics),
+            partial(shard.get_ready, must_look=False),
+        ]
+        if offsets:
+            root.offsets_log()
+            parts.append(partial(self._groups.try_pending, row, offsets))
+        made: list[Any] = root.store.together([partial(caught, part) for part in parts])
+        staged = made[0]
+        if isinstance(staged, TxnLogError):
+            raise staged
+        check_read_batches(root, staged, made[1] if read is None else read)
+        for outcome in made[2:]:
+            if isinstance(outcome, TxnLogError):
+                raise outcome
+        if offsets:
+            if made[-1]:
+                # Entries of others are in the way; they are settled first.
+                self._groups.add_pending(row, offsets)
+            reach("pending_offsets.after")
+        return tuple(staged)
+
     def prepare(
         self,
         row: TransactionMetadata,
-        batches: Sequence[StagedBatch] = (),
+        batches: Sequence[StagedBatch] | Staging = (),
         *,
         offsets: Sequence[GroupOffsets] = (),
     ) -> TransactionMetadata:
@@ -212,11 +279,11 @@ class TransactionCoordinator:
 
         Entries in the group rows come first, as in a commit: all the row names can be published.
         """
-        check_batches(self._root, batches)
-        if offsets:
-            self._groups.add_pending(row, offsets)
+        staged = self._get_ready(
+            row, batches if isinstance(batches, Staging) else Staging.done(batches), offsets
+        )
         groups = tuple(sorted({request.group_id for request in offsets}))
-        manifest = Manifest(batches=tuple(batches), groups=groups)
+        manifest = Manifest(batches=tuple(staged), groups=groups)
         return self.add_partitions(row, (), manifest=manifest)
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
@@ -251,7 +318,7 @@ class TransactionCoordinator:
 
         reading = Reading.begin(self._store.clock)
         with phases.measure("prepare"):
-            ended = self._transition(row, decide)
+            ended = self._transition(row, decide, beside=self._logs_to_write(row, manifest))
         if ended.state.is_prepared:
             reach("prepare_commit.after")
             try:
@@ -317,14 +384,32 @@ class TransactionCoordinator:
         self,
         row: TransactionMetadata,
         decide: Callable[[TransactionMetadata | None], Transition | Done],
+        *,
+        beside: Sequence[Callable[[], object]] = (),
     ) -> TransactionMetadata:
-        moved = self._root.shard_for(row.transactional_id).transition(row.transactional_id, decide)
+        shard = self._root.shard_for(row.transactional_id)
+        moved = shard.transition(row.transactional_id, decide, beside=beside)
         if moved is None:
             raise InvalidTxnStateError(
                 f"The state row of {row.transactional_id!r} is gone. Call init_transactions again.",
                 transactional_id=row.transactional_id,
             )
         return moved
+
+    def _logs_to_write(
+        self, row: TransactionMetadata, manifest: Manifest | None
+    ) -> list[Callable[[], object]]:
+        """Calls that tail the logs of the next steps, to which other processes write, too.
+
+        Where one fails, its step reads the log again.
+        """
+        pending = manifest or row.pending
+        topics = {batch.topic for batch in pending.batches}
+        topics.update(touched.topic for touched in row.partitions)
+        logs: list[TopicLog | OffsetsLog] = [self._root.topic_log(t) for t in sorted(topics)]
+        if pending.groups or row.pending.groups:
+            logs.append(self._root.offsets_log())
+        return [partial(caught, log.get_ready) for log in logs if not log.log.is_head_ours]
 
     def _now_ms(self) -> int:
         return self._store.clock.now_ms()

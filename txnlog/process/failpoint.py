@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 TRANSACTION = (
@@ -45,6 +46,7 @@ POLL_S = 0.02
 _FILE = "file:"
 
 _hits = 0
+_counting = threading.Lock()
 
 
 def reach(name: str) -> None:
@@ -83,8 +85,9 @@ def _count_hit(setting: str) -> int:
     if not state and setting.startswith(_FILE):
         state = f"{setting[len(_FILE) :]}.hits"
     if not state:
-        _hits += 1
-        return _hits
+        with _counting:
+            _hits += 1
+            return _hits
     fd = os.open(state, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         os.write(fd, b"x")

@@ -55,7 +55,7 @@ class Failures:
 
         `together` makes the calls: ObjectStore.together.
         """
-        found = together([partial(_result_of, call) for _, call in parts])
+        found = together([partial(caught, call) for _, call in parts])
         results: list[T] = []
         for (part, _), result in zip(parts, found, strict=True):
             if isinstance(result, TxnLogError):
@@ -68,13 +68,6 @@ class Failures:
         """Raise the collected errors: a single one as it is, several as one (see `combined`)."""
         if self._found:
             raise combined(self._work, self._found)
-
-
-def _result_of(call: Callable[[], T]) -> T | TxnLogError:
-    try:
-        return call()
-    except TxnLogError as error:
-        return error
 
 
 class _Part:
@@ -97,6 +90,14 @@ class _Part:
             return False
         self._failures.add(self._part, error)
         return True
+
+
+def caught(call: Callable[[], T]) -> T | TxnLogError:
+    """What a call returns, or the TxnLogError that it raises: for calls that are made together."""
+    try:
+        return call()
+    except TxnLogError as error:
+        return error
 
 
 def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:

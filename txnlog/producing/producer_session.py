@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -34,6 +35,8 @@ from txnlog.protocol.groups import GroupOffsets, check_member
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.settings.config import Config
+
+Offsets = tuple[GroupOffsets, ...]
 
 
 def new_owner(client_id: str) -> Owner:
@@ -158,18 +161,16 @@ class ProducerSession:
         for position in positions:
             entry.end.setdefault(position.topic, {})[position.partition] = position.offset
 
-    def is_empty(self, batches: Sequence[StagedBatch]) -> bool:
+    def is_empty(self, staging: Staging) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
-        return not batches and not self._offsets and not self._has_written
+        return not staging.topics and not self._offsets and not self._has_written
 
-    def prepare(self, batches: Sequence[StagedBatch]) -> str:
+    def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
-        self._row = self._attempt(
-            lambda: self._coordinator.prepare(self.row, batches, offsets=self._requests())
-        )
+        self._row = self._attempt(self._coordinator.prepare, staging, self._requests())
         return self.prepared_state
 
-    def commit(self, batches: Sequence[StagedBatch]) -> None:
+    def commit(self, staging: Staging) -> None:
         """Commit, or continue a commit. Raises what refuses it.
 
         An attempt with an unknown outcome may have committed, so a later refusal proves nothing:
@@ -177,12 +178,10 @@ class ProducerSession:
         means that another process has finished it; the next begin checks who owns the id.
         """
         held = self.row.pending.prepared_by_client
-        offsets = () if held else self._requests()
+        offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
         try:
-            row = self._attempt(
-                lambda: self._coordinator.commit(self.row, batches, offsets=offsets)
-            )
+            row = self._attempt(self._coordinator.commit, staging, offsets)
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
@@ -222,7 +221,7 @@ class ProducerSession:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _requests(self) -> tuple[GroupOffsets, ...]:
+    def _requests(self) -> Offsets:
         return tuple(
             GroupOffsets(
                 group_id=group_id,
@@ -234,11 +233,20 @@ class ProducerSession:
             for group_id, entry in sorted(self._offsets.items())
         )
 
-    def _attempt(self, write: Callable[[], TransactionMetadata]) -> TransactionMetadata:
+    def _attempt(
+        self, end: Callable[..., TransactionMetadata], staging: Staging, offsets: Offsets
+    ) -> TransactionMetadata:
         """Attempt a deciding write, and record whether one may have landed."""
-        self._has_written = True
+        self._has_written |= bool(offsets)
+
+        def write() -> Sequence[StagedBatch]:
+            files = staging.write()
+            # Without the files nothing is decided.
+            self._has_written = True
+            return files
+
         try:
-            return write()
+            return end(self.row, Staging(staging.topics, write), offsets=offsets)
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
             self._is_outcome_unknown |= isinstance(error, CommitStateUnknownError)

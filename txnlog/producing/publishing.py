@@ -11,12 +11,15 @@ sleeps or starts threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
+from txnlog.process.failures import caught
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
@@ -116,12 +119,7 @@ class Deferred:
     def pump(self) -> None:
         """Stage large partitions. A retriable error is raised by `stage_all` only."""
         try:
-            largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)
-            is_memory_full = self._waiting_bytes >= self._memory_bytes
-            for buffer in largest_first:
-                is_full = buffer.waiting_bytes >= FILE_BYTES_MAX
-                if is_full or (is_memory_full and self._waiting_bytes > self._memory_bytes // 2):
-                    self._stage(buffer)
+            self._stage(self._too_large())
         except Exception as error:
             if not isinstance(error, TxnLogError):
                 logger.exception("Records of a transaction cannot be written to a file")
@@ -129,14 +127,29 @@ class Deferred:
             if not failed.retriable:
                 self.error = failed
 
+    def _too_large(self) -> list[_PartitionBuffer]:
+        largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)
+        is_memory_full = self._waiting_bytes >= self._memory_bytes
+        left_bytes = self._waiting_bytes
+        found = []
+        for buffer in largest_first:
+            is_full = buffer.waiting_bytes >= FILE_BYTES_MAX
+            if is_full or (is_memory_full and left_bytes > self._memory_bytes // 2):
+                found.append(buffer)
+                left_bytes -= buffer.waiting_bytes
+        return found
+
+    @property
+    def staging(self) -> Staging:
+        """The files of all records, for the commit to write."""
+        return Staging(frozenset(topic for topic, _, _ in self._buffers), self.stage_all)
+
     def stage_all(self) -> list[StagedBatch]:
         """Stage all waiting batches; every staged file, by topic and partition, in order.
 
         Raises StorageError: call it again. Files that were written are kept.
         """
-        for buffer in self._buffers.values():
-            if buffer.waiting:
-                self._stage(buffer)
+        self._stage([buffer for buffer in self._buffers.values() if buffer.waiting])
         return [file for _, buffer in sorted(self._buffers.items()) for file, _ in buffer.files]
 
     def report(self) -> None:
@@ -165,8 +178,25 @@ class Deferred:
             self.discard(error)
             self.error = error
 
-    def _stage(self, buffer: _PartitionBuffer) -> None:
-        staged = stage(self._cluster.store, buffer.waiting, self._compression)
+    def _stage(self, buffers: Sequence[_PartitionBuffer]) -> None:
+        """Write a file for each partition, together; raises after all have been tried."""
+        store = self._cluster.store
+        made = store.together(
+            [
+                partial(caught, partial(stage, store, buffer.waiting, self._compression))
+                for buffer in buffers
+            ]
+        )
+        errors = []
+        for buffer, staged in zip(buffers, made, strict=True):
+            if isinstance(staged, TxnLogError):
+                errors.append(staged)
+            else:
+                self._keep(buffer, staged)
+        if errors:
+            raise next((error for error in errors if not error.retriable), errors[0])
+
+    def _keep(self, buffer: _PartitionBuffer, staged: StagedBatch) -> None:
         # Only delivery reports need the records again.
         kept = [batch for batch in buffer.waiting if batch.callbacks]
         buffer.files.append((staged, buffer.waiting if kept else []))

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from txnlog.coordinator.appending import (
+    Append,
+    Outcome,
+    append_idempotent,
+    append_in_transaction,
+)
 from txnlog.coordinator.state_rows import check_owner
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -27,6 +34,7 @@ from txnlog.producing.batching import Batch, stage
 from txnlog.producing.publishing import Outlet
 from txnlog.protocol.metadata import StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.storage.delta.readings import Reading
+from txnlog.storage.store.objects import ObjectStore
 
 logger = logging.getLogger("txnlog")
 
@@ -87,12 +95,17 @@ class RequestPublication:
         self._release(batch.size_bytes)
 
     def pump(self) -> None:
-        for topic in list(self._queues):
-            queue = self._queues[topic]
-            while queue and self._send(queue[0]):
-                queue.popleft()
-            if not queue:
-                del self._queues[topic]
+        sending = list(self._queues)
+        while sending:
+            finished = self._send([self._queues[topic][0] for topic in sending])
+            for topic in [t for t, is_done in zip(sending, finished, strict=True) if is_done]:
+                self._queues[topic].popleft()
+            sending = [
+                topic
+                for topic, is_done in zip(sending, finished, strict=True)
+                if is_done and self._queues[topic]
+            ]
+        self._queues = {topic: queue for topic, queue in self._queues.items() if queue}
 
     def discard(self, error: TxnLogError) -> None:
         for queue in self._queues.values():
@@ -112,24 +125,34 @@ class RequestPublication:
             if kept:
                 self._queues[topic] = kept
 
-    def _send(self, request: Request) -> bool:
-        """Whether the request is finished, as delivered or as failed."""
+    def _send(self, requests: Sequence[Request]) -> list[bool]:
+        """Send requests of different topics together; for each whether it is finished, as delivered
+        or as failed.
+        """
         if self.error is not None:
-            self._fail(request, self.error)
-            return True
+            for request in requests:
+                self._fail(request, self.error)
+            return [True] * len(requests)
+        failed = self._stage(requests)
+        staged = [request for request in requests if id(request) not in failed]
         try:
-            self._stage(request)
-            offsets = self._append(request)
-            written = list(zip(_by_partition(request), offsets, strict=True))
+            outcomes = self._append(staged)
         except Exception as error:
-            if not isinstance(error, TxnLogError):
-                logger.exception("A request for topic %r met a bug", request.topic)
-            failed = unexpected(error, f"Writing records to topic {request.topic!r}")
+            outcomes = [_as_error(request, error) for request in staged]
+        found = {id(request): made for request, made in zip(staged, outcomes, strict=True)}
+        return [
+            self._settle(request, failed.get(id(request)) or found[id(request)])
+            for request in requests
+        ]
+
+    def _settle(self, request: Request, outcome: Outcome) -> bool:
+        """Report a request's outcome; whether it is finished."""
+        if isinstance(outcome, TxnLogError):
             request.is_outcome_unknown |= isinstance(
-                failed, (CommitStateUnknownError, UnexpectedError)
+                outcome, (CommitStateUnknownError, UnexpectedError)
             )
-            return self._drop_unless_retriable(request, failed)
-        for (_, batches), offset in written:
+            return self._drop_unless_retriable(request, outcome)
+        for (_, batches), offset in zip(_by_partition(request), outcome, strict=True):
             for batch in batches:
                 self._deliveries.add(batch, offset)
                 offset += batch.num_records
@@ -158,25 +181,60 @@ class RequestPublication:
         self._drop(request, failed)
         return True
 
-    def _stage(self, request: Request) -> None:
-        """Write the request's files, except those that an earlier attempt wrote."""
-        written = {staged.partition for staged in request.staged}
-        for partition, batches in _by_partition(request):
-            if partition not in written:
-                staged = stage(self._cluster.store, batches, self._compression)
+    def _stage(self, requests: Sequence[Request]) -> dict[int, TxnLogError]:
+        """Write the requests' files, except those that an earlier attempt wrote, together.
+
+        Returns the error of each request that has one, by its id().
+        """
+        store = self._cluster.store
+        missing = [
+            (request, partial(self._stage_file, store, request, batches))
+            for request in requests
+            for partition, batches in _by_partition(request)
+            if all(staged.partition != partition for staged in request.staged)
+        ]
+        made = store.together([write for _, write in missing])
+        failed: dict[int, TxnLogError] = {}
+        for (request, _), staged in zip(missing, made, strict=True):
+            if isinstance(staged, TxnLogError):
+                failed.setdefault(id(request), staged)
+            else:
                 request.staged.append(staged)
-        request.staged.sort(key=lambda staged: staged.partition)
+                request.staged.sort(key=lambda staged: staged.partition)
+        return failed
+
+    def _stage_file(
+        self, store: ObjectStore, request: Request, batches: Sequence[Batch]
+    ) -> StagedBatch | TxnLogError:
+        try:
+            return stage(store, batches, self._compression)
+        except Exception as error:
+            return _as_error(request, error)
 
     def _fail(self, request: Request, error: TxnLogError) -> None:
         for batch in request.batches:
             self._deliveries.add(batch, None, error)
         self._release(request.size_bytes)
 
-    def _append(self, request: Request) -> tuple[int, ...]:
+    def _append(self, requests: Sequence[Request]) -> list[Outcome]:
+        """Append requests of different topics together; the outcome of each."""
         raise NotImplementedError
 
     def _drop(self, request: Request, error: TxnLogError) -> None:
         raise NotImplementedError
+
+
+def _as_error(request: Request, error: Exception) -> TxnLogError:
+    if not isinstance(error, TxnLogError):
+        logger.exception("A request for topic %r met a bug", request.topic, exc_info=error)
+    return unexpected(error, f"Writing records to topic {request.topic!r}")
+
+
+def _has_expired(request: Request, outcome: Outcome) -> bool:
+    """Whether the log has forgotten the producer of a request that was never tried before."""
+    if not isinstance(outcome, OutOfOrderSequenceError) or request.is_outcome_unknown:
+        return False
+    return outcome.context.get("expected_sequence") == 0
 
 
 def _by_partition(request: Request) -> list[tuple[int, list[Batch]]]:
@@ -199,27 +257,32 @@ class Idempotent(RequestPublication):
         self._next_sequences: dict[tuple[int, str, int], int] = {}
         self._topic_ids: dict[str, str] = {}
 
-    def _append(self, request: Request) -> tuple[int, ...]:
-        if request.producer_id < 0:
-            self._identify(request)
-        try:
-            offsets = self._append_identified(request)
-        except OutOfOrderSequenceError as error:
-            if error.context.get("expected_sequence") != 0 or request.is_outcome_unknown:
-                raise
+    def _append(self, requests: Sequence[Request]) -> list[Outcome]:
+        for request in requests:
+            if request.producer_id < 0:
+                self._identify(request)
+        outcomes = self._append_identified(requests)
+        expired = [n for n, found in enumerate(outcomes) if _has_expired(requests[n], found)]
+        if expired:
             # The idle producer expired in the log. All its earlier records were acknowledged.
             self._reset()
-            self._identify(request)
-            offsets = self._append_identified(request)
-        for staged in request.staged:
-            key = (request.producer_id, request.topic_id, staged.partition)
-            first = request.base_sequences[staged.partition]
-            self._next_sequences[key] = first + staged.num_records
-        return offsets
+            for number in expired:
+                self._identify(requests[number])
+            again = self._append_identified([requests[number] for number in expired])
+            for number, outcome in zip(expired, again, strict=True):
+                outcomes[number] = outcome
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if not isinstance(outcome, TxnLogError):
+                for staged in request.staged:
+                    key = (request.producer_id, request.topic_id, staged.partition)
+                    first = request.base_sequences[staged.partition]
+                    self._next_sequences[key] = first + staged.num_records
+        return outcomes
 
-    def _append_identified(self, request: Request) -> tuple[int, ...]:
-        return self._cluster.coordinator.append_idempotent(
-            request.producer_id, request.staged, request.base_sequences
+    def _append_identified(self, requests: Sequence[Request]) -> list[Outcome]:
+        return append_idempotent(
+            self._cluster,
+            [Append(each.staged, each.base_sequences, each.producer_id) for each in requests],
         )
 
     def _identify(self, request: Request) -> None:
@@ -270,36 +333,54 @@ class Eager(RequestPublication):
         self._added: set[tuple[str, int]] = set()
         self._next_sequences: dict[tuple[str, int], int] = {}
 
-    def _append(self, request: Request) -> tuple[int, ...]:
-        numbers = tuple(staged.partition for staged in request.staged)
-        new = {(request.topic_id, number) for number in numbers} - self._added
-        if new or self._row is None:
-            # Before the first data: a partition that is not in the row would get no marker (R29).
-            added = TopicPartitions(
-                topic=request.topic, topic_id=request.topic_id, partitions=numbers
-            )
-            self._reading = Reading.begin(self._clock)
-            self._row = self._open_partitions([added])
-            self._added |= new
-        if not request.base_sequences:
-            request.base_sequences = {
-                number: self._next_sequences.get((request.topic_id, number), 0)
-                for number in numbers
-            }
-        coordinator = self._cluster.coordinator
-        try:
-            offsets = coordinator.append(
-                self._row, request.staged, request.base_sequences, reading=self._reading
-            )
-        except InvalidProducerEpochError:
+    def _append(self, requests: Sequence[Request]) -> list[Outcome]:
+        if not requests:
+            return []
+        row = self._opened(requests)
+        for request in requests:
+            if not request.base_sequences:
+                request.base_sequences = {
+                    staged.partition: self._next_sequences.get(
+                        (request.topic_id, staged.partition), 0
+                    )
+                    for staged in request.staged
+                }
+        outcomes = append_in_transaction(
+            self._cluster,
+            row,
+            [Append(request.staged, request.base_sequences) for request in requests],
+            reading=self._reading,
+        )
+        if any(isinstance(outcome, InvalidProducerEpochError) for outcome in outcomes):
             # The topic says that the transaction has ended, the row says by which owner (R32, R42).
-            check_owner(self._cluster, self._row)
-            raise
-        for staged in request.staged:
-            key = (request.topic_id, staged.partition)
-            first = request.base_sequences[staged.partition]
-            self._next_sequences[key] = first + staged.num_records
-        return offsets
+            check_owner(self._cluster, row)
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if not isinstance(outcome, TxnLogError):
+                for staged in request.staged:
+                    key = (request.topic_id, staged.partition)
+                    first = request.base_sequences[staged.partition]
+                    self._next_sequences[key] = first + staged.num_records
+        return outcomes
+
+    def _opened(self, requests: Sequence[Request]) -> TransactionMetadata:
+        """The row with all partitions of the requests.
+
+        Before the first data: a partition that is not in the row would get no marker (R29).
+        """
+        added = [
+            TopicPartitions(
+                topic=request.topic,
+                topic_id=request.topic_id,
+                partitions=tuple(staged.partition for staged in request.staged),
+            )
+            for request in requests
+        ]
+        new = {(one.topic_id, number) for one in added for number in one.partitions} - self._added
+        if new or self._row is None:
+            self._reading = Reading.begin(self._clock)
+            self._row = self._open_partitions(added)
+            self._added |= new
+        return self._row
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
         super().refuse(batch, error)

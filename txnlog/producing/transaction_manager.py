@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     InvalidTxnStateError,
     OperationTimedOutError,
@@ -25,7 +26,6 @@ from txnlog.producing.producer_session import ProducerSession
 from txnlog.producing.publishing import Deferred, Outlet, aborted
 from txnlog.producing.requests import Eager
 from txnlog.producing.sender import Sender
-from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.producer_states import (
     ProducerCall,
     ProducerState,
@@ -105,8 +105,8 @@ class TransactionManager:
         with self._running(call, deadline):
             if self._lifecycle.state is ProducerState.PREPARED:
                 return self.session.prepared_state
-            batches = self._flush(deadline)
-            state = deadline.retry(lambda: self.session.prepare(batches))
+            staging = self._flush(deadline)
+            state = deadline.retry(lambda: self.session.prepare(staging))
             self._lifecycle.move(ProducerState.PREPARED)
         return state
 
@@ -135,9 +135,9 @@ class TransactionManager:
         with self._running(call, deadline):
             if self._lifecycle.is_done_by_another(call, ProducerState.COMMITTING):
                 return
-            batches = self._flush(deadline)
-            if not self.session.is_empty(batches):
-                deadline.retry(lambda: self.session.commit(batches))
+            staging = self._flush(deadline)
+            if not self.session.is_empty(staging):
+                deadline.retry(lambda: self.session.commit(staging))
             publication = self._sender.publication
             if isinstance(publication, Deferred):
                 publication.report()
@@ -159,20 +159,21 @@ class TransactionManager:
         self._sender.publication = None
         self._lifecycle.end_transaction(self.session.fenced_error)
 
-    def _flush(self, deadline: Deadline) -> list[StagedBatch]:
-        """Send all records; the files of a deferred transaction. Raises for a failed send (R40)."""
+    def _flush(self, deadline: Deadline) -> Staging:
+        """Send all records; those of a deferred transaction are still to be written to files.
+
+        Raises for a failed send (R40).
+        """
         publication = self._sender.publication
         if publication is None:
-            return []
+            return Staging.done(())
         self._sender.flush(deadline)
         error = publication.error
         if error is not None:
             if failed_state(error, self._lifecycle.state) is ProducerState.FATAL_ERROR:
                 raise error
             raise failed_transaction(error) from error
-        if isinstance(publication, Deferred):
-            return deadline.retry(publication.stage_all)
-        return []
+        return publication.staging if isinstance(publication, Deferred) else Staging.done(())
 
     @contextmanager
     def _running(self, call: ProducerCall, deadline: Deadline) -> Iterator[None]:

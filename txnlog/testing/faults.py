@@ -7,7 +7,8 @@ SharedMemory stand for processes over one object store.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import TypeVar
@@ -151,9 +152,12 @@ class SharedMemory:
         self.modified_ms: dict[str, int] = {}
         self._late: list[tuple[str, Callable[[], object]]] = []
 
-    def open(self, *, plan: Plan = no_faults, clock: Clock | None = None) -> FaultyStore:
-        """The store of one process."""
-        return FaultyStore(self.backing, plan=plan, clock=clock or self.clock, shared=self)
+    def open(
+        self, *, plan: Plan = no_faults, clock: Clock | None = None, seed: int | None = None
+    ) -> FaultyStore:
+        """The store of one process; `seed` as in FaultyStore."""
+        clock = clock or self.clock
+        return FaultyStore(self.backing, plan=plan, clock=clock, shared=self, seed=seed)
 
     def delay(self, path: str, put: Callable[[], object]) -> None:
         """Keep a put for `land_late`."""
@@ -177,7 +181,8 @@ class SharedMemory:
 class FaultyStore(ObjectStore):
     """An in-memory ObjectStore whose calls follow a plan.
 
-    `backing` is shared by all the "processes" of a test; `calls` records (verb, path).
+    `backing` is shared by all the "processes" of a test; `calls` records (verb, path). Calls made
+    together are made in turn, in their order or, with a `seed`, in a shuffled one.
     """
 
     def __init__(
@@ -188,13 +193,24 @@ class FaultyStore(ObjectStore):
         clock: Clock | None = None,
         url: str = "memory://",
         shared: SharedMemory | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(backing, url, clock=clock)
         self.plan = plan
+        self._random = None if seed is None else random.Random(seed)
         self.calls: builtins.list[tuple[str, str]] = []
         self.dead = False
         self._shared = shared
         self._conditional = False
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """As ObjectStore's, one call after the other, in an order that depends on the seed only."""
+        order = builtins.list(range(len(calls)))
+        if self._random is not None:
+            self._random.shuffle(order)
+        made = super().together([calls[number] for number in order])
+        results = dict(zip(order, made, strict=True))
+        return [results[number] for number in range(len(calls))]
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """As ObjectStore's, with injected false refusals."""

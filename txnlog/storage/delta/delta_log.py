@@ -144,7 +144,11 @@ class DeltaLog:
         self._checkpointer = Checkpointer(store, path, self.settings)
         self._confirmed_ms: int | None = None
         self._checked_ms: int | None = None
+        self._saw_no_hole_ms: int | None = None
+        self._unproved: int | None = None
+        """The version before the first commit of ours whose place is not proved yet (D87)."""
         self._last_writer = False
+        self._is_ready = False
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.store.url}/{self.path}, version {self.version})"
@@ -155,13 +159,19 @@ class DeltaLog:
         return self.version >= 0
 
     @property
+    def is_head_ours(self) -> bool:
+        """Whether the newest commit in memory is this object's own."""
+        return self._last_writer
+
+    @property
     def likely_current(self) -> bool:
-        """Whether the newest commit in memory is ours, so that a refresh may be unnecessary.
+        """Whether a refresh may be unnecessary: the newest commit in memory is ours, or `get_ready`
+        was called.
 
         A put-if-absent at the next version proves or disproves it, so a decision that ends in a
         commit may rely on it; a decision with another result may not.
         """
-        return self._last_writer and self._trusted()
+        return (self._last_writer or self._is_ready) and self._trusted()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -173,7 +183,9 @@ class DeltaLog:
         Raises CorruptLogError, LogGapError, UnsupportedProtocolError, ForeignTableError,
         StorageError.
         """
-        base = self.version
+        is_proved = self._unproved is None
+        base = self.version if self._unproved is None else self._unproved
+        self._is_ready = False
         for _ in range(_TAIL_BEFORE_LISTING):
             if not self._trusted():
                 self._open()
@@ -185,19 +197,42 @@ class DeltaLog:
             except ObjectNotFoundError:
                 if self.exists:
                     self.store.check_folder(f"{self.path}/_delta_log")
-                if self._trusted() and self._is_at_head(base, sure=sure):
+                if self._trusted() and self._is_at_head(base, sure=sure or not is_proved):
                     self._confirmed_ms = sent_ms
+                    self._unproved = None
                 else:
                     self._open()
                 return
             if not self._trusted():
                 self._open()
                 return
+            if not is_proved and not self.store.exists(commit_path(self.path, base)):
+                self._open()
+                return
+            is_proved, self._unproved = True, None
             # Its writer may not have synced it yet.
             self.store.sync(source)
             self._last_writer = False
             self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up(base)
+
+    def get_ready(self, *, must_look: bool = True) -> None:
+        """Bring the view up to the head for a commit that follows at once, in one round if nobody
+        else writes here: that commit then needs no refresh, nor requests before its put.
+
+        `must_look`: also where the head is ours, so that most likely nothing follows it. That
+        nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
+        """
+        if self.exists and self.likely_current and not (must_look and self.store.is_local):
+            is_due = self._must_look_for_hole() and not self.store.is_local
+            slots = [self.version + 1] * must_look + [self.version + 2] * is_due
+            paths = [commit_path(self.path, slot) for slot in slots]
+            if not any(self.store.together([partial(self.store.exists, path) for path in paths])):
+                if is_due:
+                    self._saw_no_hole_ms = self._clock.boot_ms()
+                return
+        self.refresh()
+        self._is_ready = self.exists
 
     def invalidate(self) -> None:
         """Distrust the state in memory: the next refresh opens the log again."""
@@ -231,10 +266,17 @@ class DeltaLog:
 
     def _must_check_slots(self) -> bool:
         """Whether the last check of the slots around the head is too old."""
-        if self._checked_ms is None:
+        return self._is_past(self._checked_ms)
+
+    def _must_look_for_hole(self) -> bool:
+        """The same before a commit, whose own put will show whether the log still exists."""
+        return self._must_check_slots() and self._is_past(self._saw_no_hole_ms)
+
+    def _is_past(self, checked_ms: int | None) -> bool:
+        if checked_ms is None:
             return True
         again_ms = _LOCAL_CHECK_SLOTS_MS if self.store.is_local else _CHECK_SLOTS_MS
-        return self._clock.boot_ms() - self._checked_ms > again_ms
+        return self._clock.boot_ms() - checked_ms > again_ms
 
     def _catch_up(self, base: int) -> None:
         """Far behind: list once, then get the missing commits. `base` as in `refresh`."""
@@ -255,6 +297,7 @@ class DeltaLog:
             return
         if commits:
             self.store.sync(commit_path(self.path, commits[-1].version))
+        self._unproved = None
         self._take(commits)
         self._confirmed_ms = self._checked_ms = sent_ms
 
@@ -301,6 +344,7 @@ class DeltaLog:
         if not is_head:
             self.store.sync(commit_path(self.path, commits[-1].version))
         self._view.reset()
+        self._unproved = None
         self.version = -1
         self.metadata = None
         self.digest = ""
@@ -325,8 +369,10 @@ class DeltaLog:
 
     def _check_not_shorter(self, commits: Sequence[Commit]) -> None:
         """Raise unless a log that is opened again still has the commit that was its newest."""
-        path = commit_path(self.path, self.version)
-        if self.version >= 0 and (not commits or commits[-1].version < self.version):
+        # A commit of ours that is not proved may never have been in the log.
+        version = self.version if self._unproved is None else self._unproved
+        path = commit_path(self.path, version)
+        if version >= 0 and (not commits or commits[-1].version < version):
             raise LogGapError(
                 f"{self.store.url}/{path}: this commit was read before and is gone, and the log "
                 "ends before it. Restore it from a backup. If the table was created again on "
@@ -334,7 +380,8 @@ class DeltaLog:
                 file=path,
             )
         for commit in commits:
-            if commit.version == self.version and self.digest and commit.digest != self.digest:
+            is_known = commit.version == self.version and self._unproved is None
+            if is_known and self.digest and commit.digest != self.digest:
                 raise CorruptLogError(
                     f"{self.store.url}/{path}: this commit differs from the one this process read "
                     "there before: an older copy was restored, or it was lost and written again. "
@@ -432,9 +479,14 @@ class DeltaLog:
         *,
         operation: str,
         parameters: dict[str, str] | None = None,
+        beside: Sequence[Callable[[], object]] = (),
+        prove_later: bool = False,
     ) -> Outcome:
         """Create version `self.version + 1`, if it is absent, based on the last refresh.
 
+        `beside` are calls that may be made when the commit has landed, together with the look that
+        proves its place (D52). They must not raise, nor use this log. With `prove_later` the next
+        use of this log makes that look: for a commit on which nothing else depends.
         Conflict: refresh, decide again. Unknown: refresh, check whether the effect is there, and
         only then decide again. On Committed the view already has the commit. Raises
         NothingWrittenError if nothing can have been written (no permission, no space, ...),
@@ -453,18 +505,24 @@ class DeltaLog:
             previous=self.digest,
         )
         data, commit, parsed = self._encode(info, actions, path)
-        self._last_writer = False
+        self._last_writer = self._is_ready = False
         if commit.version == 0:
             self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
-        if self._must_check_slots() and self.store.exists(commit_path(self.path, version + 1)):
+        if self._must_look_for_hole() and self._is_there(version + 1):
             # A refresh shows whether others were faster, or the commit of this version is missing.
             self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
-        if landed is None or not self._trusted() or not self._follows(version):
+        if landed and prove_later and self._may_prove_later(version) and self._trusted():
+            self._unproved = version - 1 if self._unproved is None else self._unproved
+            self._apply(commit, parsed)
+            self._confirmed_ms, self._last_writer = sent_ms, True
+            return Committed(version)
+        if landed is None or not self._trusted() or not self._follows(version, beside):
             self.invalidate()
             return Unknown(info.write_id)
+        self._unproved = None
         if not landed:
             return Conflict(version)
         self._apply(commit, parsed)
@@ -472,6 +530,27 @@ class DeltaLog:
         self._last_writer = True
         self._checkpointer.after_commit(version, sent_ms)
         return Committed(version)
+
+    def _may_prove_later(self, version: int) -> bool:
+        """Not where a checkpoint may follow, nor for the first commit of a table."""
+        return version > 0 and version % self.settings.checkpoint_interval > 0
+
+    def prove(self) -> bool:
+        """Make the look that `prove_later` has put off; False: our commit may not be in the log.
+
+        Then `refresh` opens the log again.
+        """
+        if self._unproved is None:
+            return True
+        is_proved = self._follows(self.version)
+        if is_proved:
+            self._unproved = None
+        else:
+            self.invalidate()
+        return is_proved
+
+    def _is_there(self, version: int) -> bool:
+        return self.store.exists(commit_path(self.path, version))
 
     def _encode(
         self, info: CommitInfo, actions: Sequence[Action], path: str
@@ -495,15 +574,19 @@ class DeltaLog:
                 table=self.path,
             ) from error
 
-    def _follows(self, version: int) -> bool:
+    def _follows(self, version: int, beside: Sequence[Callable[[], object]] = ()) -> bool:
         """Whether the slot of this version, and what was read from it, still belongs to the log.
+
+        `beside` as in `commit`.
 
         This process may have been paused, with all its clocks, since the refresh: then our commit
         may be in a freed slot, or a stray file in the slot that ours was read from.
         """
+        base = version - 1 if self._unproved is None else self._unproved
         try:
             if version > 0:
-                return self.store.exists(commit_path(self.path, version - 1))
+                calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
+                return self.store.together(calls)[0] is True
             files = log_files.list_whole_log(self.store, self.path)
         except StorageError:
             return False

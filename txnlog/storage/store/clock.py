@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from contextlib import suppress
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from txnlog.errors import (
     UnsupportedStoreError,
 )
 from txnlog.process.clock import Clock
+from txnlog.process.forking import watch
 
 FOLDER = "__cluster/_clock"
 _VALID_MS = 3_600_000
@@ -38,19 +40,36 @@ class _Store(Protocol):
 
 
 class StoreClock:
-    """The store's time: read from a small new object once an hour, else from the boot clock."""
+    """The store's time: read from a small new object once an hour, else from the boot clock.
+
+    Any thread may ask; one of them measures while the others wait.
+    """
 
     def __init__(self, store: _Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._offset: tuple[int, int] | None = None
+        self.forked()
+        watch(self)
+
+    def forked(self) -> None:
+        """A thread of the parent may hold the lock for ever."""
+        self._measuring = threading.Lock()
 
     def now_ms(self) -> int:
         """The store's time, within its resolution."""
-        measured = self._offset
-        if measured is None or self._clock.boot_ms() - measured[1] > _VALID_MS:
-            measured = self._offset = self._measure()
+        measured = self._valid()
+        if measured is None:
+            with self._measuring:
+                measured = self._valid()
+                if measured is None:
+                    measured = self._offset = self._measure()
         return self._clock.boot_ms() + measured[0]
+
+    def _valid(self) -> tuple[int, int] | None:
+        measured = self._offset
+        is_old = measured is not None and self._clock.boot_ms() - measured[1] > _VALID_MS
+        return None if is_old else measured
 
     def forget(self) -> None:
         """Measure again at the next `now_ms`."""

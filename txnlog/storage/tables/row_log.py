@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -214,14 +215,21 @@ class RowLog(Generic[Row]):
 
     def refresh(self, *, sure: bool = False) -> None:
         """Tail to the head of the log; `sure` as in DeltaLog.refresh."""
+        self._read(partial(self.log.refresh, sure=sure))
+
+    def _read(self, read: Callable[[], None]) -> None:
         try:
-            self.log.refresh(sure=sure)
+            read()
         except StorePermissionError as error:
             raise self._denied("read", error) from error
         except CorruptLogError:
             # After a repair the log must be opened again.
             self.log.invalidate()
             raise
+
+    def get_ready(self, *, must_look: bool = True) -> None:
+        """See DeltaLog.get_ready; errors as of `refresh`."""
+        self._read(partial(self.log.get_ready, must_look=must_look))
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it does not exist."""
@@ -243,26 +251,41 @@ class RowLog(Generic[Row]):
         transact(self.log, decide, commit)
 
     def transact(
-        self, decide: Callable[[RowView[Row], int], RowCommit[Row] | R]
+        self,
+        decide: Callable[[RowView[Row], int], RowCommit[Row] | R],
+        *,
+        beside: Sequence[Callable[[], object]] = (),
+        prove_later: bool = False,
     ) -> RowCommit[Row] | R:
         """Commit the RowCommit that `decide` returns; return anything else it returns.
 
-        See txnlog.storage.delta.transact. `decide(view, version)`: `version` is the one its commit
-        would have. Raises what it raises, an authorization error, CommitStateUnknownError.
+        `beside` and `prove_later` are those of DeltaLog.commit; see txnlog.storage.delta.transact.
+        `decide(view, version)`: `version` is the one its commit would have. Raises what it raises,
+        an authorization error, CommitStateUnknownError.
         """
 
         def commit(decision: RowCommit[Row] | R) -> Outcome | None:
-            return self._commit(decision) if isinstance(decision, RowCommit) else None
+            if not isinstance(decision, RowCommit):
+                return None
+            return self._commit(decision, beside=beside, prove_later=prove_later)
 
         return transact(self.log, lambda: decide(self.view, self.log.version + 1), commit)
 
-    def _commit(self, commit: RowCommit[Row]) -> Outcome:
+    def _commit(
+        self,
+        commit: RowCommit[Row],
+        *,
+        beside: Sequence[Callable[[], object]],
+        prove_later: bool,
+    ) -> Outcome:
         self.view.is_writing = True
         try:
             return self.log.commit(
                 self._encode(commit),
                 operation=commit.operation,
                 parameters=dict(commit.parameters),
+                beside=beside,
+                prove_later=prove_later,
             )
         except StorePermissionError as error:
             raise self._denied("write", error) from error
@@ -335,10 +358,13 @@ class TransactionLog(RowLog[TransactionMetadata]):
         decide: Callable[[TransactionMetadata | None], Transition | Done],
         *,
         parameters: Callable[[], Mapping[str, str]] = dict,
+        beside: Sequence[Callable[[], object]] = (),
+        prove_later: bool = False,
     ) -> TransactionMetadata | None:
         """Decide on the newest row and persist the decision; returns the new row (None: removed).
 
         `parameters` is called when the commit is made; its result is added to its parameters.
+        `beside` and `prove_later` are those of DeltaLog.commit.
         """
 
         def decide_row(
@@ -356,7 +382,7 @@ class TransactionLog(RowLog[TransactionMetadata]):
                 parameters={**_parameters_of(row), **parameters()},
             )
 
-        decision = self.transact(decide_row)
+        decision = self.transact(decide_row, beside=beside, prove_later=prove_later)
         if isinstance(decision, Done):
             return decision.metadata
         return self.view.rows.get(transactional_id)

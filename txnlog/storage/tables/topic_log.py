@@ -163,8 +163,15 @@ class TopicLog:
 
     def refresh(self) -> None:
         """Tail to the head of the log."""
+        self._read(self.log.refresh)
+
+    def get_ready(self) -> None:
+        """See DeltaLog.get_ready; errors as of `refresh`."""
+        self._read(self.log.get_ready)
+
+    def _read(self, read: Callable[[], None]) -> None:
         try:
-            self.log.refresh()
+            read()
         except StorePermissionError as error:
             raise self._denied("read", error) from error
         except CorruptLogError:
@@ -172,18 +179,20 @@ class TopicLog:
             self.log.invalidate()
             raise
 
-    def transact(self, decide: Callable[[TopicState], TopicCommit | R]) -> TopicCommit | R:
+    def transact(
+        self, decide: Callable[[TopicState], TopicCommit | R], *, prove_later: bool = False
+    ) -> TopicCommit | R:
         """Commit the TopicCommit that `decide` returns; return anything else it returns.
 
-        See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
-        CommitStateUnknownError.
+        `prove_later` is that of DeltaLog.commit; see txnlog.storage.delta.transact. Raises what
+        `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
         """
 
         def commit(decision: TopicCommit | R) -> Outcome | None:
             if not isinstance(decision, TopicCommit):
                 return None
             actions = encode_topic_commit(decision, now_ms=self.store.now_ms())
-            return self._commit(actions, decision.operation, decision)
+            return self._commit(actions, decision.operation, decision, prove_later=prove_later)
 
         return transact(self.log, lambda: decide(self._require_log()), commit)
 
@@ -296,7 +305,12 @@ class TopicLog:
         )
 
     def _commit(
-        self, actions: list[Action], operation: str, commit: TopicCommit | None = None
+        self,
+        actions: list[Action],
+        operation: str,
+        commit: TopicCommit | None = None,
+        *,
+        prove_later: bool = False,
     ) -> Outcome:
         parameters = {}
         if commit is not None:
@@ -305,7 +319,9 @@ class TopicLog:
                 "producerEpoch": str(commit.producer_epoch),
             }
         try:
-            return self.log.commit(actions, operation=operation, parameters=parameters)
+            return self.log.commit(
+                actions, operation=operation, parameters=parameters, prove_later=prove_later
+            )
         except StorePermissionError as error:
             raise self._denied("write", error) from error
 
