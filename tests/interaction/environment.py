@@ -175,7 +175,7 @@ class World:
 
 
 def _open(store: ObjectStore) -> Cluster:
-    return Cluster.open(store, create=True, shards=1, settings=PLAIN)
+    return Cluster.open(store, create=True, shards=1, offsets_shards=1, settings=PLAIN)
 
 
 def _operation(data: bytes) -> str:

@@ -16,7 +16,7 @@ from txnlog.messages import TopicPartition
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.log_cleanup import clean_up
 
-TABLES = (*TOPICS, "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
+TABLES = (*TOPICS, "__consumer_offsets-0", "__transaction_state-0", "__transaction_state-1")
 CHORES = (
     "checkpoint", "compact", "retain", "delete records", "expire producers", "clean up logs",
     "vacuum",

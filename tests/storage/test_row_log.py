@@ -166,7 +166,7 @@ def test_no_permission_for_the_state_is_an_authorization_error(store: ObjectStor
     denied = shared.open(plan=lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE)
     with pytest.raises(TransactionalIdAuthorizationError, match=TABLE):
         init(TransactionLog(denied, 0, settings=OFF), "tx", "run")
-    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets"):
+    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets-0"):
         OffsetsLog(denied, settings=OFF).change(
             lambda view, version: prepare_generation(None, group_id="g", now_ms=0)
         )

@@ -33,7 +33,7 @@ from txnlog.verifying.verifier import verify
 
 OFF = LogSettings(checkpoint_mode="off")
 ORDERS, STOCK = "orders", "stock"
-OFFSETS = "__consumer_offsets"
+OFFSETS = "__consumer_offsets-0"
 GROUP = "readers"
 IDS = ("deferred", "eager", "copier")
 HOUR_MS = 3_600_000

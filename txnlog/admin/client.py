@@ -91,9 +91,12 @@ class AdminClient:
 
     def _open(self, *, create: bool) -> Cluster:
         if self._cluster is None:
-            shards = self._config.get("transaction.state.log.num.partitions")
             self._cluster = Cluster.open(
-                self._config.root, self._config.storage, create=create, shards=shards
+                self._config.root,
+                self._config.storage,
+                create=create,
+                shards=self._config.get("transaction.state.log.num.partitions"),
+                offsets_shards=self._config.get("offsets.topic.num.partitions"),
             )
         return self._cluster
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from txnlog.errors import NotCoordinatorError
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
-from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.shards import offsets_table, shard_number, state_table
 from txnlog.protocol.topics import check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
@@ -18,6 +19,7 @@ from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Root:
@@ -26,10 +28,12 @@ class Root:
     def __init__(self, store: ObjectStore, *, settings: LogSettings) -> None:
         self.store = store
         self.settings = settings
-        self.offsets = OffsetsLog(store, settings=settings)
         self._meta = ClusterLog(store, settings=settings)
         self._topics: dict[str, TopicLog] = {}
         self._shards: dict[int, TransactionLog] = {}
+        self._offsets: dict[int, OffsetsLog] = {}
+        # A shard may be opened while several transactions are finished side by side.
+        self._opening = threading.RLock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
@@ -44,6 +48,7 @@ class Root:
 
     @property
     def shards(self) -> int:
+        """Number of shards of the transaction log, most of which may not exist yet."""
         return self._meta.shards
 
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
@@ -55,13 +60,21 @@ class Root:
             self._topics[name] = log
         return log
 
+    # -- shards: a table is announced in `__cluster`, then created, at its first write -------------
+
     def shard_of(self, transactional_id: str) -> int:
         """Which shard of the transaction log holds this id."""
-        return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
+        return shard_number(transactional_id, self.shards)
 
     def shard_for(self, transactional_id: str) -> TransactionLog:
         """The shard of the transaction log that holds this id; raises as `shard`."""
         return self.shard(self.shard_of(transactional_id))
+
+    def find_shard_for(self, transactional_id: str) -> TransactionLog | None:
+        """The same for a reader: None if that shard does not exist yet, so the id has no row."""
+        number = self.shard_of(transactional_id)
+        is_there = number in self._shards or state_table(number) in self._created()
+        return self.shard(number) if is_there else None
 
     def shard(self, number: int) -> TransactionLog:
         """A shard of the transaction log, created on first use.
@@ -70,25 +83,63 @@ class Root:
         """
         log = self._shards.get(number)
         if log is None:
-            log = TransactionLog(self.store, number, settings=self.settings)
-            expected = f"{self.cluster_id}-{number}"
-            log.create(expected, {})
-            found = log.log.metadata
-            if found is not None and found.id != expected:
-                raise NotCoordinatorError(
-                    f"{log.path} at {self.root} has id {found.id}, not {expected}: the cluster "
-                    "was created again, maybe with another number of shards, since this process "
-                    "opened it. Open it again.",
-                    table=log.path,
-                )
-            self._shards[number] = log
+            with self._opening:
+                log = TransactionLog(self.store, number, settings=self.settings)
+                self._open_shard(log, f"{self.cluster_id}-{number}")
+                self._shards[number] = log
         return log
 
-    def offsets_log(self) -> OffsetsLog:
-        """`__consumer_offsets`, created on first use."""
-        if not self.offsets.log.exists:
-            self.offsets.create(f"{self.cluster_id}-offsets", {})
-        return self.offsets
+    def existing_shards(self) -> list[TransactionLog]:
+        """The shards of the transaction log that any process has created, as of now, by number."""
+        created = self._created()
+        return [self.shard(n) for n in range(self.shards) if state_table(n) in created]
+
+    def offsets_log(self, group_id: str) -> OffsetsLog:
+        """The shard of the consumer offsets that holds this group, created on first use.
+
+        Raises NotCoordinatorError if it belongs to another cluster.
+        """
+        return self._offsets_shard(self._offsets_shard_of(group_id))
+
+    def find_offsets_log(self, group_id: str) -> OffsetsLog | None:
+        """The same for a reader: None if that shard does not exist yet, nor any group in it."""
+        number = self._offsets_shard_of(group_id)
+        is_there = number in self._offsets or offsets_table(number) in self._created()
+        return self._offsets_shard(number) if is_there else None
+
+    def offsets_shards(self) -> list[OffsetsLog]:
+        """The shards of the consumer offsets that any process has created, as of now, by number."""
+        created, count = self._created(), self._meta.offsets_shards
+        return [self._offsets_shard(n) for n in range(count) if offsets_table(n) in created]
+
+    def _offsets_shard_of(self, group_id: str) -> int:
+        return shard_number(group_id, self._meta.offsets_shards)
+
+    def _offsets_shard(self, number: int) -> OffsetsLog:
+        log = self._offsets.get(number)
+        if log is None:
+            with self._opening:
+                log = OffsetsLog(self.store, number, settings=self.settings)
+                self._open_shard(log, f"{self.cluster_id}-offsets-{number}")
+                self._offsets[number] = log
+        return log
+
+    def _open_shard(self, log: TransactionLog | OffsetsLog, expected: str) -> None:
+        log.refresh()
+        if not log.log.exists:
+            self._meta.create_shard(log.path, lambda: log.create(expected, {}))
+        found = log.log.metadata
+        if found is not None and found.id != expected:
+            raise NotCoordinatorError(
+                f"{log.path} at {self.root} has id {found.id}, not {expected}: the cluster "
+                "was created again, maybe with another number of shards, since this process "
+                "opened it. Open it again.",
+                table=log.path,
+            )
+
+    def _created(self) -> frozenset[str]:
+        with self._opening:
+            return self._meta.created()
 
     def vacuum_age_ms(self, topics: Iterable[str]) -> int:
         """Smallest vacuum age in the barrier commits of these topics and the shards read so far.
@@ -114,8 +165,21 @@ class Root:
         return views + [shard.view.txns for shard in self._shards.values()]
 
     def next_producer_id(self) -> int:
-        return self._meta.next_producer_id()
+        with self._opening:
+            return self._meta.next_producer_id()
 
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
         """See ClusterLog.change_lease."""
-        return self._meta.change_lease(name, decide)
+        with self._opening:
+            return self._meta.change_lease(name, decide)
+
+
+def by_shard(
+    root: Root, of_groups: Iterable[T], group_id_of: Callable[[T], str]
+) -> list[tuple[OffsetsLog, list[T]]]:
+    """What concerns groups, by the shard of the consumer offsets that holds them, in its order."""
+    found: dict[str, tuple[OffsetsLog, list[T]]] = {}
+    for one in of_groups:
+        log = root.offsets_log(group_id_of(one))
+        found.setdefault(log.path, (log, []))[1].append(one)
+    return list(found.values())

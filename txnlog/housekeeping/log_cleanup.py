@@ -67,7 +67,7 @@ class LogCleanup:
         cluster = self._cluster
         return [
             cluster_log.PATH,
-            cluster.offsets_log().path,
-            *(cluster.shard(number).path for number in range(cluster.shards)),
+            *(shard.path for shard in cluster.offsets_shards()),
+            *(shard.path for shard in cluster.existing_shards()),
             *(log.path for log in topics),
         ]

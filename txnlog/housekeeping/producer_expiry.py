@@ -74,7 +74,7 @@ class ProducerExpiry:
         return found
 
     def _tables(self, failures: Failures) -> list[TopicLog | OffsetsLog]:
-        return [self._cluster.offsets_log(), *topic_logs(self._cluster, failures)]
+        return [*self._cluster.offsets_shards(), *topic_logs(self._cluster, failures)]
 
     def _living(self) -> set[int]:
         """Producer ids that have a row in any shard.
@@ -82,8 +82,7 @@ class ProducerExpiry:
         Raises CorruptLogError for a row whose producer id cannot be read: it could be any id.
         """
         living: set[int] = set()
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
+        for shard in self._cluster.existing_shards():
             shard.refresh()
             living.update(row.producer_id for row in shard.view.rows.values())
             for row in shard.view.rows.unreadable.values():

@@ -169,8 +169,8 @@ class Vacuum:
                 behind_barrier.append(table)
         if not behind_barrier:
             return 0
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
+        # A shard that is created later is written by a process that then reads the topics' barriers.
+        for shard in self._cluster.existing_shards():
             self._write_barrier(shard, age_ms)
         named = self._named()
         is_whole = self._can_read_manifests()
@@ -187,8 +187,7 @@ class Vacuum:
 
     def _age_ms(self) -> int:
         timeouts_ms = []
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
+        for shard in self._cluster.existing_shards():
             shard.refresh()
             timeouts_ms += [row.timeout_ms for row in shard.view.rows.values()]
         return vacuum_age_ms(
@@ -200,8 +199,8 @@ class Vacuum:
         cluster = self._cluster
         handles: list[Handle] = [
             *topic_logs(cluster, failures),
-            *(cluster.shard(number) for number in range(cluster.shards)),
-            cluster.offsets_log(),
+            *cluster.existing_shards(),
+            *cluster.offsets_shards(),
         ]
         found = []
         for handle in handles:
@@ -229,8 +228,7 @@ class Vacuum:
     def _named(self) -> set[tuple[str, str]]:
         """(topic, path) of the files in the manifests of pending transactions."""
         named: set[tuple[str, str]] = set()
-        for number in range(self._cluster.shards):
-            shard = self._cluster.shard(number)
+        for shard in self._cluster.existing_shards():
             shard.refresh()
             for row in shard.view.rows.values():
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
@@ -238,7 +236,7 @@ class Vacuum:
 
     def _can_read_manifests(self) -> bool:
         """Whether every state row can be read: one that cannot may name staged files."""
-        shards = map(self._cluster.shard, range(self._cluster.shards))
+        shards = self._cluster.existing_shards()
         unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
         if unreadable:
             logger.warning(
