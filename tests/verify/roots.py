@@ -41,7 +41,8 @@ HOUR_MS = 3_600_000
 
 def build(root: str) -> None:
     """Two topics, deferred, eager and idempotent producers, a group, two checkpoints per table."""
-    admin = AdminClient({"txnlog.root": root, "transaction.state.log.num.partitions": 2})
+    shards = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 1}
+    admin = AdminClient({"txnlog.root": root, **shards})
     for topic, partitions in ((ORDERS, 2), (STOCK, 1)):
         admin.create_topics([NewTopic(topic, partitions)])[topic].result()
     produce(root, rounds=3)
