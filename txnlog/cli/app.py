@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
 from txnlog.cli import transactions as transactions_commands
+from txnlog.cli import upgrade as upgrade_command
 from txnlog.cli import verify as verify_command
 from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
@@ -104,3 +105,4 @@ app.add_typer(transactions_commands.app, name="transactions")
 app.command("dump")(dump.dump)
 app.command("housekeeping")(housekeeping.housekeeping)
 app.command("verify")(verify_command.verify)
+app.command("upgrade")(upgrade_command.upgrade)

@@ -49,7 +49,7 @@ from txnlog.storage.delta.checkpoint_reader import read_newest
 from txnlog.storage.delta.checkpointer import Checkpointer
 from txnlog.storage.delta.log_files import LogFiles, commit_path
 from txnlog.storage.delta.log_settings import LogSettings as LogSettings
-from txnlog.storage.delta.table_protocol import check_protocol
+from txnlog.storage.delta.table_protocol import SEALED, check_protocol
 from txnlog.storage.store.objects import ObjectStore
 
 _TAIL_BEFORE_LISTING = 32
@@ -111,8 +111,9 @@ class View(Interface):
 class DeltaLog:
     """One table's log: `refresh` tails it into a View, `commit` appends to it.
 
-    `mark` is a table property that a foreign table of this name does not have. Not thread-safe: one
-    thread at a time. The constructor does no I/O.
+    `mark` is a table property that a foreign table of this name does not have. `reads_sealed`: an
+    upgrade reads and writes what is closed to all others. Not thread-safe: one thread at a time.
+    The constructor does no I/O.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class DeltaLog:
         *,
         settings: LogSettings | None = None,
         mark: str | None = None,
+        reads_sealed: bool = False,
     ) -> None:
         self.store = store
         self.path = path
@@ -139,6 +141,7 @@ class DeltaLog:
         self._horizons: dict[str, int] = {}
         self._view = view
         self._mark = mark
+        self._reads_sealed = reads_sealed
         self._clock = store.clock
         self._checkpointer = Checkpointer(store, path, self.settings)
         self._confirmed_ms: int | None = None
@@ -369,7 +372,7 @@ class DeltaLog:
                 protocol = action
             elif isinstance(action, Metadata):
                 self._check_ours(action)
-        if protocol is not None:
+        if protocol is not None and not (self._reads_sealed and protocol == SEALED):
             check_protocol(protocol, f"{self.store.url}/{self.path}", table=self.path)
         try:
             return self._view.parse(commit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -89,8 +89,42 @@ class ClusterLog:
                     root=self._store.url,
                 )
             self._create(shards, offsets_shards)
-        check_format(self._view.config.get("format", ""), self._store.url)
+        check_format(self.format, self._store.url)
         return is_new
+
+    def refresh(self) -> None:
+        """Read the cluster's settings, whatever its format."""
+        self._log.refresh()
+
+    @property
+    def format(self) -> str:
+        """The root's format; "" if there is no cluster."""
+        return self._view.config.get("format", "")
+
+    @property
+    def version(self) -> int:
+        """The newest version of the table that was read; -1 if there is none."""
+        return self._log.version
+
+    def switch_format(self, *, offsets_shards: int, created: Iterable[str]) -> None:
+        """The last step of an upgrade: the new format, and the shards that exist by then."""
+
+        def commit(found: str) -> Outcome | None:
+            metadata = self._log.metadata
+            if found == str(FORMAT) or metadata is None:
+                return None
+            config = {"format": str(FORMAT), OFFSETS_SHARDS: str(offsets_shards)}
+            properties = {CONFIG_PREFIX + name: value for name, value in config.items()}
+            now_ms = self._store.clock.now_ms()
+            return self._log.commit(
+                [
+                    replace(metadata, configuration={**metadata.configuration, **properties}),
+                    *(Txn(CREATED_PREFIX + table, CREATED, now_ms) for table in created),
+                ],
+                operation="UPGRADE",
+            )
+
+        transact(self._log, lambda: self.format, commit)
 
     def _create(self, shards: int, offsets_shards: int) -> None:
         self._store.probe(PATH)

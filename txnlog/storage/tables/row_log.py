@@ -205,11 +205,12 @@ class RowLog(Generic[Row]):
         id_column: str,
         refused: type[TxnLogError],
         settings: LogSettings | None = None,
+        reads_sealed: bool = False,
     ) -> None:
         self.store = store
         self.path = path
         self.view: RowView[Row] = RowView(path, kind, id_column)
-        self.log = DeltaLog(store, path, self.view, settings=settings)
+        self.log = DeltaLog(store, path, self.view, settings=settings, reads_sealed=reads_sealed)
         self._columns = columns
         self._refused = refused
 
