@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.process.clock import backoff_ms
+from txnlog.protocol.contention import give_way_ms
 from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.delta import log_files
 from txnlog.storage.delta.actions import (
@@ -147,6 +149,8 @@ class DeltaLog:
         self._confirmed_ms: int | None = None
         self._checked_ms: int | None = None
         self._last_writer = False
+        self._wins = 0
+        self._others_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.store.url}/{self.path}, version {self.version})"
@@ -164,6 +168,25 @@ class DeltaLog:
         commit may rely on it; a decision with another result may not.
         """
         return self._last_writer and self._trusted()
+
+    def give_way(self) -> None:
+        """Before the next commit: wait for a moment if others want this log and never get in."""
+        since_ms = None if self._others_ms is None else self._clock.boot_ms() - self._others_ms
+        wait_ms = give_way_ms(
+            wins=self._wins,
+            since_others_ms=since_ms,
+            latency_ms=self.store.latency.ms,
+            jitter=random.random(),
+        )
+        if wait_ms:
+            self._clock.sleep_ms(wait_ms)
+            self._wins = 0
+            self._last_writer = False
+
+    def _meet_others(self) -> None:
+        """Another process has committed since our last commit."""
+        self._wins = 0
+        self._others_ms = self._clock.boot_ms()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -198,6 +221,7 @@ class DeltaLog:
             # Its writer may not have synced it yet.
             self.store.sync(source)
             self._last_writer = False
+            self._meet_others()
             self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up(base)
 
@@ -451,7 +475,9 @@ class DeltaLog:
             self.invalidate()
             return Unknown(info.write_id)
         if not landed:
+            self._meet_others()
             return Conflict(version)
+        self._wins += 1
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
         self._last_writer = True
@@ -499,8 +525,12 @@ class DeltaLog:
         give_up_ms = self._clock.boot_ms() + self.settings.commit_timeout_ms
         doubtful = False
         for attempt in range(_PUTS_MAX):
+            sent_ms = self._clock.boot_ms()
             try:
-                if self.store.put_if_absent(path, data):
+                is_created = self.store.put_if_absent(path, data)
+                if not self.store.is_local:
+                    self.store.latency.record(self._clock.boot_ms() - sent_ms)
+                if is_created:
                     return True
             except NothingWrittenError:
                 if doubtful:

@@ -25,6 +25,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
 )
 from txnlog.process.clock import Clock, SystemClock
+from txnlog.process.latency import Latency
 from txnlog.process.together import together
 from txnlog.storage.store.clock import StoreClock, check_conditional_puts
 from txnlog.storage.store.errors import (
@@ -83,6 +84,7 @@ class ObjectStore:
         self._store = store
         self.url = url
         self.clock = clock or SystemClock()
+        self.latency = Latency()
         self._store_clock = StoreClock(self, self.clock)
         self._home: tuple[str, Callable[[], None]] | None = None
         self._must_check_home = False
