@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 
 _STEP = 0.1
+_MS_MAX = 1_000.0
+"""A longer put is an outage or a suspended machine, not the store's latency."""
 
 
 class Latency:
@@ -24,6 +26,7 @@ class Latency:
 
     def record(self, duration_ms: float) -> None:
         """Add one measurement."""
+        duration_ms = min(duration_ms, _MS_MAX)
         with self._lock:
             if self._ms < 1.0:
                 self._ms = duration_ms

@@ -1,10 +1,10 @@
 """Turns of several writers at one log, where a request takes tens of milliseconds.
 
-The writer whose commit is the newest puts the next one at once; the others have first to read that,
-and come too late as long as it goes on. So a writer that has won several times in a row, on a log
-that others have written lately, waits for a moment; and who has lost waits in proportion to the
-latency, since a retry that is sure to come too late only costs requests. On a local disk, where a
-request takes a fraction of a millisecond, nobody gives way.
+The writer whose commit is the newest puts the next one at once; the others first have to read it, at
+the same pace, and may lose every time. So a writer that has won several times in a row, on a log
+that others have written lately, waits for a moment. A writer that has lost waits for a random part
+of the latency, so that it does not stay in step with the winner, and for less the more often it has
+lost. On a local disk, where a request takes a fraction of a millisecond, nothing of this is needed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ def give_way_ms(
 def retry_ms(attempt: int, *, latency_ms: float, jitter: float) -> float:
     """Wait before retry number `attempt` (0, 1, ...) of a commit that another process has beaten.
 
-    At once at first; then up to some requests, but never as long as a winner gives way.
+    `latency_ms` is that of a put, `jitter` is between 0 and 1.
     """
+    if latency_ms >= LATENCY_MS_MIN:
+        return jitter * max(0.5, 1.5 - 0.1 * attempt) * latency_ms
     if attempt < 3:
         return 0.0
-    local_ms = min(200.0, 0.5 * 2.0 ** min(attempt - 3, 9))
-    if latency_ms < LATENCY_MS_MIN:
-        return (0.5 + 0.5 * jitter) * local_ms
-    return jitter * min(2.0, 0.25 * (attempt - 2)) * latency_ms
+    return (0.5 + 0.5 * jitter) * min(200.0, 0.5 * 2.0 ** min(attempt - 3, 9))
