@@ -79,8 +79,8 @@ def test_without_giving_way_a_writer_starves(monkeypatch: pytest.MonkeyPatch) ->
     """What the test above would find."""
     monkeypatch.setattr(delta_log, "give_way_ms", lambda **_: 0.0)
     monkeypatch.setattr("txnlog.storage.delta.transact.retry_ms", lambda *_, **__: 0.0)
-    _, longest_ms = race(2)
-    assert longest_ms > 4_000
+    longest_ms = [race(2, seed=seed)[1] for seed in (1, 2, 3)]
+    assert max(longest_ms) > 5_000, longest_ms
 
 
 def test_single_writer_never_waits() -> None:

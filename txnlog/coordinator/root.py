@@ -99,11 +99,11 @@ class Root:
 
         Raises NotCoordinatorError if it belongs to another cluster.
         """
-        return self._offsets_shard(self._offsets_shard_of(group_id))
+        return self._offsets_shard(self.offsets_shard_of(group_id))
 
     def find_offsets_log(self, group_id: str) -> OffsetsLog | None:
         """The same for a reader: None if that shard does not exist yet, nor any group in it."""
-        number = self._offsets_shard_of(group_id)
+        number = self.offsets_shard_of(group_id)
         is_there = number in self._offsets or offsets_table(number) in self._created()
         return self._offsets_shard(number) if is_there else None
 
@@ -112,7 +112,8 @@ class Root:
         created, count = self._created(), self._meta.offsets_shards
         return [self._offsets_shard(n) for n in range(count) if offsets_table(n) in created]
 
-    def _offsets_shard_of(self, group_id: str) -> int:
+    def offsets_shard_of(self, group_id: str) -> int:
+        """Which shard of the consumer offsets holds this group."""
         return shard_number(group_id, self._meta.offsets_shards)
 
     def _offsets_shard(self, number: int) -> OffsetsLog:
