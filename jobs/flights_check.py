@@ -23,6 +23,8 @@ from flights_pipeline import (
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
+from txnlog import Cluster
+
 COMMITTED = "txn_status IN ('none', 'committed')"
 MARKERS = "WRITE TXN MARKERS"
 """The operation that ends a transaction in a topic. The pipeline never aborts one with data."""
@@ -187,9 +189,8 @@ def check_delivery(reader: str, found: DataFrame, expected: DataFrame) -> Delive
 
 def committed_offsets(spark: SparkSession, root: str, group_id: str) -> dict[str, dict[str, int]]:
     """The group's committed positions by topic and partition, from the Delta table of offsets."""
-    row = spark.sql(
-        f"SELECT offsets FROM delta.`{root}/__consumer_offsets` WHERE group_id = '{group_id}'"
-    ).first()
+    shard = f"delta.`{root}/__consumer_offsets-{Cluster.open(root).offsets_shard_of(group_id)}`"
+    row = spark.sql(f"SELECT offsets FROM {shard} WHERE group_id = '{group_id}'").first()
     committed = json.loads(row["offsets"]) if row is not None else {}
     return {
         topic: {partition: entry[0] for partition, entry in partitions.items()}

@@ -23,7 +23,7 @@
 # | table | a row is |
 # |---|---|
 # | `__transaction_state-<n>` | a transactional.id: its state, and what is needed to finish it |
-# | `__consumer_offsets` | a group: generation, offsets, pending offsets of open transactions |
+# | `__consumer_offsets-<n>` | a group: generation, offsets, pending offsets of open transactions |
 # | `<topic>` | a record; the header of its batch is in the partition columns |
 #
 # Any Delta reader can read them. **Write them with txnlog only**: another writer would assign
@@ -268,10 +268,11 @@ assert values(f"delta.`{root}/views` {ongoing}") == set()
 # the end of a partition minus the group's offset.
 
 # %%
+groups = f"delta.`{root}/__consumer_offsets-{cluster.offsets_shard_of('copier')}`"
 lag = spark.sql(f"""
     WITH committed AS (
         SELECT group_id, topic, INT(partition) AS partition, BIGINT(entry[0]) AS offset
-        FROM delta.`{root}/__consumer_offsets`
+        FROM {groups}
         LATERAL VIEW explode(from_json(offsets, 'MAP<STRING, MAP<STRING, ARRAY<STRING>>>'))
             AS topic, positions
         LATERAL VIEW explode(positions) AS partition, entry

@@ -139,8 +139,10 @@ def _read(
         plan,
         partial(read_topics, cluster, topics),
     ]
-    if options.text("group.id") is not None:
-        calls.append(partial(caught, partial(cluster.offsets_log().get_ready, must_look=False)))
+    group_id = options.text("group.id")
+    if group_id is not None:
+        offsets = cluster.offsets_log(group_id)
+        calls.append(partial(caught, partial(offsets.get_ready, must_look=False)))
     with parts.measure("all"):
         row, planned, read, *_ = cluster.store.together(calls)
     sources_ns = parts.times_ns["sources"]

@@ -81,9 +81,8 @@ def stop_others(
 def _rows(cluster: Cluster, query_id: str) -> list[TransactionMetadata]:
     """The rows of all shards that the query owns, or has committed under."""
     rows = []
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
+    shards = cluster.existing_shards()
+    for shard in shards:
         rows += [row for row in shard.view.rows.values() if is_of_query(row, query_id)]
     return rows
 

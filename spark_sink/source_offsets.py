@@ -112,9 +112,7 @@ def group_offsets(
 
 def _is_started(cluster: Cluster, group_id: str) -> bool:
     """Whether any query or consumer has ever started in the group."""
-    log = cluster.offsets_log()
-    log.refresh()
-    group = log.view.rows.get(group_id)
+    group = cluster.groups.describe(group_id)
     return group is not None and group.generation > 0
 
 

@@ -81,11 +81,12 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
     End and lag are null if the topic does not exist. Ends are read after the offsets, so lag is
     not negative; for an offset after the end it is 0. Unreadable groups are omitted and logged.
     """
-    log = cluster.offsets_log()
-    log.refresh()
-    for unreadable in log.view.rows.unreadable.values():
-        warn_once(unreadable.error.message)
-    groups = sorted(log.view.rows.values(), key=lambda group: group.group_id)
+    logs = cluster.offsets_shards()
+    for log in logs:
+        for unreadable in log.view.rows.unreadable.values():
+            warn_once(unreadable.error.message)
+    rows_of = (row for log in logs for row in log.view.rows.values())
+    groups = sorted(rows_of, key=lambda group: group.group_id)
     ends: dict[tuple[str, int], int] = {}
     for topic in {topic for group in groups for topic in group.offsets}:
         ends.update(_ends(cluster, topic))

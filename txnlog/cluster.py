@@ -24,7 +24,12 @@ from txnlog.process.caches import ProcessCache
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.settings import arguments
-from txnlog.settings.names import NUM_PARTITIONS_DEFAULT, SHARDS_DEFAULT, SHARDS_MAX
+from txnlog.settings.names import (
+    NUM_PARTITIONS_DEFAULT,
+    OFFSETS_SHARDS_DEFAULT,
+    SHARDS_DEFAULT,
+    SHARDS_MAX,
+)
 from txnlog.settings.options import checked_root
 from txnlog.settings.values import positive_int
 from txnlog.storage.delta.delta_log import LogSettings
@@ -58,27 +63,30 @@ class Cluster(Root):
         *,
         create: bool = False,
         shards: int = SHARDS_DEFAULT,
+        offsets_shards: int = OFFSETS_SHARDS_DEFAULT,
         settings: LogSettings | None = None,
     ) -> Cluster:
         """Open the cluster at `root`; `create` creates it if it does not exist.
+
+        `shards` and `offsets_shards` are the numbers of shards of a new cluster's transaction log
+        and consumer offsets; each is created when it is first written.
 
         Raises ConfigError if it does not exist or `root` is not absolute, UnsupportedStoreError if
         the store has no working conditional put.
         """
         shards = arguments.integer("shards", shards, least=1, most=SHARDS_MAX)
+        offsets_shards = arguments.integer(
+            "offsets_shards", offsets_shards, least=1, most=SHARDS_MAX
+        )
         if isinstance(root, ObjectStore):
             store = root
         else:
             store = ObjectStore.from_url(checked_root(root), storage_options, create=create)
         cluster = cls(store, settings=settings)
-        is_new = cluster._meta.open(create=create, shards=shards)
+        is_new = cluster._meta.open(create=create, shards=shards, offsets_shards=offsets_shards)
         store.watch_folder(cluster_log.PATH, cluster._check_cluster_id)
         if is_new:
             note_clock(store)
-            # Not needed yet, but SQL then finds the tables of a new cluster.
-            cluster.offsets_log()
-            for number in range(cluster.shards):
-                cluster.shard(number)
         return cluster
 
     @classmethod

@@ -44,7 +44,7 @@ GROUP_DAMAGES: list[Changes] = [
 
 def log_of(cluster: Cluster, name: str) -> TransactionLog | OffsetsLog:
     """The row table of a transactional.id, or of the groups."""
-    return cluster.offsets_log() if name == GROUP else cluster.shard(cluster.shard_of(name))
+    return cluster.offsets_log(name) if name == GROUP else cluster.shard(cluster.shard_of(name))
 
 
 def spoil(shared: SharedMemory, name: str, changes: Changes) -> str:

@@ -118,7 +118,7 @@ def test_admin_create_topics_creates_the_cluster_and_validate_only_creates_nothi
     client = AdminClient({"txnlog.root": "memory://x"})
     with pytest.raises(ConfigError):
         client.cluster  # noqa: B018
-    cluster = Cluster.open(store, create=True, shards=2, settings=PLAIN)
+    cluster = Cluster.open(store, create=True, shards=2, offsets_shards=1, settings=PLAIN)
     found = admin(cluster).create_topics([NewTopic("a", 2)], validate_only=True)
     assert found["a"].result() is None
     assert cluster.list_topics() == []

@@ -32,17 +32,17 @@ def read_everything(shared: SharedMemory) -> Found:
         partitions[topic] = cluster.topic(topic).partitions
         found = read(cluster, topic, uncommitted=False)
         records[topic] = [value for number in sorted(found) for _, value in found[number]]
-    offsets = cluster.offsets_log()
-    offsets.refresh()
-    groups = {
-        group_id: group.positions()
-        for group_id, group in offsets.view.rows.items()
-        if group.offsets
-    }
+    groups = {}
+    for offsets in cluster.offsets_shards():
+        groups.update(
+            {
+                group_id: group.positions()
+                for group_id, group in offsets.view.rows.items()
+                if group.offsets
+            }
+        )
     ids: set[str] = set()
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
+    for shard in cluster.existing_shards():
         ids.update(shard.view.rows)
     return Found(partitions, records, groups, frozenset(ids))
 

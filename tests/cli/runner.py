@@ -49,4 +49,4 @@ class Command:
     def cluster(self) -> Cluster:
         """Another process's view of the same cluster."""
         settings = LogSettings(checkpoint_mode="off")
-        return Cluster.open(self.root, create=True, shards=2, settings=settings)
+        return Cluster.open(self.root, create=True, shards=2, offsets_shards=1, settings=settings)

@@ -27,7 +27,7 @@ BEAT_MS = 3_000
 
 def process(shared: SharedMemory) -> Cluster:
     """A new process: its own memory, the shared store."""
-    return Cluster.open(shared.open(), create=True, shards=2, settings=PLAIN)
+    return Cluster.open(shared.open(), create=True, shards=2, offsets_shards=1, settings=PLAIN)
 
 
 def world(partitions: int = 2, topic: str = "t") -> SharedMemory:

@@ -155,7 +155,7 @@ def test_heartbeats_write_no_more_often_than_necessary() -> None:
     put(process(shared), b"0")
     reader = member(shared, enable_auto_commit=False)
     read(reader)
-    log = process(shared).offsets_log()
+    log = process(shared).offsets_log("readers")
 
     def version() -> int:
         log.refresh()

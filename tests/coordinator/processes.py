@@ -34,7 +34,7 @@ def process(
 ) -> Cluster:
     """A new process: its own memory, the shared store; `seed` as in FaultyStore."""
     store = shared.open(clock=clock, seed=seed)
-    return Cluster.open(store, create=True, shards=2, settings=settings)
+    return Cluster.open(store, create=True, shards=2, offsets_shards=1, settings=settings)
 
 
 def faults(cluster: Cluster) -> FaultyStore:

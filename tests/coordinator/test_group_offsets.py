@@ -206,7 +206,7 @@ def test_member_in_a_paused_guest_commits_nothing_of_a_generation_that_has_passe
         for _ in range(4):
             generation = other.groups.start(GROUP)
         other.groups.commit(GROUP, generation, {"input": {0: 20}})
-        clean(other, shared, "__consumer_offsets")
+        clean(other, shared, "__consumer_offsets-0")
     for error in (CommitStateUnknownError, IllegalGenerationError):
         with pytest.raises(error):
             paused.groups.commit(GROUP, 1, {"input": {0: 11}})

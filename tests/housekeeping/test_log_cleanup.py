@@ -45,7 +45,7 @@ from txnlog.storage.store.local_disk import LocalDisk
 from txnlog.testing.faults import Fault, FaultsAt
 from txnlog.testing.invariants import check_cluster
 
-TABLES = ("__cluster", "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
+TABLES = ("__cluster", "__consumer_offsets-0", "__transaction_state-0", "__transaction_state-1")
 
 
 def test_idle_table_gets_a_checkpoint_that_replaces_its_log_files() -> None:

@@ -45,7 +45,7 @@ def test_spark_reads_every_table_after_all_housekeeping(
     )
     owned(cluster, "w", tid="gone")
     expire_row(cluster, "gone")
-    tables = ("orders", "__transaction_state-0", "__consumer_offsets", "__cluster")
+    tables = ("orders", "__transaction_state-0", "__consumer_offsets-0", "__cluster")
     for table in tables:
         for entry in os.scandir(tmp_path / "root" / table / "_delta_log"):
             then_s = entry.stat().st_mtime - WEEK_S

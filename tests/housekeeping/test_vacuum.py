@@ -288,7 +288,7 @@ def test_vacuum_and_a_put_that_lands_late(late: str) -> None:
     check_files(process(shared))
 
 
-@pytest.mark.parametrize("table", ["__transaction_state", "__consumer_offsets"])
+@pytest.mark.parametrize("table", ["__transaction_state", "__consumer_offsets-0"])
 def test_vacuum_and_the_commit_of_a_row_that_lands_late(table: str) -> None:
     """It names a file that was young when it was sent: the barrier is in its slot (R72)."""
     shared = world(config=FOREVER)

@@ -175,7 +175,11 @@ class World:
 
 
 def _open(store: ObjectStore) -> Cluster:
-    return Cluster.open(store, create=True, shards=1, settings=PLAIN)
+    cluster = Cluster.open(store, create=True, shards=1, offsets_shards=1, settings=PLAIN)
+    # The traces begin with a cluster that has been in use.
+    cluster.shard(0)
+    cluster.offsets_log("any")
+    return cluster
 
 
 def _operation(data: bytes) -> str:

@@ -30,9 +30,7 @@ def render(cluster: Cluster) -> list[str]:
 
 
 def _lines(cluster: Cluster) -> Iterator[str]:
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
+    for shard in cluster.existing_shards():
         for name, row in sorted(shard.view.rows.items()):
             yield _named(name, _row(row))
     for topic in cluster.list_topics():
@@ -42,10 +40,9 @@ def _lines(cluster: Cluster) -> Iterator[str]:
             for level in ("read_committed", "read_uncommitted")
         )
         yield _named("", " | ".join(seen))
-    offsets = cluster.offsets_log()
-    offsets.refresh()
-    for name, group in sorted(offsets.view.rows.items()):
-        yield _named(name, _group(group))
+    for offsets in cluster.offsets_shards():
+        for name, group in sorted(offsets.view.rows.items()):
+            yield _named(name, _group(group))
 
 
 def _named(name: str, text: str) -> str:

@@ -48,7 +48,9 @@ COLUMNS = ["partition", "offset", "key", "value", "txn_status"]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     settings = LogSettings(checkpoint_mode="off")
-    return Cluster.open(str(tmp_path / "root"), create=True, shards=1, settings=settings)
+    return Cluster.open(
+        str(tmp_path / "root"), create=True, shards=1, offsets_shards=1, settings=settings
+    )
 
 
 def stage(cluster: Cluster, topic: TopicLog, partition: int, values: list[bytes]) -> StagedBatch:
@@ -200,21 +202,25 @@ def test_readers_state_one_row_per_id_at_every_version(
 def test_readers_group_row_same_offsets(spark: SparkSession, cluster: Cluster) -> None:
     """The consumer offsets are a table like any other (R45)."""
     cluster.groups.reset("g", {"events": {0: 42}})
-    folder = cluster.store.local_path("__consumer_offsets")
+    folder = cluster.store.local_path("__consumer_offsets-0")
     assert folder is not None
     for _ in range(2):
         frame = with_spark(spark, folder).select("group_id", "generation", "offsets", "pending")
         rust = DeltaTable(folder).to_pyarrow_table(columns=frame.columns)
         assert [row.asDict(recursive=True) for row in frame.collect()] == rust.to_pylist()
         assert [row["group_id"] for row in frame.collect()] == ["g"]
-        create_checkpoint(cluster.store, "__consumer_offsets", trust_ms=TRUST_MS)
+        create_checkpoint(cluster.store, "__consumer_offsets-0", trust_ms=TRUST_MS)
 
 
 def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Path) -> None:
     """Commits are combined before delta-rs sees them: no action may be lost or reappear."""
     root = tmp_path / "root"
     cluster = Cluster.open(
-        str(root), create=True, shards=1, settings=LogSettings(checkpoint_mode="off")
+        str(root),
+        create=True,
+        shards=1,
+        offsets_shards=1,
+        settings=LogSettings(checkpoint_mode="off"),
     )
     topic = cluster.create_topic("t", partitions=2)
     kept = root / "t/_delta_log"

@@ -182,7 +182,7 @@ def pending_entries_are_just_cleared(patch: Patch) -> None:
     """D7: an entry is dropped while its transaction may still commit."""
 
     def settle(self: Any, group_id: str, entry: Any, *, by: str, fence: bool = True) -> None:
-        self._root.offsets_log().change(
+        self._root.offsets_log(group_id).change(
             lambda view, _: groups.prepare_clear(view.rows.get(group_id), entry, now_ms=0)
         )
 

@@ -16,7 +16,13 @@ from txnlog.messages import TopicPartition
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.log_cleanup import clean_up
 
-TABLES = (*TOPICS, "__consumer_offsets", "__transaction_state-0", "__transaction_state-1")
+TABLES = (
+    *TOPICS,
+    "__consumer_offsets-0",
+    "__consumer_offsets-1",
+    "__transaction_state-0",
+    "__transaction_state-1",
+)
 CHORES = (
     "checkpoint", "compact", "retain", "delete records", "expire producers", "clean up logs",
     "vacuum",
@@ -51,6 +57,9 @@ class Helper:
     def tidy(self, chore: str, table: str) -> None:
         """One chore of housekeeping; readers see the same before and after."""
         match chore:
+            case "checkpoint" if not self.process.store.list_folders(table):
+                # The shard does not exist yet.
+                return
             case "checkpoint":
                 create_checkpoint(self.process.store, table, trust_ms=SETTINGS.trust_ms)
                 clean_up(self.process.store, table, retention_ms=SETTINGS.log_retention_ms)

@@ -99,7 +99,9 @@ class World:
         self._positions: dict[tuple[str, str, int], int] = {}
         self._bounds: dict[tuple[str, int], tuple[int, ...]] = {}
         first = Process(self.shared, self.shared.clock)
-        cluster = Cluster.open(first.store, create=True, shards=2, settings=SETTINGS)
+        cluster = Cluster.open(
+            first.store, create=True, shards=2, offsets_shards=2, settings=SETTINGS
+        )
         for name, partitions in TOPICS.items():
             cluster.create_topic(name, partitions=partitions, config=CONFIGS.get(name))
         cluster.groups.start(FREE)

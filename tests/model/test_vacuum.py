@@ -6,10 +6,13 @@ import pytest
 
 from tests.model.search import assert_breaks, assert_holds
 from tests.model.vacuum import (
+    CHECK_BEFORE_SHARD,
     FORGET_REMOVED,
     NO_AGE_CHECK,
     NO_BARRIER,
+    SHARDS_FIRST,
     TOPIC_FIRST,
+    NewShard,
     Vacuum,
 )
 
@@ -23,3 +26,14 @@ def test_vacuum_deletes_nothing_that_may_still_be_referenced() -> None:
 def test_search_finds_what_a_missing_step_of_vacuum_breaks(rule: str) -> None:
     """A model that holds without a step says nothing about the step (R72)."""
     assert_breaks(Vacuum(frozenset({rule})), "vacuum took")
+
+
+def test_vacuum_and_the_first_write_to_a_shard() -> None:
+    """There is no barrier in a shard that did not exist (R72)."""
+    assert_holds(NewShard(), states_min=50)
+
+
+@pytest.mark.parametrize("rule", [CHECK_BEFORE_SHARD, SHARDS_FIRST])
+def test_search_finds_the_order_in_which_a_new_shard_loses_a_file(rule: str) -> None:
+    """The shard first, then the topics; the topics' barriers first, then the shards (R72)."""
+    assert_breaks(NewShard(frozenset({rule})), "vacuum took")

@@ -121,3 +121,83 @@ class Vacuum:
 
     def stuck(self, state: State) -> str | None:
         return None
+
+
+CHECK_BEFORE_SHARD = "a batch write checks ages before its shard exists"
+SHARDS_FIRST = "vacuum looks for shards before it writes the topics' barriers"
+
+
+class ShardState(NamedTuple):
+    """`write`: how far the batch write is; `seen`: the shard's version that it decides on."""
+
+    grown_old: bool = False
+    exists: bool = False
+    shard_version: int = 0
+    topic_barrier: bool = False
+    write: int = 0
+    seen: int = -1
+    refused: bool = False
+    manifest: bool = False
+    done: int = 0
+    is_listed: bool = False
+    is_named: bool = False
+    deleted: bool = False
+
+
+class NewShard:
+    """Vacuum against the first write to a shard, which names a staged file (R72).
+
+    The writer's clocks may be paused: only the barrier in the topic tells it that its file is old.
+    Vacuum writes no barrier into a shard that does not exist.
+    """
+
+    def __init__(self, broken: frozenset[str] = frozenset()) -> None:
+        self.writer = ["create", "check", "prepare"]
+        if CHECK_BEFORE_SHARD in broken:
+            self.writer = ["check", "create", "prepare"]
+        self.plan = ["list", "topic barrier", "shard barrier", "manifests", "delete"]
+        if SHARDS_FIRST in broken:
+            self.plan = ["list", "shard barrier", "topic barrier", "manifests", "delete"]
+
+    def initial(self) -> ShardState:
+        return ShardState()
+
+    def steps(self, state: ShardState) -> Iterator[tuple[str, ShardState]]:
+        if not state.grown_old:
+            yield "the staged file grows old", state._replace(grown_old=True)
+        if state.write < len(self.writer) and not state.refused:
+            yield self._write(state, self.writer[state.write])
+        if state.done < len(self.plan):
+            yield self._vacuum(state._replace(done=state.done + 1), self.plan[state.done])
+
+    def _write(self, state: ShardState, what: str) -> tuple[str, ShardState]:
+        after = state._replace(write=state.write + 1)
+        if what == "create":
+            return "W creates the shard", after._replace(exists=True)
+        if what == "check":
+            refused = state.topic_barrier
+            return "W reads its topic", after._replace(seen=state.shard_version, refused=refused)
+        if state.seen != state.shard_version:
+            # It decides again, on what it reads now.
+            return "W meets a barrier", state._replace(write=self.writer.index("check"))
+        return "W prepares", after._replace(manifest=True, shard_version=state.shard_version + 1)
+
+    def _vacuum(self, state: ShardState, what: str) -> tuple[str, ShardState]:
+        if what == "list":
+            return "V lists old files", state._replace(is_listed=state.grown_old)
+        if what == "topic barrier":
+            return "V writes a barrier into the topic", state._replace(topic_barrier=True)
+        if what == "shard barrier":
+            version = state.shard_version + int(state.exists)
+            return "V writes barriers into the shards", state._replace(shard_version=version)
+        if what == "manifests":
+            return "V reads the manifests", state._replace(is_named=state.manifest)
+        return "V deletes", state._replace(deleted=state.is_listed and not state.is_named)
+
+    def unsafe(self, before: ShardState, after: ShardState) -> str | None:
+        if after.deleted and after.manifest:
+            return "vacuum took a file that a manifest names"
+        return None
+
+    def stuck(self, state: ShardState) -> str | None:
+        return None

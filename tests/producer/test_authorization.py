@@ -106,16 +106,16 @@ def test_no_permission_for_the_offsets_is_group_authorization() -> None:
     made = begun(shared)
     made.produce("orders", "no")
     made.send_offsets_to_transaction(input_at(5), group())
-    deny(cluster_of(made), "__consumer_offsets")
+    deny(cluster_of(made), "__consumer_offsets-0")
     with pytest.raises(TransactionAbortableError, match="GroupAuthorizationError"):
         made.commit_transaction()
     assert values(process(shared), "orders") == []
     cluster = process(shared)
     reader = Consumer({"group.id": "g"}, cluster=cluster, background=False)
     reader.assign([TopicPartition("orders", 0)])
-    deny(cluster, "__consumer_offsets")
-    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets"):
+    deny(cluster, "__consumer_offsets-0")
+    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets-0"):
         reader.commit(offsets=[TopicPartition("orders", 0, 0)], asynchronous=False)
-    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets"):
+    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets-0"):
         reader.assign([TopicPartition("orders", 0)])
     assert process(shared).groups.describe("g").offsets == {}

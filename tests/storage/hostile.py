@@ -46,7 +46,7 @@ class World:
         self.shard = "__transaction_state-0"
 
     def opened(self, *, create: bool = False) -> Cluster:
-        return Cluster.open(str(self.root), create=create, shards=1, settings=OFF)
+        return Cluster.open(str(self.root), create=create, shards=1, offsets_shards=1, settings=OFF)
 
     def path(self, path: str) -> Path:
         return self.root / path
@@ -66,7 +66,7 @@ class World:
         cluster = self.opened()
         if table == self.shard:
             cluster.coordinator.describe("tx")
-        elif table == "__consumer_offsets":
+        elif table == "__consumer_offsets-0":
             cluster.groups.fetch("readers")
         else:
             cluster.topic(table)
@@ -206,7 +206,7 @@ def _row_case(table: str, column: str, value: str) -> Callable[[World], str]:
 NUMBERS = ("9" * 5_000, str(2**63), "NaN", "1.5", "")
 ROWS = {
     "__transaction_state-0": ("producer_id", "producer_epoch", "txn_epoch", "timeout_ms"),
-    "__consumer_offsets": ("generation", "updated_ms"),
+    "__consumer_offsets-0": ("generation", "updated_ms"),
 }
 JSONS = {
     "__transaction_state-0": {
@@ -219,7 +219,7 @@ JSONS = {
         ],
         "owner": ['{"since_ms":100000000000000000000}'],
     },
-    "__consumer_offsets": {
+    "__consumer_offsets-0": {
         "offsets": [
             '{"t":{"1000000000":[1,1,1]}}',
             '{"t":{"-1":[1,1,1]}}',

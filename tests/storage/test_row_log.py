@@ -162,12 +162,12 @@ def test_no_permission_for_the_state_is_an_authorization_error(store: ObjectStor
     """The error names the missing permission, and nothing becomes visible (R68)."""
     shared = SharedMemory()
     opened(shared.open())
-    OffsetsLog(shared.open(), settings=OFF).create("id", {})
+    OffsetsLog(shared.open(), 0, settings=OFF).create("id", {})
     denied = shared.open(plan=lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE)
     with pytest.raises(TransactionalIdAuthorizationError, match=TABLE):
         init(TransactionLog(denied, 0, settings=OFF), "tx", "run")
-    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets"):
-        OffsetsLog(denied, settings=OFF).change(
+    with pytest.raises(GroupAuthorizationError, match="__consumer_offsets-0"):
+        OffsetsLog(denied, 0, settings=OFF).change(
             lambda view, version: prepare_generation(None, group_id="g", now_ms=0)
         )
     assert opened(shared.open()).view.rows == {}
@@ -205,7 +205,7 @@ def test_refusal_after_an_unknown_commit_is_reported_as_unknown() -> None:
 
 def test_generations_of_racing_starters_are_all_different(store: ObjectStore) -> None:
     """Two consumers under one generation would both commit the same input (R48)."""
-    logs = [OffsetsLog(store, settings=OFF) for _ in range(3)]
+    logs = [OffsetsLog(store, 0, settings=OFF) for _ in range(3)]
     for log in logs:
         log.create("id", {})
     given = [
@@ -225,10 +225,10 @@ def test_generations_of_racing_starters_are_all_different(store: ObjectStore) ->
 def test_marker_of_the_offsets_has_the_time_by_which_it_is_forgotten() -> None:
     """A marker without a time would stay for ever, in memory and in every checkpoint (R11, D41)."""
     store = SharedMemory().open()
-    log = OffsetsLog(store, settings=OFF)
+    log = OffsetsLog(store, 0, settings=OFF)
     log.create("id", {})
     log.change(lambda view, version: OffsetsCommit(operation="MARKER", txns={7: 3}))
-    rebuilt = OffsetsLog(store, settings=OFF)
+    rebuilt = OffsetsLog(store, 0, settings=OFF)
     rebuilt.refresh()
     for view in (log.view, rebuilt.view):
         assert view.markers == {7: 3}

@@ -33,7 +33,7 @@ from txnlog.verifying.verifier import verify
 
 OFF = LogSettings(checkpoint_mode="off")
 ORDERS, STOCK = "orders", "stock"
-OFFSETS = "__consumer_offsets"
+OFFSETS = "__consumer_offsets-0"
 GROUP = "readers"
 IDS = ("deferred", "eager", "copier")
 HOUR_MS = 3_600_000
@@ -49,8 +49,8 @@ def build(
 
     `storage` are options of its store, and `config` of the topics.
     """
-    settings = {**settings_of(root, storage), "transaction.state.log.num.partitions": 2}
-    admin = AdminClient(settings)
+    shards = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 1}
+    admin = AdminClient({**settings_of(root, storage), **shards})
     for topic, partitions in ((ORDERS, 2), (STOCK, 1)):
         new = NewTopic(topic, partitions, config=dict(config or {}))
         admin.create_topics([new])[topic].result()

@@ -44,6 +44,7 @@ from txnlog.admin.requests import (
     offset_specs,
     transaction_or_spec,
 )
+from txnlog.admin.upgrade import WATCH_MS_DEFAULT, OnStep, Upgrade, UpgradeReport
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.messages import ClusterMetadata, TopicPartition
@@ -93,9 +94,12 @@ class AdminClient:
 
     def _open(self, *, create: bool) -> Cluster:
         if self._cluster is None:
-            shards = self._config.get("transaction.state.log.num.partitions")
             self._cluster = Cluster.open(
-                self._config.root, self._config.storage, create=create, shards=shards
+                self._config.root,
+                self._config.storage,
+                create=create,
+                shards=self._config.get("transaction.state.log.num.partitions"),
+                offsets_shards=self._config.get("offsets.topic.num.partitions"),
             )
         return self._cluster
 
@@ -405,6 +409,35 @@ class AdminClient:
             return verify(store, wanted, progress=report)
 
         return _one(check)
+
+    def upgrade(
+        self,
+        *,
+        dry_run: bool = False,
+        watch_ms: int = WATCH_MS_DEFAULT,
+        on_step: OnStep | None = None,
+    ) -> Future[UpgradeReport]:
+        """Rewrite a root of an earlier format, after all its clients were stopped.
+
+        Nothing is written if a table changes within `watch_ms`. It may be repeated at any time; one
+        that was interrupted is continued. `on_step(text, done, count)` is called for progress.
+        Errors: ConfigError when there is no cluster, UnsupportedProtocolError,
+        ConcurrentTransactionsError while clients write.
+        """
+        is_dry = arguments.flag("dry_run", dry_run)
+        watched_ms = arguments.integer("watch_ms", watch_ms, least=0)
+        report = arguments.function("on_step", on_step) or (lambda text, done, count: None)
+
+        def upgrade() -> UpgradeReport:
+            work = Upgrade(
+                ObjectStore.from_url(self._config.root, self._config.storage, create=False),
+                shards=self._config.get("offsets.topic.num.partitions"),
+                watch_ms=watched_ms,
+                on_step=report,
+            )
+            return work.find() if is_dry else work.run()
+
+        return _one(upgrade)
 
 
 def _one(act: Callable[[], V]) -> Future[V]:

@@ -13,6 +13,7 @@ from txnlog.cluster import Cluster
 from txnlog.errors import LogGapError, ObjectNotFoundError
 from txnlog.protocol.batches import header_from_values
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.shards import state_table
 from txnlog.protocol.topics import END_PREFIX, MARKER_PREFIX, START_PREFIX
 from txnlog.storage.delta.actions import Add, Commit, Metadata, Remove, Txn, decode_commit
 from txnlog.storage.delta.log_files import commit_path, list_log
@@ -88,7 +89,7 @@ def _txn_entry(action: Txn) -> Entry | None:
 
 def dump_transaction(cluster: Cluster, transactional_id: str) -> Iterator[Entry]:
     """Every state of a transactional.id, in the order of the commits. Raises CorruptLogError."""
-    table = cluster.shard_for(transactional_id).path
+    table = state_table(cluster.shard_of(transactional_id))
     path = ""
     for commit in commits(cluster, table, 0):
         for action in commit.actions:

@@ -28,20 +28,19 @@ from txnlog.protocol.group_changes import (
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import OffsetsCommit, UnstableOffsets, unstable
 from txnlog.protocol.membership import is_rebalancing
-from txnlog.storage.tables.row_log import RowView
+from txnlog.storage.tables.row_log import OffsetsLog, RowView
 
 
 def list_groups(
     cluster: Cluster, *, states: Collection[ConsumerGroupState] = ()
 ) -> list[ConsumerGroupListing]:
     """Every readable group with offsets or members, sorted by name."""
-    log = cluster.offsets_log()
-    log.refresh()
+    logs = cluster.offsets_shards()
     listings = [
         ConsumerGroupListing(
             group_id=group_id, is_simple_consumer_group=not group.members, state=_state_of(group)
         )
-        for group_id, group in sorted(log.view.rows.items())
+        for group_id, group in sorted(pair for log in logs for pair in log.view.rows.items())
         if not is_gone(group)
     ]
     return [listing for listing in listings if not states or listing.state in states]
@@ -49,8 +48,12 @@ def list_groups(
 
 def unreadable_groups(cluster: Cluster) -> list[CorruptLogError]:
     """The errors of unreadable groups, sorted by name; as of the last refresh."""
-    unreadable = cluster.offsets_log().view.rows.unreadable
-    return [row.error for _, row in sorted(unreadable.items())]
+    unreadable = {
+        key: row.error
+        for log in cluster.offsets_shards()
+        for key, row in log.view.rows.unreadable.items()
+    }
+    return [error for _, error in sorted(unreadable.items())]
 
 
 def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
@@ -146,11 +149,12 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     If the row's id is unreadable too, `group_id` is the row's file.
     Raises GroupIdNotFoundError, NonEmptyGroupError.
     """
-    log = cluster.offsets_log()
-    log.refresh()
-    if group_id in log.view.rows.unreadable:
-        _delete_unreadable(cluster, group_id)
-        return
+    logs = cluster.offsets_shards()
+    for log in logs:
+        # A row's file may be in any shard.
+        if group_id in log.view.rows.unreadable:
+            _delete_unreadable(log, group_id)
+            return
     require_group(cluster, group_id)
 
     def decide(now: Group | None, now_ms: int) -> OffsetsCommit | UnstableOffsets | None:
@@ -159,10 +163,9 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     _change(cluster, group_id, decide, by=by)
 
 
-def _delete_unreadable(cluster: Cluster, key: str) -> None:
+def _delete_unreadable(log: OffsetsLog, key: str) -> None:
     """Delete an unreadable row but keep its generation (D35), unless its id is unreadable, too."""
-    clock = cluster.store.clock
-    log = cluster.offsets_log()
+    clock = log.store.clock
 
     def decide(view: RowView[Group], _: int) -> OffsetsCommit | None:
         row = view.rows.unreadable.get(key)
@@ -197,7 +200,7 @@ def _change(
     """Write the decision, after settling the group's pending offsets."""
     clock = cluster.store.clock
     for attempt in range(ATTEMPTS_MAX):
-        found = cluster.offsets_log().change(
+        found = cluster.offsets_log(group_id).change(
             lambda view, _: decide(view.rows.get(group_id), clock.now_ms())
         )
         if not isinstance(found, UnstableOffsets):

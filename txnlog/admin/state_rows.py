@@ -12,19 +12,18 @@ from txnlog.storage.tables.row_log import UnreadableRow
 
 def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
     """(shard, row) of every transactional.id, refreshed."""
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
+    shards = cluster.existing_shards()
+    for shard in shards:
         for row in list(shard.view.rows.values()):
-            yield number, row
+            yield shard.number, row
 
 
 def unreadable_rows(cluster: Cluster) -> list[tuple[int, UnreadableRow]]:
     """(shard, row) of the unreadable rows, as of the last refresh of each shard."""
     return [
-        (number, row)
-        for number in range(cluster.shards)
-        for row in list(cluster.shard(number).view.rows.unreadable.values())
+        (shard.number, row)
+        for shard in cluster.existing_shards()
+        for row in list(shard.view.rows.unreadable.values())
     ]
 
 
@@ -36,9 +35,7 @@ def delete_transaction(cluster: Cluster, transactional_id: str) -> None:
     batches is lost: start the query with a new checkpoint.
     Raises TransactionalIdNotFoundError, InvalidTxnStateError for a readable row.
     """
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
+    for shard in cluster.existing_shards():
         if shard.remove_unreadable(transactional_id, "DELETE TRANSACTIONAL ID"):
             return
     row = require_row(cluster, transactional_id)

@@ -313,11 +313,11 @@ def _carry_out(
 
 def _settle_entries(cluster: Cluster, transactional_id: str, *, by: str) -> None:
     """Settle the pending offsets of the fenced owner, so that no group waits for them (R46)."""
-    log = cluster.offsets_log()
-    log.refresh()
+    logs = cluster.offsets_shards()
     row = cluster.coordinator.describe(transactional_id)
     entries = [
         (group_id, entry)
+        for log in logs
         for group_id, group in log.view.rows.items()
         for entry in group.pending
         if entry.transactional_id == transactional_id

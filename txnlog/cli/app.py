@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
 from txnlog.cli import spark_conf as spark_conf_command
 from txnlog.cli import transactions as transactions_commands
+from txnlog.cli import upgrade as upgrade_command
 from txnlog.cli import verify as verify_command
 from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
@@ -106,3 +107,4 @@ app.command("dump")(dump.dump)
 app.command("housekeeping")(housekeeping.housekeeping)
 app.command("verify")(verify_command.verify)
 app.command("spark-conf")(spark_conf_command.spark_conf)
+app.command("upgrade")(upgrade_command.upgrade)

@@ -106,7 +106,7 @@ class Membership:
         if not self._has_assignment(group) and not self._is_join_written(group):
             self._write_join()
             self._has_joined = True
-            group = self._cluster.offsets_log().view.rows.get(group_id)
+            group = self._cluster.offsets_log(group_id).view.rows.get(group_id)
         if group is None or not self._has_assignment(group):
             return False
         self.generation = group.generation
@@ -164,7 +164,7 @@ class Membership:
             host=socket.gethostname(),
         )
         counts = PartitionCounts(cluster)
-        cluster.offsets_log().change(
+        cluster.offsets_log(settings.group_id).change(
             lambda view, version: prepare_join(
                 view.rows.get(settings.group_id),
                 group_id=settings.group_id,
@@ -234,7 +234,7 @@ class Heartbeat:
         counts = PartitionCounts(self._cluster)
         is_due = self._is_beat_due(group.members[member_id].heartbeat, now_ms)
         with contextlib.suppress(UnknownMemberIdError):
-            self._cluster.offsets_log().change(
+            self._cluster.offsets_log(group_id).change(
                 lambda view, version: prepare_heartbeat(
                     view.rows.get(group_id),
                     group_id=group_id,
@@ -245,7 +245,7 @@ class Heartbeat:
                     now_ms=self._clock.now_ms(),
                 )
             )
-        after = self._cluster.offsets_log().view.rows.get(group_id)
+        after = self._cluster.offsets_log(group_id).view.rows.get(group_id)
         if after is not None and member_id in after.members:
             counter = after.members[member_id].heartbeat
             if counter != self._counter:
@@ -366,7 +366,7 @@ def check_subscription(topics: Iterable[str]) -> None:
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
     """Remove a member from its group, if it is a member."""
     counts = PartitionCounts(cluster)
-    cluster.offsets_log().change(
+    cluster.offsets_log(group_id).change(
         lambda view, version: prepare_leave(
             view.rows.get(group_id),
             member_id=member_id,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from txnlog.coordinator.phases import Phases
-from txnlog.coordinator.root import Root
+from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import TxnLogError
 from txnlog.process.failpoint import reach
@@ -22,7 +22,7 @@ from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import prepare_complete
 from txnlog.storage.delta.readings import Reading
-from txnlog.storage.tables.row_log import RowView
+from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
 
 
@@ -192,9 +192,22 @@ def _end_groups(
 def _write_offsets(
     root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading
 ) -> bool:
-    """Step 3; False as in `_write_marker`."""
-    clock = root.store.clock
-    offsets = root.offsets_log()
+    """Step 3 in every shard that has groups of the transaction; False as in `_write_marker`."""
+    shards = by_shard(root, row.pending.groups, str)
+    written = root.store.together(
+        [partial(_write_offsets_shard, log, row, result, reading, ids) for log, ids in shards]
+    )
+    return all(written)
+
+
+def _write_offsets_shard(
+    offsets: OffsetsLog,
+    row: TransactionMetadata,
+    result: TransactionResult,
+    reading: Reading,
+    group_ids: Sequence[str],
+) -> bool:
+    clock = offsets.store.clock
     is_late = False
 
     def decide(view: RowView[Group], version: int) -> OffsetsCommit | None:
@@ -205,7 +218,7 @@ def _write_offsets(
         return prepare_offsets_marker(
             view.rows,
             view.markers,
-            group_ids=row.pending.groups,
+            group_ids=group_ids,
             transaction=row.transaction,
             result=result,
             version=version,

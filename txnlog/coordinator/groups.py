@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from txnlog.coordinator.fencing import fence as fence_producer
 from txnlog.coordinator.finishing import finish
-from txnlog.coordinator.root import Root
+from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.state_rows import describe
 from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.groups import (
@@ -26,6 +27,7 @@ from txnlog.protocol.groups import (
 )
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
+from txnlog.storage.tables.row_log import OffsetsLog
 
 
 class GroupCoordinator:
@@ -36,7 +38,7 @@ class GroupCoordinator:
 
     def start(self, group_id: str) -> int:
         """Bump the generation, which fences all former users of the group; returns the new one."""
-        log = self._root.offsets_log()
+        log = self._root.offsets_log(group_id)
         written = log.change(
             lambda view, version: prepare_generation(
                 view.rows.get(group_id), group_id=group_id, now_ms=self._now_ms()
@@ -60,14 +62,12 @@ class GroupCoordinator:
         Raises IllegalGenerationError for an old generation, UnstableOffsetCommitError while an
         open transaction has entries there.
         """
-        log = self._root.offsets_log()
         clock = self._root.store.clock
         patient_until_ms = clock.boot_ms() + patience_ms
         attempt = rounds = 0
         while True:
-            log.refresh()
             found = prepare_fetch(
-                log.view.rows.get(group_id),
+                self.describe(group_id),
                 group_id=group_id,
                 generation=generation,
                 partitions=partitions,
@@ -87,7 +87,9 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> Group | None:
         """The newest row of a group."""
-        log = self._root.offsets_log()
+        log = self._root.find_offsets_log(group_id)
+        if log is None:
+            return None
         log.refresh()
         return log.view.rows.get(group_id)
 
@@ -104,7 +106,7 @@ class GroupCoordinator:
 
         Raises IllegalGenerationError, UnknownMemberIdError.
         """
-        self._root.offsets_log().change(
+        self._root.offsets_log(group_id).change(
             lambda view, version: prepare_offset_commit(
                 view.rows.get(group_id),
                 group_id=group_id,
@@ -118,47 +120,66 @@ class GroupCoordinator:
         )
 
     def add_pending(self, row: TransactionMetadata, requests: Sequence[GroupOffsets]) -> None:
-        """Step 0 (TxnOffsetCommit): an entry in each group's row, in one commit, before PREPARE.
+        """Step 0 (TxnOffsetCommit): an entry in each group's row, before PREPARE.
 
+        One commit in each shard that has groups of it, side by side. If one is refused, the entries
+        in others stay: of an undecided transaction, as after a crash here.
         The offsets of an Ongoing transaction may come in several calls; in any other state one call
         has all of them and replaces those of a failed attempt.
         Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
         ProducerFencedError.
         """
+        left = by_shard(self._root, requests, lambda request: request.group_id)
         entries: tuple[PendingOffsets, ...] = ()
         for attempt in range(ATTEMPTS_MAX):
-            entries = self.try_pending(row, requests)
-            if not entries:
+            written = self._add_pending_in(row, left)
+            left = [one for one, refused in zip(left, written, strict=True) if refused]
+            if not left:
                 return
-            for entry in entries:
-                for request in requests:
-                    self.settle(request.group_id, entry, by=f"{row.transactional_id!r}")
+            entries = tuple(entry for refused in written for entry in refused)
+            for refused, (_, some) in zip(filter(None, written), left, strict=True):
+                for entry in refused:
+                    for request in some:
+                        self.settle(request.group_id, entry, by=f"{row.transactional_id!r}")
             self._root.store.clock.sleep_ms(backoff_ms(attempt))
-        raise unstable(requests[0].group_id, entries)
+        raise unstable(left[0][1][0].group_id, entries)
 
     def try_pending(
         self, row: TransactionMetadata, requests: Sequence[GroupOffsets]
     ) -> tuple[PendingOffsets, ...]:
         """`add_pending`, once; returns the entries of other transactions that are in its way.
 
-        Uses no other log than the groups'.
+        Uses no other logs than the groups'.
         """
-        written = self._root.offsets_log().change(
-            lambda view, version: prepare_pending(
-                view.rows,
-                view.markers,
-                requests,
-                holder=row.holder,
-                version=version,
-                now_ms=self._now_ms(),
-                merge=row.state is TransactionState.ONGOING,
+        shards = by_shard(self._root, requests, lambda request: request.group_id)
+        return tuple(entry for refused in self._add_pending_in(row, shards) for entry in refused)
+
+    def _add_pending_in(
+        self,
+        row: TransactionMetadata,
+        shards: Sequence[tuple[OffsetsLog, Sequence[GroupOffsets]]],
+    ) -> list[tuple[PendingOffsets, ...]]:
+        """Step 0 in shards, together; for each the entries of others that are in its way."""
+
+        def add(log: OffsetsLog, requests: Sequence[GroupOffsets]) -> tuple[PendingOffsets, ...]:
+            written = log.change(
+                lambda view, version: prepare_pending(
+                    view.rows,
+                    view.markers,
+                    requests,
+                    holder=row.holder,
+                    version=version,
+                    now_ms=self._now_ms(),
+                    merge=row.state is TransactionState.ONGOING,
+                )
             )
-        )
-        return written.entries if isinstance(written, UnstableOffsets) else ()
+            return written.entries if isinstance(written, UnstableOffsets) else ()
+
+        return self._root.store.together([partial(add, log, some) for log, some in shards])
 
     def reset(self, group_id: str, positions: Positions) -> int:
         """Reset offsets as an operator: new positions under a new generation, which is returned."""
-        log = self._root.offsets_log()
+        log = self._root.offsets_log(group_id)
         for attempt in range(ATTEMPTS_MAX):
             written = log.change(
                 lambda view, version: prepare_reset(
@@ -204,7 +225,7 @@ class GroupCoordinator:
                 )
                 # If it was decided meanwhile, the next call finishes it.
                 return self.settle(group_id, entry, by=by)
-        self._root.offsets_log().change(
+        self._root.offsets_log(group_id).change(
             lambda view, version: prepare_clear(
                 view.rows.get(group_id), entry, now_ms=self._now_ms()
             )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from txnlog.errors import NotCoordinatorError, TxnLogError
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
-from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.shards import offsets_table, shard_number, state_table
 from txnlog.protocol.topics import check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
@@ -19,6 +20,8 @@ from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog
 
 R = TypeVar("R")
+T = TypeVar("T")
+L = TypeVar("L", TransactionLog, OffsetsLog)
 
 
 class Root:
@@ -27,10 +30,12 @@ class Root:
     def __init__(self, store: ObjectStore, *, settings: LogSettings) -> None:
         self.store = store
         self.settings = settings
-        self.offsets = OffsetsLog(store, settings=settings)
         self._meta = ClusterLog(store, settings=settings)
         self._topics: dict[str, TopicLog] = {}
         self._shards: dict[int, TransactionLog] = {}
+        self._offsets: dict[int, OffsetsLog] = {}
+        # A shard may be opened while several transactions are finished side by side.
+        self._opening = threading.RLock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"
@@ -45,6 +50,7 @@ class Root:
 
     @property
     def shards(self) -> int:
+        """Number of shards of the transaction log, most of which may not exist yet."""
         return self._meta.shards
 
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
@@ -68,22 +74,21 @@ class Root:
         """Tail distinct logs together; for each its error, or None."""
         return self.store.together([partial(_tail, log) for log in logs])
 
-    def all_shards(self) -> list[TransactionLog]:
-        """All shards of the transaction log, tailed to their heads together."""
-        missing = [number for number in range(self.shards) if number not in self._shards]
-        opened = self.store.together([partial(self._open_shard, number) for number in missing])
-        self._shards.update(zip(missing, opened, strict=True))
-        found = [self._shards[number] for number in range(self.shards)]
-        self.refresh_together(found)
-        return found
+    # -- shards: a table is announced in `__cluster`, then created, at its first write -------------
 
     def shard_of(self, transactional_id: str) -> int:
         """Which shard of the transaction log holds this id."""
-        return (murmur2(transactional_id.encode()) & 0x7FFFFFFF) % self.shards
+        return shard_number(transactional_id, self.shards)
 
     def shard_for(self, transactional_id: str) -> TransactionLog:
         """The shard of the transaction log that holds this id; raises as `shard`."""
         return self.shard(self.shard_of(transactional_id))
+
+    def find_shard_for(self, transactional_id: str) -> TransactionLog | None:
+        """The same for a reader: None if that shard does not exist yet, so the id has no row."""
+        number = self.shard_of(transactional_id)
+        is_there = number in self._shards or state_table(number) in self._created()
+        return self.shard(number) if is_there else None
 
     def shard(self, number: int) -> TransactionLog:
         """A shard of the transaction log, created on first use.
@@ -92,13 +97,88 @@ class Root:
         """
         log = self._shards.get(number)
         if log is None:
-            log = self._shards[number] = self._open_shard(number)
+            opened = TransactionLog(self.store, number, settings=self.settings)
+            self._open_shard(opened, f"{self.cluster_id}-{number}")
+            log = self._shards.setdefault(number, opened)
         return log
 
-    def _open_shard(self, number: int) -> TransactionLog:
-        log = TransactionLog(self.store, number, settings=self.settings)
-        expected = f"{self.cluster_id}-{number}"
-        log.create(expected, {})
+    def existing_shards(self) -> list[TransactionLog]:
+        """The shards of the transaction log that any process has created, by number.
+
+        Tailed to their heads, together.
+        """
+        created = self._created()
+        numbers = [n for n in range(self.shards) if state_table(n) in created]
+        return self._tailed(numbers, self._shards, self.shard)
+
+    def offsets_log(self, group_id: str) -> OffsetsLog:
+        """The shard of the consumer offsets that holds this group, created on first use.
+
+        Raises NotCoordinatorError if it belongs to another cluster.
+        """
+        return self._offsets_shard(self.offsets_shard_of(group_id))
+
+    def find_offsets_log(self, group_id: str) -> OffsetsLog | None:
+        """The same for a reader: None if that shard does not exist yet, nor any group in it."""
+        number = self.offsets_shard_of(group_id)
+        is_there = number in self._offsets or offsets_table(number) in self._created()
+        return self._offsets_shard(number) if is_there else None
+
+    def offsets_shards(self) -> list[OffsetsLog]:
+        """The shards of the consumer offsets that any process has created, by number.
+
+        Tailed to their heads, together.
+        """
+        return self._tailed(self._offsets_numbers(), self._offsets, self._offsets_shard)
+
+    def offsets_handles(self) -> list[OffsetsLog]:
+        """The same, not tailed: one that cannot be read fails where it is used."""
+        return [
+            self._offsets.get(number) or OffsetsLog(self.store, number, settings=self.settings)
+            for number in self._offsets_numbers()
+        ]
+
+    def shard_tables(self) -> list[str]:
+        """Folders of all shards of both kinds that any process has created; none is read."""
+        created = self._created()
+        states = [state_table(n) for n in range(self.shards)]
+        offsets = [offsets_table(n) for n in range(self._meta.offsets_shards)]
+        return [table for table in (*offsets, *states) if table in created]
+
+    def _offsets_numbers(self) -> list[int]:
+        created = self._created()
+        return [n for n in range(self._meta.offsets_shards) if offsets_table(n) in created]
+
+    def offsets_shard_of(self, group_id: str) -> int:
+        """Which shard of the consumer offsets holds this group."""
+        return shard_number(group_id, self._meta.offsets_shards)
+
+    def _offsets_shard(self, number: int) -> OffsetsLog:
+        log = self._offsets.get(number)
+        if log is None:
+            opened = OffsetsLog(self.store, number, settings=self.settings)
+            self._open_shard(opened, f"{self.cluster_id}-offsets-{number}")
+            log = self._offsets.setdefault(number, opened)
+        return log
+
+    def _tailed(
+        self, numbers: Sequence[int], known: Mapping[int, L], open_shard: Callable[[int], L]
+    ) -> list[L]:
+        def tail(number: int) -> L:
+            log = known.get(number)
+            if log is None:
+                # Opening tails it.
+                return open_shard(number)
+            log.refresh()
+            return log
+
+        return self.store.together([partial(tail, number) for number in numbers])
+
+    def _open_shard(self, log: TransactionLog | OffsetsLog, expected: str) -> None:
+        log.refresh()
+        if not log.log.exists:
+            with self._opening:
+                self._meta.create_shard(log.path, lambda: log.create(expected, {}))
         found = log.log.metadata
         if found is not None and found.id != expected:
             raise NotCoordinatorError(
@@ -107,13 +187,10 @@ class Root:
                 "opened it. Open it again.",
                 table=log.path,
             )
-        return log
 
-    def offsets_log(self) -> OffsetsLog:
-        """`__consumer_offsets`, created on first use."""
-        if not self.offsets.log.exists:
-            self.offsets.create(f"{self.cluster_id}-offsets", {})
-        return self.offsets
+    def _created(self) -> frozenset[str]:
+        with self._opening:
+            return self._meta.created()
 
     def vacuum_age_ms(self, topics: Iterable[str]) -> int:
         """Smallest vacuum age in the barrier commits of these topics and the shards read so far.
@@ -139,11 +216,13 @@ class Root:
         return views + [shard.view.txns for shard in self._shards.values()]
 
     def next_producer_id(self) -> int:
-        return self._meta.next_producer_id()
+        with self._opening:
+            return self._meta.next_producer_id()
 
     def change_lease(self, name: str, decide: Callable[[Lease | None], Lease | R]) -> Lease | R:
         """See ClusterLog.change_lease."""
-        return self._meta.change_lease(name, decide)
+        with self._opening:
+            return self._meta.change_lease(name, decide)
 
 
 def _tail(log: TopicLog) -> TxnLogError | None:
@@ -152,3 +231,14 @@ def _tail(log: TopicLog) -> TxnLogError | None:
     except TxnLogError as error:
         return error
     return None
+
+
+def by_shard(
+    root: Root, of_groups: Iterable[T], group_id_of: Callable[[T], str]
+) -> list[tuple[OffsetsLog, list[T]]]:
+    """What concerns groups, by the shard of the consumer offsets that holds them, in its order."""
+    found: dict[str, tuple[OffsetsLog, list[T]]] = {}
+    for one in of_groups:
+        log = root.offsets_log(group_id_of(one))
+        found.setdefault(log.path, (log, []))[1].append(one)
+    return list(found.values())

@@ -11,7 +11,8 @@ def describe(
     root: Root, transactional_id: str, *, sure: bool = False
 ) -> TransactionMetadata | None:
     """The newest state row of an id, None if it has none; `sure` as in DeltaLog.refresh."""
-    return root.shard_for(transactional_id).row(transactional_id, sure=sure)
+    shard = root.find_shard_for(transactional_id)
+    return None if shard is None else shard.row(transactional_id, sure=sure)
 
 
 def check_owner(root: Root, row: TransactionMetadata) -> None:

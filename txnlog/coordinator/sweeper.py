@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from txnlog.coordinator.fencing import time_out
@@ -20,7 +20,6 @@ from txnlog.coordinator.root import Root
 from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
 from txnlog.process.clock import Clock
 from txnlog.process.failures import Failures
-from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.watching import Watch
@@ -79,12 +78,20 @@ class Sweeper:
         seen: dict[Hashable, Watch] = {}
         settled = 0
         failures = Failures("Sweeping")
-        rows = self._rows()
+        shards = self._root.existing_shards()
+        rows = {name: row for shard in shards for name, row in shard.view.rows.items()}
         for row in rows.values():
             with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
-        self._report_unreadable(failures)
-        for group_id, entry in self._entries():
+        offsets = self._root.offsets_shards()
+        self._report_unreadable([*offsets, *shards], failures)
+        entries = [
+            (group_id, entry)
+            for log in offsets
+            for group_id, group in log.view.rows.items()
+            for entry in group.pending
+        ]
+        for group_id, entry in entries:
             if self._is_unreadable(entry.transactional_id):
                 continue
             holder = rows.get(entry.transactional_id)
@@ -120,10 +127,10 @@ class Sweeper:
                 time_out(self._root, row, by=self._name)
         return 1
 
-    def _report_unreadable(self, failures: Failures) -> None:
+    def _report_unreadable(
+        self, logs: Sequence[TransactionLog | OffsetsLog], failures: Failures
+    ) -> None:
         """Report rows and groups that cannot be read, each once per process."""
-        logs: list[TransactionLog | OffsetsLog] = [self._root.offsets_log()]
-        logs += [self._root.shard(number) for number in range(self._root.shards)]
         for log in logs:
             for key, row in log.view.rows.unreadable.items():
                 if f"{log.path}/{key}" not in self._reported:
@@ -131,25 +138,8 @@ class Sweeper:
                     failures.add(f"{log.path}, {key!r}", row.error)
 
     def _is_unreadable(self, transactional_id: str) -> bool:
-        shard = self._root.shard_for(transactional_id)
-        return transactional_id in shard.view.rows.unreadable
-
-    def _rows(self) -> dict[str, TransactionMetadata]:
-        found: dict[str, TransactionMetadata] = {}
-        for number in range(self._root.shards):
-            shard = self._root.shard(number)
-            shard.refresh()
-            found.update(shard.view.rows)
-        return found
-
-    def _entries(self) -> list[tuple[str, PendingOffsets]]:
-        log = self._root.offsets_log()
-        log.refresh()
-        return [
-            (group_id, entry)
-            for group_id, group in log.view.rows.items()
-            for entry in group.pending
-        ]
+        shard = self._root.find_shard_for(transactional_id)
+        return shard is not None and transactional_id in shard.view.rows.unreadable
 
     def _watched_ms(self, key: Hashable, seen: dict[Hashable, Watch]) -> int:
         """How long this sweeper has observed a key; `seen` keeps its first observation."""

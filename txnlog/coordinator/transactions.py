@@ -28,7 +28,7 @@ from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
-from txnlog.coordinator.root import Root
+from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import (
     Staging,
     TopicsRead,
@@ -251,7 +251,9 @@ class TransactionCoordinator:
             partial(shard.get_ready, must_look=False),
         ]
         if offsets:
-            root.offsets_log()
+            for request in offsets:
+                # Shards are created before: that uses the cluster's own log.
+                root.offsets_log(request.group_id)
             parts.append(partial(self._groups.try_pending, row, offsets))
         made: list[Any] = root.store.together([partial(caught, part) for part in parts])
         staged = made[0]
@@ -407,8 +409,8 @@ class TransactionCoordinator:
         topics = {batch.topic for batch in pending.batches}
         topics.update(touched.topic for touched in row.partitions)
         logs: list[TopicLog | OffsetsLog] = [self._root.topic_log(t) for t in sorted(topics)]
-        if pending.groups or row.pending.groups:
-            logs.append(self._root.offsets_log())
+        groups = pending.groups or row.pending.groups
+        logs += [log for log, _ in by_shard(self._root, groups, str)]
         return [partial(caught, log.get_ready) for log in logs if not log.log.is_head_ours]
 
     def _now_ms(self) -> int:

@@ -257,12 +257,11 @@ class Housekeeper:
 
     def _expel(self) -> int:
         """Empty groups all of whose members expired; a live member expels the others itself."""
-        log = self._cluster.offsets_log()
-        log.refresh()
+        logs = self._cluster.offsets_shards()
         now_ms = self._clock.boot_ms()
         looks: dict[str, GroupObservation] = {}
         expelled = 0
-        for group_id, group in list(log.view.rows.items()):
+        for group_id, group in [pair for log in logs for pair in log.view.rows.items()]:
             if not group.members:
                 continue
             known = self._groups.get(group_id, GroupObservation())
@@ -273,7 +272,7 @@ class Housekeeper:
         return expelled
 
     def _expel_members(self, group_id: str, look: GroupObservation) -> bool:
-        written = self._cluster.offsets_log().change(
+        written = self._cluster.offsets_log(group_id).change(
             lambda view, _: prepare_expel_all(
                 view.rows.get(group_id), look, now_ms=self._clock.now_ms()
             )
@@ -296,7 +295,7 @@ class Housekeeper:
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
-        for shard in self._cluster.all_shards():
+        for shard in self._cluster.existing_shards():
             for name, row in list(shard.view.rows.items()):
                 before, since_ms = self._idle.get(name, (None, watched_ms))
                 if before != row:

@@ -68,7 +68,6 @@ class LogCleanup:
         cluster = self._cluster
         return [
             cluster_log.PATH,
-            cluster.offsets_log().path,
-            *(cluster.shard(number).path for number in range(cluster.shards)),
+            *cluster.shard_tables(),
             *(log.path for log in topics),
         ]

@@ -76,7 +76,7 @@ class ProducerExpiry:
         return found
 
     def _tables(self, failures: Failures) -> list[TopicLog | OffsetsLog]:
-        return [self._cluster.offsets_log(), *topic_logs(self._cluster, failures)]
+        return [*self._cluster.offsets_handles(), *topic_logs(self._cluster, failures)]
 
     def _living(self) -> set[int]:
         """Producer ids that have a row in any shard.
@@ -84,7 +84,7 @@ class ProducerExpiry:
         Raises CorruptLogError for a row whose producer id cannot be read: it could be any id.
         """
         living: set[int] = set()
-        for shard in self._cluster.all_shards():
+        for shard in self._cluster.existing_shards():
             living.update(row.producer_id for row in shard.view.rows.values())
             for row in shard.view.rows.unreadable.values():
                 text = row.values.get("producer_id", "")

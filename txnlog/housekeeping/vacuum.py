@@ -186,7 +186,8 @@ class Vacuum:
         behind_barrier = failures.together(together, parts)
         if not behind_barrier:
             return 0
-        shards = [self._cluster.shard(number) for number in range(self._cluster.shards)]
+        # A shard created later is written by a process that then reads the topics' barriers.
+        shards = self._cluster.existing_shards()
         together([partial(self._write_barrier, shard, age_ms) for shard in shards])
         named = self._named()
         is_whole = self._can_read_manifests()
@@ -202,7 +203,7 @@ class Vacuum:
     def _age_ms(self) -> int:
         timeouts_ms = [
             row.timeout_ms
-            for shard in self._cluster.all_shards()
+            for shard in self._cluster.existing_shards()
             for row in shard.view.rows.values()
         ]
         return vacuum_age_ms(
@@ -214,8 +215,8 @@ class Vacuum:
         cluster = self._cluster
         handles: list[Handle] = [
             *topic_logs(cluster, failures),
-            *(cluster.shard(number) for number in range(cluster.shards)),
-            cluster.offsets_log(),
+            *cluster.existing_shards(),
+            *cluster.offsets_handles(),
         ]
         found: list[_Table] = []
         for some in some_at_a_time(handles):
@@ -241,14 +242,14 @@ class Vacuum:
     def _named(self) -> set[tuple[str, str]]:
         """(topic, path) of the files in the manifests of pending transactions."""
         named: set[tuple[str, str]] = set()
-        for shard in self._cluster.all_shards():
+        for shard in self._cluster.existing_shards():
             for row in shard.view.rows.values():
                 named.update((batch.topic, batch.path) for batch in row.pending.batches)
         return named
 
     def _can_read_manifests(self) -> bool:
         """Whether every state row can be read: one that cannot may name staged files."""
-        shards = map(self._cluster.shard, range(self._cluster.shards))
+        shards = self._cluster.existing_shards()
         unreadable = [key for shard in shards for key in shard.view.rows.unreadable]
         if unreadable:
             logger.warning(

@@ -27,6 +27,7 @@ def open_cluster(config: Config) -> Cluster:
         config.storage,
         create=config.get("auto.create.topics.enable"),
         shards=config.get("transaction.state.log.num.partitions"),
+        offsets_shards=config.get("offsets.topic.num.partitions"),
     )
 
 

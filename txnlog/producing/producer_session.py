@@ -137,10 +137,8 @@ class ProducerSession:
         self, positions: Iterable[TopicPartition], group: ConsumerGroupMetadata, *, eager: bool
     ) -> None:
         """Record positions to commit; calls add up. Raises if the group has a newer generation."""
-        log = self._cluster.offsets_log()
-        log.refresh()
         check_member(
-            log.view.rows.get(group.group_id),
+            self._cluster.groups.describe(group.group_id),
             group_id=group.group_id,
             generation=group.generation,
             member_id=group.member_id,

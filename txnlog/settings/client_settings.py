@@ -14,7 +14,12 @@ from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.expiry import DELIVERY_TIMEOUT_MS_DEFAULT
 from txnlog.protocol.transitions import TIMEOUT_MS_DEFAULT
 from txnlog.settings.arguments import shown
-from txnlog.settings.names import NUM_PARTITIONS_DEFAULT, SHARDS_DEFAULT, SHARDS_MAX
+from txnlog.settings.names import (
+    NUM_PARTITIONS_DEFAULT,
+    OFFSETS_SHARDS_DEFAULT,
+    SHARDS_DEFAULT,
+    SHARDS_MAX,
+)
 from txnlog.settings.options import (
     warn_once,
 )
@@ -349,6 +354,14 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=SHARDS_DEFAULT,
         clients=PRODUCER | frozenset({"admin"}),
         doc="Number of shards of the transaction log of a cluster that this client creates; it "
+        "cannot be changed later.",
+    ),
+    Setting(
+        name="offsets.topic.num.partitions",
+        parse=whole(1, SHARDS_MAX),
+        default=OFFSETS_SHARDS_DEFAULT,
+        clients=PRODUCER | frozenset({"admin"}),
+        doc="Number of shards of the consumer offsets of a cluster that this client creates; it "
         "cannot be changed later.",
     ),
     Setting(

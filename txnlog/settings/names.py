@@ -6,9 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 NUM_PARTITIONS_DEFAULT = 4
-SHARDS_DEFAULT = 8
+SHARDS_DEFAULT = 32
+OFFSETS_SHARDS_DEFAULT = 16
 SHARDS_MAX = 1_000
-"""Limits of the transaction log's shards: each is a table. Kafka's default is 50."""
+"""Limits of the shards of the transaction log and of the consumer offsets: each is a table, made
+when it is first written. Kafka's default is 50 of each."""
 
 
 def nearest(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | None:

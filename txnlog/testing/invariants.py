@@ -33,13 +33,10 @@ def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
         topic = cluster.topic(name)
         check_topic(name, topic.view, settled=settled)
         check_topic_rebuilds(topic)
-    for number in range(cluster.shards):
-        shard = cluster.shard(number)
-        shard.refresh()
+    for shard in cluster.existing_shards():
         check_rows(shard, settled=settled)
-    offsets = cluster.offsets_log()
-    offsets.refresh()
-    check_groups(offsets, settled=settled)
+    for offsets in cluster.offsets_shards():
+        check_groups(offsets, settled=settled)
 
 
 def read_committed(view: TopicState) -> Visible:
@@ -120,8 +117,7 @@ def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
             _broken(f"{where}: transaction {row.txn_epoch} above epoch {row.producer_epoch}")
         if settled and not row.state.is_idle:
             _broken(f"{where}: still {row.state.name}")
-    number = int(shard.path.rpartition("-")[2])
-    _check_rebuilds(shard, TransactionLog(shard.store, number))
+    _check_rebuilds(shard, TransactionLog(shard.store, shard.number))
 
 
 def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
@@ -151,7 +147,7 @@ def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
                 _broken(f"group {group.group_id!r}: an entry outlived its marker: {entry}")
         if settled and group.pending:
             _broken(f"group {group.group_id!r}: pending {group.pending}")
-    _check_rebuilds(offsets, OffsetsLog(offsets.store))
+    _check_rebuilds(offsets, OffsetsLog(offsets.store, offsets.number))
 
 
 def check_topic_rebuilds(topic: TopicLog) -> None:

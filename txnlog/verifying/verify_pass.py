@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table, state_table
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.vacuum import BATCH_FILE
 from txnlog.protocol.verification import tables as across
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.headers import read_batches
+from txnlog.protocol.verification.replay import TableState
 from txnlog.protocol.verification.rows import RowFacts, RowHistory, check_shard, read_rows
 from txnlog.protocol.verification.topics import TopicFacts, check_topic
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
+from txnlog.storage.tables.cluster_log import check_format
 from txnlog.storage.tables.schemas import CONFIG_PREFIX
 from txnlog.verifying import data_files
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.report import Progress, Verification, VerifySettings
 
-SHARD_PREFIX = "__transaction_state-"
 _TOPIC_MARK = CONFIG_PREFIX + "partitions"
-_SHARDS = CONFIG_PREFIX + "transaction.state.log.num.partitions"
 
 
 class VerifyPass:
@@ -45,8 +47,14 @@ class VerifyPass:
         self._ids: dict[str, across.TableId] = {} if first is None else dict(first._ids)
         self._topics: dict[str, TopicFacts] = {}
         self._rows: dict[str, RowFacts[TransactionMetadata]] = {}
+        self._offsets: dict[str, RowFacts[Group]] = {}
+        self._written_ms: dict[str, dict[int, int]] = {}
         self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
-        self._shards = 0
+        self._shards: Sequence[int] = ()
+        self._shards_count = 0
+        self._offsets_shards: Sequence[int] = ()
+        self._offsets_count = 0
+        self._unfinished: Collection[str] = ()
         self._count = 0
         self.found = Verification()
 
@@ -58,20 +66,21 @@ class VerifyPass:
         names = self._names()
         self._cluster(names)
         topics = self._chosen(names)
-        self._count = self._shards + 2 + len(topics)
-        offsets, written_ms = self._offsets()
-        for number in range(self._shards):
-            self._guarded(f"{SHARD_PREFIX}{number}", lambda n=number: self._shard(n))  # type: ignore[misc]
+        self._count = 1 + len(self._offsets_shards) + len(self._shards) + len(topics)
+        for number in self._offsets_shards:
+            self._guarded(offsets_table(number), partial(self._offsets_shard, number))
+        for number in self._shards:
+            self._guarded(state_table(number), partial(self._shard, number))
         for name in topics:
             self._guarded(name, lambda name=name: self._topic(name))  # type: ignore[misc]
         existing = {name for name in names if _is_topic(name)}
-        self._across(offsets, written_ms, existing)
+        self._across(existing)
 
     # -- names of tables -------------------------------------------------------------------------
 
     def _names(self) -> set[str]:
         names = set(self._store.list_folders())
-        internal = any(name.startswith(SHARD_PREFIX) for name in names)
+        internal = any(name.startswith((STATE_PREFIX, OFFSETS_PREFIX)) for name in names)
         if cluster_log.PATH not in names and not internal:
             raise ConfigError(
                 f"There is no txnlog cluster at {self._store.url}. Check the path.",
@@ -138,20 +147,32 @@ class VerifyPass:
     # -- tables ----------------------------------------------------------------------------------
 
     def _cluster(self, names: set[str]) -> None:
-        """The number of shards, from the folders if `__cluster` cannot be read."""
-        numbers = [name[len(SHARD_PREFIX) :] for name in names if name.startswith(SHARD_PREFIX)]
-        self._shards = 1 + max((int(n) for n in numbers if n.isdigit()), default=-1)
+        """The shards that exist: folders, and what `__cluster` says was created."""
+        self._shards = _numbers(names, STATE_PREFIX)
+        self._offsets_shards = _numbers(names, OFFSETS_PREFIX)
+        self._shards_count = 1 + max(self._shards, default=0)
+        self._offsets_count = 1 + max(self._offsets_shards, default=0)
         self._guarded(cluster_log.PATH, self._read_cluster)
 
     def _read_cluster(self) -> None:
         reading = self._internal(cluster_log.PATH)
-        if reading.metadata is not None:
-            count = reading.metadata.configuration.get(_SHARDS, "")
-            self._shards = int(count) if count.isdigit() else self._shards
-            cluster_id = reading.metadata.table_id
-            self._expect(across.OFFSETS_TABLE, f"{cluster_id}-offsets")
-            for number in range(self._shards):
-                self._expect(f"{SHARD_PREFIX}{number}", f"{cluster_id}-{number}")
+        if reading.metadata is None:
+            return
+        config = reading.metadata.configuration
+        check_format(config.get(f"{CONFIG_PREFIX}format", ""), self._store.url)
+        self._shards_count = _count(config, cluster_log.STATE_SHARDS, self._shards_count)
+        self._offsets_count = _count(config, cluster_log.OFFSETS_SHARDS, self._offsets_count)
+        created: Collection[str] = ()
+        if reading.state is not None:
+            created = _shards_with(reading.state, cluster_log.CREATED)
+            self._unfinished = _shards_with(reading.state, cluster_log.ANNOUNCED)
+        self._shards = sorted({*self._shards, *_numbers(created, STATE_PREFIX)})
+        self._offsets_shards = sorted({*self._offsets_shards, *_numbers(created, OFFSETS_PREFIX)})
+        cluster_id = reading.metadata.table_id
+        for number in self._offsets_shards:
+            self._expect(offsets_table(number), f"{cluster_id}-offsets-{number}")
+        for number in self._shards:
+            self._expect(state_table(number), f"{cluster_id}-{number}")
 
     def _expect(self, table: str, table_id: str) -> None:
         self._ids[table] = across.TableId(table=table, found=table_id, expected=table_id)
@@ -161,7 +182,7 @@ class VerifyPass:
     ) -> TableReading:
         """Read an internal table; its findings count only if all topics are verified."""
         reading = self._read(table, observe=observe)
-        if not reading.exists:
+        if not reading.exists and table not in self._unfinished:
             reading.findings.add(_no_log(table))
         if reading.metadata is not None:
             self._note_id(table, reading.metadata.table_id)
@@ -174,30 +195,26 @@ class VerifyPass:
         expected = "" if known is None else known.expected
         self._ids[table] = across.TableId(table=table, found=table_id, expected=expected)
 
-    def _offsets(self) -> tuple[RowFacts[Group], dict[int, int]]:
-        facts: RowFacts[Group] = RowFacts(is_complete=False)
-        written_ms: dict[int, int] = {}
-
-        def read() -> None:
-            nonlocal facts, written_ms
-            table = across.OFFSETS_TABLE
-            reading = self._internal(table, lambda found: RowHistory(table, found).observe)
-            written_ms = reading.written_ms
-            if reading.state is not None:
-                own = Findings()
-                facts = read_rows(table, reading.state, Group, "group_id", own)
-                self._row_files(table, reading, own)
-
-        self._guarded(across.OFFSETS_TABLE, read)
-        return facts, written_ms
+    def _offsets_shard(self, number: int) -> None:
+        table = offsets_table(number)
+        self._offsets[table] = RowFacts(is_complete=False)
+        reading = self._internal(table, lambda found: RowHistory(table, found).observe)
+        self._written_ms[table] = reading.written_ms
+        if reading.state is None:
+            return
+        own = Findings()
+        facts = read_rows(table, reading.state, Group, "group_id", own)
+        self._offsets[table] = facts
+        check_shard(table, number, self._offsets_count, facts, own)
+        self._row_files(table, reading, own)
 
     def _shard(self, number: int) -> None:
-        table = f"{SHARD_PREFIX}{number}"
+        table = state_table(number)
         self._rows[table] = RowFacts(is_complete=False)
         history: list[RowHistory] = []
 
         def observe(found: Findings) -> Observer:
-            history[:] = [RowHistory(table, found)]
+            history[:] = [RowHistory(table, found, offsets_shards=self._offsets_count)]
             return history[0].observe
 
         reading = self._internal(table, observe)
@@ -208,7 +225,7 @@ class VerifyPass:
         own = Findings()
         facts = read_rows(table, reading.state, TransactionMetadata, "transactional_id", own)
         self._rows[table] = facts
-        check_shard(table, number, self._shards, facts, own)
+        check_shard(table, number, self._shards_count, facts, own)
         self._row_files(table, reading, own)
 
     def _row_files(self, table: str, reading: TableReading, own: Findings) -> None:
@@ -292,9 +309,8 @@ class VerifyPass:
 
     # -- across tables ---------------------------------------------------------------------------
 
-    def _across(
-        self, offsets: RowFacts[Group], written_ms: dict[int, int], existing: set[str]
-    ) -> None:
+    def _across(self, existing: set[str]) -> None:
+        groups = {name: row for facts in self._offsets.values() for name, row in facts.rows.items()}
         after: dict[str, TransactionMetadata] = {}
         shard_of: dict[int, str] = {}
         is_complete = self._again(after, shard_of)
@@ -308,19 +324,22 @@ class VerifyPass:
         if is_complete:
             across.check_hanging(topics.values(), by_producer, findings)
         if self._settings.topics is not None:
-            named = {topic for group in offsets.rows.values() for topic in group.offsets}
-            across.check_offsets(offsets.rows, topics, existing | named, findings)
+            named = {topic for group in groups.values() for topic in group.offsets}
+            across.check_offsets(
+                groups, topics, existing | named, findings, shards=self._offsets_count
+            )
             return
-        across.check_offsets(offsets.rows, topics, existing, findings)
+        across.check_offsets(groups, topics, existing, findings, shards=self._offsets_count)
         across.check_table_ids(self._ids.values(), findings)
         now_ms, stuck_ms = self._store.clock.now_ms(), self._settings.stuck_ms
         across.check_stuck(self._rows, findings, now_ms=now_ms, stuck_ms=stuck_ms)
         if is_complete:
             across.check_pending(
-                offsets.rows,
+                groups,
                 after,
                 findings,
-                written_ms=written_ms,
+                written_ms=self._written_ms,
+                shards=self._offsets_count,
                 now_ms=now_ms,
                 stuck_ms=stuck_ms,
             )
@@ -345,13 +364,17 @@ class VerifyPass:
             shard_of.update({row.producer_id: table for row in rows.values()})
         return is_complete
 
-    def _offsets_again(self) -> TxnMemory | None:
-        try:
-            state = self._newest(across.OFFSETS_TABLE).state
-        except TxnLogError as error:
-            self.found.errors.append((across.OFFSETS_TABLE, error.message))
-            return None
-        return None if state is None else state.memory()
+    def _offsets_again(self) -> dict[str, TxnMemory]:
+        found = {}
+        for table in self._offsets:
+            try:
+                state = self._newest(table).state
+            except TxnLogError as error:
+                self.found.errors.append((table, error.message))
+                continue
+            if state is not None:
+                found[table] = state.memory()
+        return found
 
     def _producer_ids(self) -> None:
         try:
@@ -362,6 +385,26 @@ class VerifyPass:
         if state is not None:
             given_out = state.txns.get(cluster_log.PRODUCER_IDS, (0, None))[0]
             across.check_producer_ids(self._rows, self._topics.values(), given_out, self.findings)
+
+
+def _shards_with(state: TableState, wanted: int) -> set[str]:
+    """Names of the shards of which `__cluster` says ANNOUNCED, or CREATED."""
+    prefix = cluster_log.CREATED_PREFIX
+    return {
+        app_id[len(prefix) :]
+        for app_id, (version, _) in state.txns.items()
+        if app_id.startswith(prefix) and version == wanted
+    }
+
+
+def _numbers(names: Collection[str], prefix: str) -> list[int]:
+    found = (name[len(prefix) :] for name in names if name.startswith(prefix))
+    return sorted(int(number) for number in found if number.isdecimal() and len(number) <= 4)
+
+
+def _count(config: Mapping[str, str], name: str, default: int) -> int:
+    text = config.get(CONFIG_PREFIX + name, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else default
 
 
 def _is_topic(name: str) -> bool:

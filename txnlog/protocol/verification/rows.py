@@ -11,7 +11,7 @@ import pyarrow as pa
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
-from txnlog.protocol.partitioner import murmur2
+from txnlog.protocol.shards import offsets_table_of, shard_number
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
 from txnlog.protocol.verification.replay import File, TableState, file_of_row
@@ -34,11 +34,13 @@ class RowHistory:
     """Rows in the order in which the retained commits wrote them: epochs only increase.
 
     `decided` has each transaction with a decision among them, by producer id, topic and topic id
-    ("" and "" for the consumer offsets): the newest epoch, and the store's time of the decision.
+    (for consumer offsets their table's name and ""; there are `offsets_shards` of them): the newest
+    epoch, and the store's time of the decision.
     """
 
-    def __init__(self, table: str, findings: Findings) -> None:
+    def __init__(self, table: str, findings: Findings, *, offsets_shards: int = 1) -> None:
         self._table = table
+        self._offsets_shards = offsets_shards
         self._findings = findings
         self._newest: dict[str, tuple[int, int, int]] = {}
         self.decided: dict[tuple[int, str, str], tuple[int, int]] = {}
@@ -58,8 +60,8 @@ class RowHistory:
         if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
             self._add(row.transactional_id, version, f"its epochs {now[1:]} follow {before[1:]}")
         if row.state.is_prepared:
-            tables = [*row.topic_ids, *([("", "")] if row.pending.groups else [])]
-            for topic, topic_id in tables:
+            groups = {offsets_table_of(one, self._offsets_shards) for one in row.pending.groups}
+            for topic, topic_id in (*row.topic_ids, *((table, "") for table in sorted(groups))):
                 key = row.producer_id, topic, topic_id
                 self.decided[key] = row.txn_epoch, file.modification_time
 
@@ -126,12 +128,12 @@ def check_shard(
     table: str,
     number: int,
     shards: int,
-    facts: RowFacts[TransactionMetadata],
+    facts: RowFacts[Row],
     findings: Findings,
 ) -> None:
-    """Every id is in the shard of its hash."""
+    """Every id, or group, is in the shard of its hash."""
     for name in facts.rows:
-        wanted = (murmur2(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF) % shards
+        wanted = shard_number(name, shards)
         if wanted != number:
             findings.add(
                 Finding(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.group_metadata import Group, PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.shards import offsets_table_of
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.verification.findings import Finding, FindingKind, Findings
@@ -19,10 +20,10 @@ from txnlog.protocol.verification.rows import RowFacts
 from txnlog.protocol.verification.topics import TopicFacts, Undecided
 
 STUCK_MS_DEFAULT = 3_600_000
-OFFSETS_TABLE = "__consumer_offsets"
 
 Decided = Mapping[tuple[int, str, str], tuple[int, int]]
-"""Producer id, topic, topic id -> newest decided epoch, the store's time of the decision."""
+"""Producer id, topic (or table of offsets), topic id (or "") -> newest decided epoch, the store's
+time of the decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +62,25 @@ def check_ended(
     decided: Decided,
     before: Mapping[int, TransactionMetadata],
     topics: Mapping[str, TopicFacts],
-    offsets: TxnMemory | None,
+    offsets: Mapping[str, TxnMemory],
     findings: Findings,
 ) -> None:
     """A transaction that has ended left its marker everywhere (R4).
 
-    `before` are the rows by producer id, read before `topics` and `offsets`. A marker can have
-    expired if the topic's horizon is above the decision.
+    `before` are the rows by producer id, read before `topics` and `offsets`, the readable tables of
+    consumer offsets. A marker can have expired if the topic's horizon is above the decision.
     """
     for (producer_id, topic, topic_id), (epoch, decided_ms) in sorted(decided.items()):
         row = before.get(producer_id)
         if row is not None and row.state.is_prepared and row.txn_epoch <= epoch:
             continue
         facts = topics.get(topic)
-        if topic:
+        if topic_id:
             if facts is None or facts.is_deleted or facts.topic_id != topic_id:
                 continue
             if not facts.is_complete:
                 continue
-        txns = facts.txns if facts is not None else offsets
+        txns = facts.txns if facts is not None else offsets.get(topic)
         if txns is None:
             continue
         marker = txns.markers.get(producer_id, -1)
@@ -88,7 +89,7 @@ def check_ended(
             findings.add(
                 Finding(
                     kind=FindingKind.MARKER_MISSING,
-                    table=topic or OFFSETS_TABLE,
+                    table=topic,
                     subject=str(producer_id),
                     what=f"the transaction of producer {producer_id} epoch {epoch} has ended, the "
                     f"newest marker here has epoch {marker}",
@@ -214,10 +215,13 @@ def check_offsets(
     topics: Mapping[str, TopicFacts],
     existing: Iterable[str],
     findings: Findings,
+    *,
+    shards: int,
 ) -> None:
     """Committed offsets are between log start and end. `groups` are read before `topics`.
 
-    `existing` are the names of all topics, also of those that are not verified.
+    `existing` are the names of all topics, also of those that are not verified; `shards` is the
+    number of shards of the consumer offsets.
     """
     names = set(existing)
     for group_id, group in sorted(groups.items()):
@@ -232,7 +236,7 @@ def check_offsets(
                     findings.add(
                         Finding(
                             kind=kind,
-                            table=OFFSETS_TABLE,
+                            table=offsets_table_of(group_id, shards),
                             subject=group_id,
                             partition=partition,
                             offset=known.offset,
@@ -262,7 +266,8 @@ def check_pending(
     rows: Mapping[str, TransactionMetadata],
     findings: Findings,
     *,
-    written_ms: Mapping[int, int],
+    written_ms: Mapping[str, Mapping[int, int]],
+    shards: int,
     now_ms: int,
     stuck_ms: int = STUCK_MS_DEFAULT,
 ) -> None:
@@ -270,16 +275,19 @@ def check_pending(
 
     `rows`, by id, are read after `groups`; the second pass must find the entry again. A holder's
     epoch is raised before its entry is removed, so only entries older than `stuck_ms` count.
-    `written_ms` maps the versions of retained commits to their times; other versions are old.
+    `written_ms` maps, for each of the `shards` of the consumer offsets, the versions of retained
+    commits to their times; other versions are old.
     """
     for group_id, group in sorted(groups.items()):
+        table = offsets_table_of(group_id, shards)
         for entry in group.pending:
-            is_old = now_ms - written_ms.get(entry.version, 0) >= stuck_ms
+            written = written_ms.get(table, {}).get(entry.version, 0)
+            is_old = now_ms - written >= stuck_ms
             if is_old and not _is_held(entry, rows.get(entry.transactional_id)):
                 findings.add(
                     Finding(
                         kind=FindingKind.PENDING_WITHOUT_HOLDER,
-                        table=OFFSETS_TABLE,
+                        table=table,
                         subject=group_id,
                         version=entry.version,
                         what=f"pending offsets of {entry.transactional_id!r} epoch "

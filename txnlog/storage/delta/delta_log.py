@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +33,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.process.clock import backoff_ms
+from txnlog.protocol.contention import give_way_ms
 from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.delta import log_files
 from txnlog.storage.delta.actions import (
@@ -50,7 +52,7 @@ from txnlog.storage.delta.checkpoint_reader import read_newest
 from txnlog.storage.delta.checkpointer import Checkpointer
 from txnlog.storage.delta.log_files import LogFiles, commit_path
 from txnlog.storage.delta.log_settings import LogSettings as LogSettings
-from txnlog.storage.delta.table_protocol import check_protocol
+from txnlog.storage.delta.table_protocol import SEALED, check_protocol
 from txnlog.storage.store.objects import ObjectStore
 
 _TAIL_BEFORE_LISTING = 32
@@ -112,8 +114,9 @@ class View(Interface):
 class DeltaLog:
     """One table's log: `refresh` tails it into a View, `commit` appends to it.
 
-    `mark` is a table property that a foreign table of this name does not have. Not thread-safe: one
-    thread at a time. The constructor does no I/O.
+    `mark` is a table property that a foreign table of this name does not have. `reads_sealed`: an
+    upgrade reads and writes what is closed to all others. Not thread-safe: one thread at a time.
+    The constructor does no I/O.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class DeltaLog:
         *,
         settings: LogSettings | None = None,
         mark: str | None = None,
+        reads_sealed: bool = False,
     ) -> None:
         self.store = store
         self.path = path
@@ -140,6 +144,7 @@ class DeltaLog:
         self._horizons: dict[str, int] = {}
         self._view = view
         self._mark = mark
+        self._reads_sealed = reads_sealed
         self._clock = store.clock
         self._checkpointer = Checkpointer(store, path, self.settings)
         self._confirmed_ms: int | None = None
@@ -149,6 +154,8 @@ class DeltaLog:
         """The version before the first commit of ours whose place is not proved yet (D87)."""
         self._last_writer = False
         self._is_ready = False
+        self._wins = 0
+        self._others_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"DeltaLog({self.store.url}/{self.path}, version {self.version})"
@@ -172,6 +179,25 @@ class DeltaLog:
         commit may rely on it; a decision with another result may not.
         """
         return (self._last_writer or self._is_ready) and self._trusted()
+
+    def give_way(self) -> None:
+        """Before the next commit: wait for a moment if others want this log and never get in."""
+        since_ms = None if self._others_ms is None else self._clock.boot_ms() - self._others_ms
+        wait_ms = give_way_ms(
+            wins=self._wins,
+            since_others_ms=since_ms,
+            latency_ms=self.store.latency.ms,
+            jitter=random.random(),
+        )
+        if wait_ms:
+            self._clock.sleep_ms(wait_ms)
+            self._wins = 0
+            self._last_writer = False
+
+    def _meet_others(self) -> None:
+        """Another process has committed since our last commit."""
+        self._wins = 0
+        self._others_ms = self._clock.boot_ms()
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -213,6 +239,7 @@ class DeltaLog:
             # Its writer may not have synced it yet.
             self.store.sync(source)
             self._last_writer = False
+            self._meet_others()
             self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up(base)
 
@@ -434,7 +461,7 @@ class DeltaLog:
                 protocol = action
             elif isinstance(action, Metadata):
                 self._check_ours(action)
-        if protocol is not None:
+        if protocol is not None and not (self._reads_sealed and protocol == SEALED):
             check_protocol(protocol, f"{self.store.url}/{self.path}", table=self.path)
         try:
             return self._view.parse(commit)
@@ -524,7 +551,9 @@ class DeltaLog:
             return Unknown(info.write_id)
         self._unproved = None
         if not landed:
+            self._meet_others()
             return Conflict(version)
+        self._wins += 1
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
         self._last_writer = True
@@ -597,8 +626,12 @@ class DeltaLog:
         give_up_ms = self._clock.boot_ms() + self.settings.commit_timeout_ms
         doubtful = False
         for attempt in range(_PUTS_MAX):
+            sent_ms = self._clock.boot_ms()
             try:
-                if self.store.put_if_absent(path, data):
+                is_created = self.store.put_if_absent(path, data)
+                if not self.store.is_local:
+                    self.store.latency.record(self._clock.boot_ms() - sent_ms)
+                if is_created:
                     return True
             except NothingWrittenError:
                 if doubtful:

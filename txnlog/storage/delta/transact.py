@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import TypeVar
 
 from txnlog.errors import CommitStateUnknownError, ConcurrentTransactionsError, TxnLogError
-from txnlog.process.clock import backoff_ms
+from txnlog.protocol.contention import retry_ms
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, Outcome, Unknown
 
 D = TypeVar("D")
@@ -28,6 +29,7 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     """
     unknowns = 0
     forgotten_at = 0
+    log.give_way()
     for attempt in range(ATTEMPTS_MAX):
         guess = attempt == 0 and log.likely_current
         try:
@@ -52,7 +54,9 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
             if unknowns == UNKNOWNS_MAX:
                 break
         if outcome is not None:
-            log.store.clock.sleep_ms(backoff_ms(attempt))
+            latency_ms = log.store.latency.ms
+            wait_ms = retry_ms(attempt, latency_ms=latency_ms, jitter=random.random())
+            log.store.clock.sleep_ms(wait_ms)
     if unknowns:
         raise _unknown(log, None)
     raise ConcurrentTransactionsError(

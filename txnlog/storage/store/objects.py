@@ -26,6 +26,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.process.clock import Clock, SystemClock
+from txnlog.process.latency import Latency
 from txnlog.process.together import together
 from txnlog.settings.roots import place_of
 from txnlog.settings.storage_options import parse_storage_options
@@ -91,6 +92,7 @@ class ObjectStore:
         self._store = store
         self.url = url
         self.clock = clock or SystemClock()
+        self.latency = Latency()
         self._store_clock = StoreClock(self, self.clock)
         self._home: tuple[str, Callable[[], None]] | None = None
         self._must_check_home = False

@@ -1,10 +1,10 @@
-"""`__cluster`: format version, number of shards, allocated producer ids, and leases."""
+"""`__cluster`: format version, numbers of shards, those that exist, producer ids, and leases."""
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from txnlog.errors import (
     UnsupportedProtocolError,
 )
 from txnlog.protocol.leases import Lease, decode_lease, encode_lease
-from txnlog.settings.names import SHARDS_DEFAULT
+from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.delta.transact import transact
@@ -24,9 +24,14 @@ from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actio
 R = TypeVar("R")
 
 PATH = "__cluster"
-FORMAT = 1
+FORMAT = 2
 PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS = "txnlog/producer-ids"
+CREATED_PREFIX = "txnlog/created/"
+"""With a table's name: the shard is about to be created (ANNOUNCED), or was (CREATED)."""
+ANNOUNCED, CREATED = 1, 2
+STATE_SHARDS = "transaction.state.log.num.partitions"
+OFFSETS_SHARDS = "offsets.topic.num.partitions"
 
 
 class _View:
@@ -37,6 +42,7 @@ class _View:
         self.cluster_id = ""
         self.config: dict[str, str] = {}
         self.producer_ids_end = 0
+        self.created: dict[str, int] = {}
 
     def parse(self, commit: Commit) -> Commit:
         return commit
@@ -48,6 +54,8 @@ class _View:
                 self.config = config_of(action)
             elif isinstance(action, Txn) and action.app_id == PRODUCER_IDS:
                 self.producer_ids_end = action.version
+            elif isinstance(action, Txn) and action.app_id.startswith(CREATED_PREFIX):
+                self.created[action.app_id[len(CREATED_PREFIX) :]] = action.version
 
 
 class ClusterLog:
@@ -59,11 +67,17 @@ class ClusterLog:
         self._log = DeltaLog(store, PATH, self._view, settings=settings)
         self._block: tuple[int, int, int] = (-1, 0, 0)
 
-    def open(self, *, create: bool, shards: int = SHARDS_DEFAULT) -> bool:
+    def open(
+        self,
+        *,
+        create: bool,
+        shards: int = SHARDS_DEFAULT,
+        offsets_shards: int = OFFSETS_SHARDS_DEFAULT,
+    ) -> bool:
         """Read the cluster's settings; `create` creates it if needed. True if it was created.
 
         Raises ConfigError if it does not exist, UnsupportedStoreError if the store cannot hold
-        one, UnsupportedProtocolError if a newer txnlog created it.
+        one, UnsupportedProtocolError if it has another format than this txnlog reads.
         """
         self._log.refresh()
         is_new = not self._log.exists
@@ -74,23 +88,55 @@ class ClusterLog:
                     "a topic there first (writing to a topic creates the cluster).",
                     root=self._store.url,
                 )
-            self._create(shards)
-        found = self._view.config.get("format", "")
-        if found != str(FORMAT):
-            raise UnsupportedProtocolError(
-                f"The cluster at {self._store.url} has format {found!r}; this txnlog reads "
-                f"{FORMAT}. Upgrade txnlog.",
-                root=self._store.url,
-            )
+            self._create(shards, offsets_shards)
+        check_format(self.format, self._store.url)
         return is_new
 
-    def _create(self, shards: int) -> None:
+    def refresh(self) -> None:
+        """Read the cluster's settings, whatever its format."""
+        self._log.refresh()
+
+    @property
+    def format(self) -> str:
+        """The root's format; "" if there is no cluster."""
+        return self._view.config.get("format", "")
+
+    @property
+    def version(self) -> int:
+        """The newest version of the table that was read; -1 if there is none."""
+        return self._log.version
+
+    def switch_format(self, *, offsets_shards: int, created: Iterable[str]) -> None:
+        """The last step of an upgrade: the new format, and the shards that exist by then."""
+
+        def commit(found: str) -> Outcome | None:
+            metadata = self._log.metadata
+            if found == str(FORMAT) or metadata is None:
+                return None
+            config = {"format": str(FORMAT), OFFSETS_SHARDS: str(offsets_shards)}
+            properties = {CONFIG_PREFIX + name: value for name, value in config.items()}
+            now_ms = self._store.clock.now_ms()
+            return self._log.commit(
+                [
+                    replace(metadata, configuration={**metadata.configuration, **properties}),
+                    *(Txn(CREATED_PREFIX + table, CREATED, now_ms) for table in created),
+                ],
+                operation="UPGRADE",
+            )
+
+        transact(self._log, lambda: self.format, commit)
+
+    def _create(self, shards: int, offsets_shards: int) -> None:
         self._store.probe(PATH)
         actions = create_actions(
             table_id=str(uuid.uuid4()),
             data_columns={"created_at": "timestamp"},
             partition_columns={},
-            config={"format": str(FORMAT), "transaction.state.log.num.partitions": str(shards)},
+            config={
+                "format": str(FORMAT),
+                STATE_SHARDS: str(shards),
+                OFFSETS_SHARDS: str(offsets_shards),
+            },
             created_ms=self._store.clock.now_ms(),
         )
         transact(
@@ -106,7 +152,37 @@ class ClusterLog:
     @property
     def shards(self) -> int:
         """Number of `__transaction_state-<n>` tables; written once, at creation."""
-        return int(self._view.config["transaction.state.log.num.partitions"])
+        return int(self._view.config[STATE_SHARDS])
+
+    @property
+    def offsets_shards(self) -> int:
+        """Number of `__consumer_offsets-<n>` tables; written once, at creation."""
+        return int(self._view.config[OFFSETS_SHARDS])
+
+    def created(self) -> frozenset[str]:
+        """Names of the shards that exist, or are about to be created, now."""
+        self._log.refresh()
+        return frozenset(self._view.created)
+
+    def create_shard(self, table: str, create: Callable[[], None]) -> None:
+        """Announce a shard, call `create` to write its first version, and record that it exists.
+
+        So a process that reads `created` misses a shard only if that has no version yet. Dies this
+        process in between, the next process that uses the shard creates it; that it was created is
+        for `txnlog verify`, which reports a shard that was lost.
+        """
+        self._record(table, ANNOUNCED)
+        create()
+        self._record(table, CREATED)
+
+    def _record(self, table: str, state: int) -> None:
+        def commit(found: int) -> Outcome | None:
+            if found >= state:
+                return None
+            action = Txn(CREATED_PREFIX + table, state, self._store.clock.now_ms())
+            return self._log.commit([action], operation="CREATE SHARD")
+
+        transact(self._log, lambda: self._view.created.get(table, 0), commit)
 
     def next_producer_id(self) -> int:
         """A cluster-wide unique id (R10). One commit reserves a block of them for this process."""
@@ -145,3 +221,19 @@ class ClusterLog:
             return self._log.commit([action], operation="CHANGE LEASE")
 
         return transact(self._log, decide_lease, commit)
+
+
+def check_format(found: str, url: str) -> None:
+    """Raise UnsupportedProtocolError unless a root has the format of this txnlog."""
+    if found == str(FORMAT):
+        return
+    advice = "Upgrade txnlog."
+    if found.isdigit() and int(found) < FORMAT:
+        advice = (
+            "Stop all its clients, run `txnlog upgrade` once, and start them again with this "
+            "version of txnlog."
+        )
+    raise UnsupportedProtocolError(
+        f"The cluster at {url} has format {found!r}; this txnlog reads {FORMAT}. {advice}",
+        root=url,
+    )

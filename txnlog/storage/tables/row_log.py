@@ -17,6 +17,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.groups import GROUP_COLUMNS, Group, OffsetsCommit
 from txnlog.protocol.metadata import ROW_COLUMNS, TransactionMetadata
+from txnlog.protocol.shards import offsets_table, state_table
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.topics import marker_app_id
 from txnlog.protocol.transitions import Done, Transition
@@ -205,11 +206,12 @@ class RowLog(Generic[Row]):
         id_column: str,
         refused: type[TxnLogError],
         settings: LogSettings | None = None,
+        reads_sealed: bool = False,
     ) -> None:
         self.store = store
         self.path = path
         self.view: RowView[Row] = RowView(path, kind, id_column)
-        self.log = DeltaLog(store, path, self.view, settings=settings)
+        self.log = DeltaLog(store, path, self.view, settings=settings, reads_sealed=reads_sealed)
         self._columns = columns
         self._refused = refused
 
@@ -339,13 +341,14 @@ class TransactionLog(RowLog[TransactionMetadata]):
     ) -> None:
         super().__init__(
             store,
-            f"__transaction_state-{shard}",
+            state_table(shard),
             kind=TransactionMetadata,
             columns=ROW_COLUMNS,
             id_column="transactional_id",
             refused=TransactionalIdAuthorizationError,
             settings=settings,
         )
+        self.number = shard
 
     def row(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
         """The newest row; `sure` as in DeltaLog.refresh."""
@@ -398,18 +401,21 @@ def _parameters_of(row: TransactionMetadata) -> dict[str, str]:
 
 
 class OffsetsLog(RowLog[Group]):
-    """`__consumer_offsets`: one row per group."""
+    """One shard of the consumer offsets: the row of each group in it."""
 
-    def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, shard: int, *, settings: LogSettings | None = None
+    ) -> None:
         super().__init__(
             store,
-            "__consumer_offsets",
+            offsets_table(shard),
             kind=Group,
             columns=GROUP_COLUMNS,
             id_column="group_id",
             refused=GroupAuthorizationError,
             settings=settings,
         )
+        self.number = shard
 
     def change(
         self, decide: Callable[[RowView[Group], int], OffsetsCommit | R]

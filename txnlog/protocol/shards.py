@@ -1,0 +1,28 @@
+"""The shards of the transaction log and of the consumer offsets: their names, and what is where."""
+
+from __future__ import annotations
+
+from txnlog.protocol.partitioner import murmur2
+
+STATE_PREFIX = "__transaction_state-"
+OFFSETS_PREFIX = "__consumer_offsets-"
+
+
+def shard_number(name: str, count: int) -> int:
+    """Which of `count` shards holds a transactional.id or a group: Kafka's partition of a key."""
+    return (murmur2(name.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF) % count
+
+
+def state_table(shard: int) -> str:
+    """Name of a shard of the transaction log."""
+    return f"{STATE_PREFIX}{shard}"
+
+
+def offsets_table(shard: int) -> str:
+    """Name of a shard of the consumer offsets."""
+    return f"{OFFSETS_PREFIX}{shard}"
+
+
+def offsets_table_of(group_id: str, count: int) -> str:
+    """Name of the shard of the consumer offsets that holds a group."""
+    return offsets_table(shard_number(group_id, count))
