@@ -435,10 +435,14 @@ def test_boto3_profile_signs_requests(
     file = tmp_path / "aws"
     file.write_text("[dev]\naws_access_key_id = FROMPROFILE\naws_secret_access_key = x\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    (tmp_path / "config").write_text("[profile dev]\nregion = from-profile\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     given = {"aws_profile": "dev", "endpoint": server.url, "allow_http": "true"}
     ObjectStore.from_url("s3://b", given).get("x")
     assert "FROMPROFILE" in authorization(server)
+    assert "/from-profile/s3/" in authorization(server)
+    ObjectStore.from_url("s3://b", {**given, "region": "given"}).get("x")
+    assert "/given/s3/" in authorization(server)
     with pytest.raises(ConfigError, match=r"aws sso login") as refused:
         ObjectStore.from_url("s3://b", {**given, "aws_profile": "absent"})
     assert refused.value.option == "storage.aws_profile"
