@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from txnlog.errors import ConfigError
 from txnlog.settings.config import parse_config
+from txnlog.settings.docs import with_tables
 from txnlog.settings.options import checked_root, parse_options, redacted_url, root_of
 from txnlog.settings.roots import place_of
 from txnlog.settings.storage_options import (
@@ -193,6 +195,13 @@ def test_clients_and_spark_options_parse_alike() -> None:
         with pytest.raises(ConfigError, match=r"storage\.bogus") as refused:
             parse()
         assert PLANTED not in str(refused.value)
+
+
+def test_configuration_page_is_as_the_tables_are() -> None:
+    """Outdated docs lead users into errors."""
+    page = (Path(__file__).resolve().parents[2] / "docs/configuration.md").read_text()
+    assert page.count("<!-- table: storage") == 4
+    assert page == with_tables(page), "python -m txnlog.settings.docs docs/configuration.md"
 
 
 # --- Roots (D82) ----------------------------------------------------------------------------------

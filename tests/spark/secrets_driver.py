@@ -27,6 +27,7 @@ def main(folder: Path, secrets: dict[str, str]) -> None:
         settings={
             "spark.ui.enabled": "false",
             "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
             "spark.eventLog.dir": f"file://{events}",
         },
     )

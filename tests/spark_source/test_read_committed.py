@@ -350,5 +350,5 @@ def test_read_committed_where_spark_cannot_read_names_the_remedy(
             world.root,
             "plain",
             spark_root=f"file://{tmp_path}/",
-            storage_options={"unknown_secret": "hunter2"},
+            storage_options={"aws_secret_access_key": "hunter2"},
         )

@@ -125,14 +125,18 @@ def _parsed(text: str) -> dict[str, str] | None:
 class Provider:
     """What the store library calls for credentials; `fetch` returns them with their expiry.
 
+    `region` is that of a profile, used where no other is given.
     Its repr shows nothing, and it is not pickled: options travel, and each process makes its own.
     """
 
     refresh_threshold = _BEFORE_EXPIRY
 
-    def __init__(self, what: str, fetch: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, what: str, fetch: Callable[[], dict[str, Any]], *, region: str | None = None
+    ) -> None:
         self._what = what
         self._fetch = fetch
+        self.region = region
 
     def __call__(self) -> dict[str, Any]:
         """Credentials for the library. Raises CredentialsError, without any value."""
@@ -163,7 +167,7 @@ def credential_provider(
         return Provider(str(file), _from_file(file, place))
     match options.provider:
         case "boto3":
-            return Provider("boto3", _from_boto3(options))
+            return _from_boto3(options)
         case "azure":
             return Provider("azure-identity", _from_azure())
         case "google":
@@ -198,7 +202,7 @@ def _from_file(file: CredentialsFile, place: Place) -> Callable[[], dict[str, An
     return fetch
 
 
-def _from_boto3(options: StorageOptions) -> Callable[[], dict[str, Any]]:
+def _from_boto3(options: StorageOptions) -> Provider:
     """boto3's credentials; it renews them itself, 10 to 15 minutes before they expire."""
     profile = options.of("credentials").get("aws_profile")
     boto3 = _imported("boto3", "aws")
@@ -214,7 +218,7 @@ def _from_boto3(options: StorageOptions) -> Callable[[], dict[str, Any]]:
             "each need; with SSO run `aws sso login`.",
             option="storage.aws_profile" if profile else "storage.credentials.provider",
         ) from None
-    return _checked_call(provider)
+    return Provider("boto3", _checked_call(provider), region=session.region_name)
 
 
 def _from_azure() -> Callable[[], dict[str, Any]]:

@@ -47,6 +47,8 @@ def open_place(url: str, options: StorageOptions) -> Any:
     config = {**_account(place, merged), **merged.of("store")}
     if provider is not None:
         config = {k: v for k, v in config.items() if k not in CREDENTIALS[place.cloud]}
+        if provider.region and "AWS_REGION" not in os.environ:
+            config = {"aws_region": provider.region, **config}
     _check_http(merged)
     try:
         with panics_as_errors():
