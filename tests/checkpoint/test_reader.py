@@ -145,6 +145,7 @@ def test_checkpoint_with_a_later_commit_version_names_the_upgrade(folder: Path) 
         ("gs://bucket/a", "gs://bucket/a"),
         ("az://container/a", "az://container/a"),
         ("abfss://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
+        ("wasbs://c@account.blob.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
     ],
 )
 def test_location_our_stores_read_is_written_their_way(location: str, url: str) -> None:
