@@ -100,7 +100,7 @@ def produce(home: Home, name: str, life: int, publish: str) -> None:
     with (home.folder / f"done-{name}-{life}").open("a") as done:
         while not (home.folder / "stop").exists():
             is_kept = number % ABORTED_EVERY != ABORTED_EVERY - 1
-            producer.begin_transaction()
+            home.persist(producer.begin_transaction)
             values = [
                 f"{name}.{life}.{number}.{record}.{'yes' if is_kept else 'no'}"
                 for record in range(RECORDS)
@@ -229,7 +229,7 @@ def _copy(
     home: Home, producer: Producer, reader: Consumer, found: list[Message], *, commit: bool
 ) -> bool:
     """One transaction; whether it was committed."""
-    producer.begin_transaction()
+    home.persist(producer.begin_transaction)
     try:
         ends: dict[int, int] = {}
         for message in found:

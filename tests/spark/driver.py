@@ -34,9 +34,12 @@ def main(master: str) -> None:
 
 def outcome(spark: SparkSession, command: dict[str, Any]) -> str | None:
     """Run one command; its error as text, None when there was none."""
-    what = {"stream": pipeline.start, "flaky stream": start_flaky, "write": write}[
-        command.pop("command")
-    ]
+    what = {
+        "stream": pipeline.start,
+        "flaky stream": start_flaky,
+        "write": write,
+        "count": count_by_sql,
+    }[command.pop("command")]
     try:
         query = what(spark, **command)
         if query is not None:
@@ -50,6 +53,13 @@ def start_flaky(spark: SparkSession, root: str, checkpoint: str) -> StreamingQue
     """The pipeline, with every task's first two attempts failing at the end of their input."""
     frame = pipeline.split(pipeline.numbers(spark, root))
     return pipeline.writer(failing_at_first(frame), root, checkpoint).start()
+
+
+def count_by_sql(spark: SparkSession, root: str, topic: str, expected: int) -> None:
+    """The committed records of a topic, by Spark's own Delta reader. Raises AssertionError."""
+    committed = "txn_status in ('none', 'committed')"
+    found = spark.read.format("delta").load(f"{root}/{topic}").where(committed).count()
+    assert found == expected, f"{topic} has {found} records in SQL, not {expected}"
 
 
 def write(spark: SparkSession, root: str, topic: str, count: int, tasks: int) -> None:

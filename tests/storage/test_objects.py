@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 
 from txnlog.errors import (
@@ -49,6 +50,20 @@ def test_put_get_head_list_delete_round_trip(store: ObjectStore) -> None:
         store.get("a/one")
     with pytest.raises(ObjectNotFoundError):
         store.head("a/one")
+
+
+def test_list_after_a_name_leaves_out_what_a_store_lists_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Azure's servers of older versions ignore where a listing should start (D84)."""
+    whole = obstore.list
+    monkeypatch.setattr(obstore, "list", lambda store, prefix, offset=None: whole(store, prefix))
+    store = ObjectStore.from_url("memory://")
+    for number in range(4):
+        store.put(f"log/{number}", b"")
+    found = store.list("log", start_after="log/1")
+    assert sorted(meta.path for meta in found) == ["log/2", "log/3"]
+    assert len(store.list("log")) == 4
 
 
 def test_put_if_absent_keeps_the_first(store: ObjectStore) -> None:

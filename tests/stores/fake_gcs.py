@@ -2,10 +2,10 @@
 
     python -m tests.stores.fake_gcs        # prints "listening on 127.0.0.1:<port>"
 
-Known servers that stand in for GCS do not honour conditional writes, on which every commit rests.
-This one follows Google's reference of the XML API: PUT with x-goog-if-generation-match, GET with
-ranges, HEAD, DELETE, ListObjectsV2, and XML multipart uploads. It knows one bucket and one bearer
-token. Each object is written at once and read back at once, as Google promises.
+fake-gcs-server does not honour conditional writes, on which every commit rests. This one follows
+Google's reference of the XML API: PUT with x-goog-if-generation-match, GET with ranges, HEAD,
+DELETE, ListObjectsV2, and XML multipart uploads. It knows one bucket and one bearer token. Each
+object is written at once and read back at once, as Google promises.
 """
 
 from __future__ import annotations

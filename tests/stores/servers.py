@@ -63,6 +63,13 @@ class Place:
         return Cluster.open(self.url, options, create=create, shards=shards)
 
     @property
+    def environment(self) -> dict[str, str]:
+        """The same options as environment variables, for programs that get no settings."""
+        prefix = next(iter(self.options.keys() - {"allow_http"})).partition("_")[0]
+        known = {**self.options, f"{prefix}_allow_http": self.options["allow_http"]}
+        return {name.upper(): value for name, value in known.items() if name != "allow_http"}
+
+    @property
     def settings(self) -> dict[str, str]:
         """The settings of a Python client."""
         options = {f"storage.{name}": value for name, value in self.options.items()}

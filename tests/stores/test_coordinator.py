@@ -39,7 +39,7 @@ from tests.coordinator.test_crashes import (
 from tests.stores.plans import RandomFaults, no_trouble
 from tests.stores.proxy import FaultProxy
 from tests.stores.servers import Place, Server
-from tests.stores.verified import verify_place
+from tests.stores.verified import NAMES_ONLY, verify_place
 from tests.stores.worlds import SharedServer, world_on
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
@@ -109,7 +109,7 @@ def test_transaction_amid_faults_is_all_or_nothing(
         witness.look(process(trial.shared))
         judge(kind, trial.shared, outcome)
         witness.look(process(trial.shared))
-        verify_place(trial.place, has_files=False)
+        verify_place(trial.place, expected=NAMES_ONLY)
         count("histories", "coordinator's scenarios amid faults of a store's server")
 
 
@@ -125,7 +125,7 @@ def test_recovery_amid_faults_is_recovered_again(trial: Trial) -> None:
             outcome_of(sweep_twice(trial, helper))
     trial.end_faults()
     judge(Deferred, trial.shared, "crashed")
-    verify_place(trial.place, has_files=False)
+    verify_place(trial.place, expected=NAMES_ONLY)
 
 
 def sweep_twice(trial: Trial, helper: Cluster) -> Callable[[], None]:
@@ -168,7 +168,7 @@ def test_two_owners_amid_faults_publish_each_input_once(trial: Trial) -> None:
     inputs = sorted(published[name] for name, seen in shown.items() if seen[0])
     assert [start for start, _ in inputs] == [10 * n for n in range(len(inputs))]
     assert position(after) == 10 * len(inputs)
-    verify_place(trial.place, has_files=False)
+    verify_place(trial.place, expected=NAMES_ONLY)
 
 
 def publish(cluster: Cluster, run: str, name: str, offsets: GroupOffsets) -> None:
@@ -203,4 +203,4 @@ def test_group_offsets_amid_faults_go_back_only_by_reset(trial: Trial) -> None:
         acknowledged = found
     trial.end_faults()
     assert position(process(trial.shared)) >= acknowledged
-    verify_place(trial.place, has_files=False)
+    verify_place(trial.place, expected=NAMES_ONLY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -39,21 +39,37 @@ IDS = ("deferred", "eager", "copier")
 HOUR_MS = 3_600_000
 
 
-def build(root: str) -> None:
-    """Two topics, deferred, eager and idempotent producers, a group, two checkpoints per table."""
-    admin = AdminClient({"txnlog.root": root, "transaction.state.log.num.partitions": 2})
+def build(
+    root: str,
+    storage: Mapping[str, str] | None = None,
+    *,
+    config: Mapping[str, str] | None = None,
+) -> None:
+    """Two topics, deferred, eager and idempotent producers, a group, two checkpoints per table.
+
+    `storage` are options of its store, and `config` of the topics.
+    """
+    settings = {**settings_of(root, storage), "transaction.state.log.num.partitions": 2}
+    admin = AdminClient(settings)
     for topic, partitions in ((ORDERS, 2), (STOCK, 1)):
-        admin.create_topics([NewTopic(topic, partitions)])[topic].result()
-    produce(root, rounds=3)
-    checkpoint_all(root)
-    produce(root, rounds=3)
-    checkpoint_all(root)
-    produce(root, rounds=2)
+        new = NewTopic(topic, partitions, config=dict(config or {}))
+        admin.create_topics([new])[topic].result()
+    produce(root, storage, rounds=3)
+    checkpoint_all(root, storage)
+    produce(root, storage, rounds=3)
+    checkpoint_all(root, storage)
+    produce(root, storage, rounds=2)
 
 
-def produce(root: str, *, rounds: int) -> None:
+def settings_of(root: str, storage: Mapping[str, str] | None) -> dict[str, str | int]:
+    """The settings of a client."""
+    options = {f"storage.{name}": value for name, value in (storage or {}).items()}
+    return {"txnlog.root": root, **options}
+
+
+def produce(root: str, storage: Mapping[str, str] | None = None, *, rounds: int) -> None:
     """Transactions of all kinds, an abort, and offsets in and outside of transactions."""
-    config = {"txnlog.root": root}
+    config = settings_of(root, storage)
     plain = Producer({**config, "enable.idempotence": True})
     deferred = Producer({**config, "transactional.id": "deferred"})
     eager = Producer({**config, "transactional.id": "eager", "transaction.publish": "eager"})
@@ -88,9 +104,9 @@ def produce(root: str, *, rounds: int) -> None:
     consumer.close()
 
 
-def checkpoint_all(root: str) -> None:
+def checkpoint_all(root: str, storage: Mapping[str, str] | None = None) -> None:
     """A checkpoint of every table's newest version."""
-    cluster = opened(root)
+    cluster = opened(root, storage)
     tables = [ORDERS, STOCK, OFFSETS, "__cluster"]
     for table in [*tables, *(cluster.shard(n).path for n in range(cluster.shards))]:
         create_checkpoint(cluster.store, table, trust_ms=OFF.trust_ms)
@@ -103,9 +119,9 @@ class _Ahead(SkewedClock):
         pass
 
 
-def opened(root: str) -> Cluster:
+def opened(root: str, storage: Mapping[str, str] | None = None) -> Cluster:
     """A process of its own."""
-    return Cluster.open(root, settings=OFF)
+    return Cluster.open(root, storage, settings=OFF)
 
 
 def shard_of(root: str, transactional_id: str) -> str:
