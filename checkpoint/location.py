@@ -6,21 +6,9 @@ import os
 import re
 
 from txnlog.errors import CheckpointError
+from txnlog.settings.roots import SCHEMES, canonical_url, place_of
 
 __all__ = ["is_readable", "redacted_location", "store_url"]
-
-# Hadoop's scheme -> the store's. Other schemes need a Hadoop client, which we do not have.
-STORE_SCHEMES: dict[str, str] = {
-    "file": "file",
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gs",
-    "az": "az",
-    "abfs": "abfs",
-    "abfss": "abfss",
-    "wasb": "wasb",
-    "wasbs": "wasbs",
-}
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
 _FILE = re.compile(r"(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL)
@@ -58,8 +46,8 @@ def store_url(location: str) -> str:
         local = _FILE.fullmatch(rest)
         if local is not None:
             return _local_path(local[1])
-    elif scheme in STORE_SCHEMES and rest.startswith("//"):
-        return f"{STORE_SCHEMES[scheme]}:{rest.rstrip('/')}" if rest != "//" else location
+    elif _is_of_a_cloud(scheme, rest, location):
+        return canonical_url(location)
     printable = redacted_location(location)
     raise CheckpointError(
         f"The checkpoint at {printable!r} is on {scheme}:, which txnlog cannot read, and "
@@ -68,6 +56,12 @@ def store_url(location: str) -> str:
         location=printable,
         scheme=scheme,
     )
+
+
+def _is_of_a_cloud(scheme: str, rest: str, location: str) -> bool:
+    """Other schemes need a Hadoop client, which we do not have; so does wasb without a host."""
+    is_place = place_of(location) is not None or not scheme.startswith("wasb")
+    return scheme in SCHEMES and rest.startswith("//") and is_place
 
 
 def _local_path(path: str) -> str:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from flights_driver import POLL_S, DriverError, DriverProcess, session_members
@@ -123,7 +124,7 @@ class StandaloneCluster:
             worker = self._spark_class(name, f"{deploy}.worker.Worker", *words)
             self._workers.append(worker)
         for worker in self._workers:
-            self._await(worker, lambda w=worker: _REGISTERED in _text(w.log), "no registration")
+            self._await(worker, partial(_is_registered, worker.log), "no registration")
 
     def environment(self) -> dict[str, str]:
         """Of a process of the cluster: this one's, its Spark, the store."""
@@ -183,6 +184,10 @@ class StandaloneCluster:
             if daemon.exit_code() is not None or time.monotonic() > deadline_s:
                 raise daemon.failure(f"The cluster does not start: {what}.")
             time.sleep(POLL_S)
+
+
+def _is_registered(log: Path) -> bool:
+    return _REGISTERED in _text(log)
 
 
 def _text(log: Path) -> str:

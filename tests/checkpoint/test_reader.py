@@ -145,7 +145,7 @@ def test_checkpoint_with_a_later_commit_version_names_the_upgrade(folder: Path) 
         ("gs://bucket/a", "gs://bucket/a"),
         ("az://container/a", "az://container/a"),
         ("abfss://c@account.dfs.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
-        ("wasbs://c@account.blob.core.windows.net/a", "wasbs://c@account.blob.core.windows.net/a"),
+        ("wasbs://c@account.blob.core.windows.net/a", "abfss://c@account.dfs.core.windows.net/a"),
     ],
 )
 def test_location_our_stores_read_is_written_their_way(location: str, url: str) -> None:
@@ -155,7 +155,7 @@ def test_location_our_stores_read_is_written_their_way(location: str, url: str) 
 
 
 @pytest.mark.parametrize(
-    "location", ["hdfs://name:8020/ck", "hdfs:/ck", "viewfs://c/ck", "dbfs:/ck", "file://host/ck"]
+    "location", ["hdfs://name:8020/ck", "hdfs:/ck", "wasbs://c@a/ck", "dbfs:/ck", "file://host/ck"]
 )
 def test_location_only_hadoop_reads_is_refused_with_the_fix(location: str) -> None:
     """Hazard: a group.id whose offsets cannot be read commits the output without them (R59)."""

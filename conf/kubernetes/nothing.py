@@ -1,1 +1,0 @@
-"""Does nothing: Spark resolves its packages before it runs a program."""
