@@ -163,9 +163,7 @@ def test_spark_task_reads_the_files_of_all_its_ranges_together() -> None:
 # --- Idling ---------------------------------------------------------------------------------------
 
 
-def source(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **options: str
-) -> TxnLogStreamReader:
+def source(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **options: str) -> TxnLogStreamReader:
     monkeypatch.setattr(Cluster, "cached", lambda *given, **named: cluster)
     wanted = {"path": "memory://", "subscribe": "t0", "startingOffsets": "earliest", **options}
     return open_reader(wanted, spark_schema(include_headers=False))
