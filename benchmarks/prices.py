@@ -34,8 +34,8 @@ USD_PER_1000: Mapping[str, float] = {
 }
 MONTH_S = 30 * 24 * 3600
 MILLION = 1_000_000
-_COUNTED_S = 120
-_TURNS = 50
+_COUNTED_S = 60
+_TURNS = 20
 _SETTINGS = LogSettings(checkpoint_mode="off")
 
 
