@@ -13,7 +13,7 @@ from tests.consumer.records import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.consuming import fetching
+from txnlog.consuming import fetcher
 from txnlog.errors import (
     OffsetOutOfRangeError,
 )
@@ -96,7 +96,7 @@ def test_topic_created_again_is_read_from_its_own_start() -> None:
 @pytest.fixture
 def one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the file that is read next is fetched: what follows is only planned."""
-    monkeypatch.setattr(fetching, "AHEAD_FILES", 1)
+    monkeypatch.setattr(fetcher, "AHEAD_FILES", 1)
 
 
 @pytest.mark.usefixtures("one_ahead")

@@ -15,7 +15,8 @@ import pytest
 
 from txnlog.cluster import Cluster
 from txnlog.consuming import fetching
-from txnlog.consuming.fetching import Fetcher, PartitionReader
+from txnlog.consuming.fetcher import Fetcher
+from txnlog.consuming.fetching import PartitionReader
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import CorruptLogError, ObjectNotFoundError
 from txnlog.housekeeping import retention

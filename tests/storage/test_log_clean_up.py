@@ -236,3 +236,17 @@ def test_settings_with_a_retention_shorter_than_what_is_trusted_are_refused() ->
     """Half of the retention is how long a reader believes what it has read (R70)."""
     with pytest.raises(ConfigError, match="log_retention_ms"):
         LogSettings(log_retention_ms=HOUR_MS // 2)
+
+
+def test_clean_up_deletes_one_after_the_other_oldest_first() -> None:
+    """A list is deleted in any order: a slot would be free while the commit before it is there.
+
+    A process that was paused with all its clocks takes such a slot for the next one (D52).
+    """
+    shared = SharedMemory()
+    store = shared.open()
+    checkpoint_twice(shared, store)
+    store.calls.clear()
+    assert checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms()) == 5
+    deleted = [path for verb, path in store.calls if verb == "delete" and TABLE in path]
+    assert deleted == [commit_path(TABLE, version) for version in range(5)]

@@ -20,7 +20,7 @@ from txnlog.errors import (
 )
 from txnlog.storage.store.local_disk import NothingWrittenOSError
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
+from txnlog.testing.faults import Fault, FaultsAt, SharedMemory, no_faults
 
 SECRET = "wJalrXUtnFEMIK7MDENG"
 
@@ -64,6 +64,67 @@ def test_list_after_a_name_leaves_out_what_a_store_lists_before_it(
     found = store.list("log", start_after="log/1")
     assert sorted(meta.path for meta in found) == ["log/2", "log/3"]
     assert len(store.list("log")) == 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 1_000, 2_500])
+def test_delete_takes_lists_of_any_length(count: int) -> None:
+    """S3 takes 1,000 in one request; missing ones are no error."""
+    store = SharedMemory().open()
+    paths = [f"t/{number}" for number in range(count)]
+    for path in paths[::2]:
+        store.put(path, b"1")
+    store.calls.clear()
+    store.delete(paths)
+    assert store.list("t") == []
+    assert [verb for verb, _ in store.calls[:-1]] == ["delete"] * -(-count // 1_000)
+
+
+def test_list_that_is_refused_is_deleted_one_by_one() -> None:
+    """Azure reports a missing object as an error, and some S3 services take no lists."""
+    lists = iter([Fault.FAIL_BEFORE])
+    store = SharedMemory().open()
+    paths = [f"t/{number}" for number in range(5)]
+    for path in paths[1:]:
+        store.put(path, b"1")
+    store.plan = lambda verb, path: next(lists, Fault.NONE)
+    store.delete(paths)
+    store.plan = no_faults
+    assert store.list("t") == []
+
+
+def test_path_that_cannot_be_deleted_is_named_and_stops_no_other() -> None:
+    """The error of a list names no path; an operator must know which object is denied."""
+    store = SharedMemory().open()
+    paths = [f"t/{number}" for number in range(5)]
+    for path in paths:
+        store.put(path, b"1")
+    calls = iter([Fault.DENY])
+    store.plan = lambda verb, path: Fault.DENY if path == "t/3" else next(calls, Fault.NONE)
+    with pytest.raises(StorePermissionError, match="t/3"):
+        store.delete(paths)
+    store.plan = no_faults
+    assert [item.path for item in store.list("t")] == ["t/3"]
+
+
+def test_store_that_answers_nothing_is_asked_twice_not_once_per_path() -> None:
+    """Each request to a store that is away takes minutes."""
+    store = SharedMemory().open(plan=lambda verb, path: Fault.FAIL_BEFORE)
+    with pytest.raises(StorageError):
+        store.delete([f"t/{number}" for number in range(500)])
+    assert len(store.calls) == 2
+
+
+def test_delete_in_order_ends_at_the_first_error() -> None:
+    """What is later in a log must not go before what is earlier (D52)."""
+    store = SharedMemory().open()
+    paths = [f"t/{number}" for number in range(5)]
+    for path in paths:
+        store.put(path, b"1")
+    store.plan = lambda verb, path: Fault.FAIL_BEFORE if path == "t/2" else Fault.NONE
+    with pytest.raises(StorageError):
+        store.delete_in_order(paths)
+    store.plan = no_faults
+    assert sorted(item.path for item in store.list("t")) == paths[2:]
 
 
 def test_put_if_absent_keeps_the_first(store: ObjectStore) -> None:

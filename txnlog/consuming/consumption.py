@@ -14,7 +14,8 @@ from typing import Any
 
 from txnlog.cluster import Cluster
 from txnlog.consuming.commits import LOST, Commits
-from txnlog.consuming.fetching import Fetcher, Key, PartitionReader, out_of_range
+from txnlog.consuming.fetcher import Fetcher
+from txnlog.consuming.fetching import Key, PartitionReader, out_of_range
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
 from txnlog.consuming.membership import MemberSettings, check_subscription

@@ -8,7 +8,7 @@ time, and what is fetched ahead is bounded: memory does not grow with the number
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
 from txnlog.protocol.batches import BatchHeader
-from txnlog.protocol.polling import LOCAL_MS, Polling, poll_interval_ms
-from txnlog.storage.batches.read_ahead import AHEAD_BYTES, AHEAD_FILES, fetch, may_fetch
+from txnlog.storage.batches.read_ahead import may_fetch
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.records import to_messages
@@ -28,8 +27,6 @@ from txnlog.storage.tables.topic_log import TopicLog
 
 CHUNK_ROWS = 16_384
 CHUNK_BYTES = 4 << 20
-REFRESH_MS = 100
-"""How often the logs are refreshed while there is a backlog."""
 
 _COLUMNS = ("offset_delta", "timestamp", "key", "value", "headers")
 
@@ -277,153 +274,6 @@ class PartitionReader:
             chunk = ArrowChunk(self, offsets, found)
         self._next = chunk.offset(chunk.num_rows - 1) + 1
         return chunk
-
-
-class Fetcher:
-    """The assigned partitions, read round-robin: none waits for another's backlog."""
-
-    def __init__(
-        self,
-        *,
-        read_committed: bool,
-        reset: Callable[[PartitionReader], int],
-        now_ms: Callable[[], int],
-        configured_ms: int | None = None,
-    ) -> None:
-        self._read_committed = read_committed
-        self._reset = reset
-        self._now_ms = now_ms
-        self._configured_ms = configured_ms
-        self._polling = Polling()
-        self._is_drained = False
-        self._turns: deque[PartitionReader] = deque()
-        self._logs: dict[str, TopicLog] = {}
-        self.readers: dict[Key, PartitionReader] = {}
-
-    def add(self, log: TopicLog, partition: int) -> PartitionReader:
-        """Add a partition, if it is not assigned already, and return its reader."""
-        key = (log.name, partition)
-        reader = self.readers.get(key)
-        if reader is None:
-            reader = PartitionReader(log, partition, read_committed=self._read_committed)
-            self.readers[key] = reader
-            self._turns.append(reader)
-            self._logs[log.name] = log
-            self.wake()
-        return reader
-
-    def remove(self, keys: Iterable[Key]) -> None:
-        """Remove partitions."""
-        for key in keys:
-            reader = self.readers.pop(key, None)
-            if reader is not None:
-                self._turns.remove(reader)
-        self._logs = {reader.topic: reader.log for reader in self._turns}
-        self.wake()
-
-    def wake(self) -> None:
-        """Check the logs at the next `fetch`: what is to be read has changed."""
-        self._polling.wake()
-        self._is_drained = False
-
-    @property
-    def idle_ms(self) -> int:
-        """How long `fetch` has nothing to return unless `wake` is called; 0 or less: it may."""
-        return self._polling.left_ms(self._now_ms()) if self._is_drained else 0
-
-    def fetch(self) -> Chunk | None:
-        """The next chunk of any partition, None if all are at their ends.
-
-        Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError.
-        """
-        now_ms = self._now_ms()
-        checked_ms = self._polling.checked_ms
-        is_late = checked_ms is None or now_ms - checked_ms >= max(REFRESH_MS, self._interval())
-        must_check = is_late or (self._is_drained and self._may_check(now_ms))
-        if must_check:
-            self._refresh(now_ms)
-        elif self._is_drained:
-            return None
-        chunk = self._read()
-        if chunk is None and not must_check and self._may_check(now_ms):
-            self._refresh(now_ms)
-            chunk = self._read()
-        self._is_drained = chunk is None
-        if chunk is not None:
-            self._polling.found()
-        return chunk
-
-    def _may_check(self, now_ms: int) -> bool:
-        """On a local disk a few topics are checked whenever the caller asks."""
-        is_cheap = self._interval() <= LOCAL_MS and not self._is_remote
-        return (is_cheap and self._configured_ms is None) or self._polling.is_due(now_ms)
-
-    def _interval(self) -> int:
-        return poll_interval_ms(
-            self._configured_ms, is_remote=self._is_remote, topics=len(self._logs)
-        )
-
-    @property
-    def _is_remote(self) -> bool:
-        return bool(self._turns) and self._turns[0].log.store.is_remote
-
-    def _refresh(self, now_ms: int) -> None:
-        if self._turns:
-            store = self._turns[0].log.store
-            store.together([log.refresh for log in self._logs.values()])
-        interval_ms = self._interval()
-        self._polling.checked(now_ms, interval_ms=interval_ms, is_remote=self._is_remote)
-        self._is_drained = False
-        for reader in self._turns:
-            if reader.is_idle:
-                continue
-            # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
-            if reader.position is not None and reader.is_plan_empty and reader.log.exists:
-                if not reader.is_in_range():
-                    reader.seek(self._reset(reader))
-                reader.plan()
-
-    def _read(self) -> Chunk | None:
-        for _ in range(len(self._turns)):
-            reader = self._turns[0]
-            self._turns.rotate(-1)
-            if not reader.is_active:
-                continue
-            if reader.must_fetch:
-                self._fetch_ahead(reader)
-            chunk = reader.read()
-            if chunk is not None:
-                return chunk
-        return None
-
-    def _fetch_ahead(self, first: PartitionReader) -> None:
-        """Fetch the next files together, in the order in which the readers take their turns."""
-        store = first.log.store
-        left_bytes = AHEAD_BYTES - sum(reader.ahead_bytes for reader in self._turns)
-        wanted: list[tuple[PartitionReader, BatchHeader]] = []
-        others = [reader for reader in self._turns if reader is not first and reader.is_active]
-        for reader, header in _in_turn([first, *others]):
-            left_bytes -= header.size_bytes
-            if wanted and (left_bytes < 0 or len(wanted) == AHEAD_FILES):
-                break
-            wanted.append((reader, header))
-        paths = [f"{reader.log.path}/{header.path}" for reader, header in wanted]
-        for (reader, header), data in zip(wanted, fetch(store, paths), strict=True):
-            if data is not None:
-                reader.hold(header, data)
-
-
-def _in_turn(
-    readers: Iterable[PartitionReader],
-) -> Iterator[tuple[PartitionReader, BatchHeader]]:
-    """The files to fetch: the first of each reader, then the second of each, and so on."""
-    left = deque((reader, reader.files_to_fetch()) for reader in readers)
-    while left:
-        reader, files = left.popleft()
-        header = next(files, None)
-        if header is not None:
-            left.append((reader, files))
-            yield reader, header
 
 
 def out_of_range(reader: PartitionReader) -> OffsetOutOfRangeError:

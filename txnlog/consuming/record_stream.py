@@ -8,7 +8,8 @@ from itertools import islice
 
 import pyarrow as pa
 
-from txnlog.consuming.fetching import Chunk, Fetcher, Key, PartitionReader
+from txnlog.consuming.fetcher import Fetcher
+from txnlog.consuming.fetching import Chunk, Key, PartitionReader
 from txnlog.errors import TxnLogError
 from txnlog.messages import Message
 from txnlog.storage.batches.records import MESSAGE_SCHEMA

@@ -7,8 +7,10 @@ has compacted is dropped. What it remembers between rounds only saves planning.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.compaction.key_compaction import DEDUPE_BUFFER_BYTES_DEFAULT, KeyCompactor
@@ -30,6 +32,8 @@ BACKOFF_MS_DEFAULT = 15_000
 """log.cleaner.backoff.ms."""
 
 STEP_MS = 2_000
+TOPICS_AT_ONCE = 16
+"""Topics of an object store that are merged together; each may hold two row groups in memory."""
 FULL_PLAN_MS = 3_600_000
 """How often to plan a topic from its log start, not only from the last full file."""
 
@@ -84,37 +88,63 @@ class Compactor:
 
     def compact(self, topic: str) -> int:
         """Compact one topic completely; returns the number of files replaced."""
-        self._cluster.topic(topic)
-        return sum(self._topic(topic))
+        log = self._cluster.topic(topic)
+        return sum(_each([("merging", self._merges(log)), ("keys", self._key_passes(log))]))
 
     def _work(self) -> Iterator[int]:
         names = self._cluster.topic_names()
         self._planned = {name: self._planned[name] for name in names if name in self._planned}
-        yield from _each((f"topic {name!r}", self._existing(name)) for name in names)
+        failures = Failures("Compaction")
+        found: list[TopicLog] = []
+        parts = [(f"topic {name!r}", self._existing(name, found)) for name in names]
+        yield from self._together(parts, failures)
+        # Each of these may take much memory.
+        for log in found:
+            with failures.of(f"topic {log.name!r}"):
+                yield from self._key_passes(log)
+        failures.check()
 
-    def _existing(self, name: str) -> Iterator[int]:
-        if self._cluster.find_topic(name) is None:
+    def _existing(self, name: str, found: list[TopicLog]) -> Iterator[int]:
+        """Merge, unless the topic is deleted; adds its log to `found`."""
+        log = self._cluster.find_topic(name)
+        if log is None:
             self._planned.pop(name, None)
         else:
-            yield from self._topic(name)
+            found.append(log)
+            yield from self._merges(log)
 
-    def _topic(self, name: str) -> Iterator[int]:
-        """Merge, then key-compact; a partition that cannot be read delays only itself."""
-        log = self._cluster.topic_log(name)
+    def _together(
+        self, parts: list[tuple[str, Iterator[int]]], failures: Failures
+    ) -> Iterator[int]:
+        """Advance some topics at a time, each by one group; a log is used by one thread only."""
+        store = self._cluster.store
+        waiting, active = deque(parts), list[tuple[str, Iterator[int]]]()
+        while waiting or active:
+            while waiting and len(active) < (TOPICS_AT_ONCE if store.is_remote else 1):
+                active.append(waiting.popleft())
+            steps = [(name, partial(_step, name, part)) for name, part in active]
+            done = failures.together(store.together, steps)
+            active = [(name, part) for name, part, count in done if count is not None]
+            yield sum(count or 0 for _, _, count in done)
+
+    def _merges(self, log: TopicLog) -> Iterator[int]:
+        """Merge the small files of a topic; a partition that cannot be read delays only itself."""
         planned = self._planned_of(log)
         version = log.log.version
+        if planned.version == version:
+            return
         # Later records are for the next round: beside a busy producer this one would never end.
         ends = [log.view.last_stable_offset(partition) for partition in range(log.partitions)]
-        work: list[tuple[str, Iterator[int]]] = []
-        if planned.version != version:
-            work += [
-                (f"partition {p}", self._merge(log, p, planned, before_offset=end))
-                for p, end in enumerate(ends)
-            ]
-        if is_compacted(log.config):
-            work += [(f"partition {p}", self._key_compact(log, p)) for p in range(log.partitions)]
-        yield from _each(work)
+        yield from _each(
+            (f"partition {p}", self._merge(log, p, planned, before_offset=end))
+            for p, end in enumerate(ends)
+        )
         planned.version = version
+
+    def _key_passes(self, log: TopicLog) -> Iterator[int]:
+        if is_compacted(log.config):
+            partitions = range(log.partitions)
+            yield from _each((f"partition {p}", self._key_compact(log, p)) for p in partitions)
 
     def _planned_of(self, log: TopicLog) -> _Planned:
         now_ms = self._clock.boot_ms()
@@ -172,6 +202,11 @@ class Compactor:
                 settings_of(log.config),
                 dedupe_buffer_bytes=self._dedupe_buffer_bytes,
             ).run()
+
+
+def _step(name: str, part: Iterator[int]) -> tuple[str, Iterator[int], int | None]:
+    """A part advanced by one step, and the step's count: None at its end."""
+    return name, part, next(part, None)
 
 
 def _each(work: Iterable[tuple[str, Iterator[int]]]) -> Iterator[int]:
