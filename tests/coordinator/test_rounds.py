@@ -18,7 +18,20 @@ from obstore.store import MemoryStore
 from spark_sink.commit import commit_once
 from spark_sink.messages import StagedTask
 from spark_sink.source_offsets import PlannedBatch
-from tests.coordinator.processes import GROUP, PLAIN, both, consumed, owned, process, staged
+from tests.coordinator.processes import (
+    GROUP,
+    PLAIN,
+    both,
+    consumed,
+    faults,
+    owned,
+    position,
+    process,
+    staged,
+    state_of,
+    visible,
+    world,
+)
 from tests.producer.worlds import group
 from txnlog.cluster import Cluster
 from txnlog.coordinator.phases import Phases
@@ -28,7 +41,9 @@ from txnlog.messages import TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.states import TransactionState
 from txnlog.settings.options import parse_options
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.testing.rounds import RoundsStore
@@ -229,6 +244,33 @@ def test_topic_that_cannot_be_written_does_not_hold_up_the_next_one() -> None:
     assert decided.state.is_prepared
     assert cluster.coordinator.finish(decided) is not None
     assert [len(cluster.topic(name).view.by_path) for name in ("orders", "stock")] == [1, 1]
+
+
+def test_marker_that_is_not_proved_is_written_again_before_the_end() -> None:
+    """Its proof is asked for beside the offsets marker, and COMPLETE follows both (D88, R36)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "run")
+    row = cluster.coordinator.commit(row, both(cluster, "before"), offsets=[consumed(0, 10)])
+    log = cluster.topic_log("orders").log
+    lost: list[str] = []
+
+    def lose(verb: str, path: str) -> Fault:
+        """The marker was put into a slot that clean-up had freed: it is not in the log."""
+        is_proof = verb == "head" and path == commit_path("orders", log.version - 1)
+        if not is_proof or lost:
+            return Fault.NONE
+        lost.append(commit_path("orders", log.version))
+        process(shared).store.delete(lost)
+        return Fault.FAIL_BEFORE
+
+    batches = both(cluster, "mine")
+    faults(cluster).plan = lose
+    cluster.coordinator.commit(row, batches, offsets=[consumed(10, 20)])
+    assert lost
+    assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
+    assert visible(process(shared), "mine") == (True, True)
+    assert position(process(shared)) == 20
 
 
 def test_sweeper_leaves_a_transaction_alone_that_it_cannot_end() -> None:

@@ -145,8 +145,8 @@ def test_commits_of_others_after_one_that_is_not_proved_are_read_from_the_log_it
     with clock.paused():
         for number in range(100, 104):
             write(writer, number)
-        store.delete([commit_path(TABLE, version) for version in range(4)])
         create_checkpoint(writer.store, TABLE, trust_ms=OFF.trust_ms)
+        store.delete([commit_path(TABLE, version) for version in range(4)])
     assert sleeper.commit([Txn("5", 5)], operation="WRITE", prove_later=True) == Committed(3)
     sleeper.refresh()
     assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
