@@ -29,7 +29,9 @@ def process(
     shared: SharedMemory, *, settings: LogSettings = PLAIN, clock: Clock | None = None
 ) -> Cluster:
     """A new process: its own memory, the shared store."""
-    return Cluster.open(shared.open(clock=clock), create=True, shards=2, offsets_shards=1, settings=settings)
+    return Cluster.open(
+        shared.open(clock=clock), create=True, shards=2, offsets_shards=1, settings=settings
+    )
 
 
 def faults(cluster: Cluster) -> FaultyStore:

@@ -45,7 +45,9 @@ COLUMNS = ["partition", "offset", "key", "value", "txn_status"]
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     settings = LogSettings(checkpoint_mode="off")
-    return Cluster.open(str(tmp_path / "root"), create=True, shards=1, offsets_shards=1, settings=settings)
+    return Cluster.open(
+        str(tmp_path / "root"), create=True, shards=1, offsets_shards=1, settings=settings
+    )
 
 
 def stage(cluster: Cluster, topic: TopicLog, partition: int, values: list[bytes]) -> StagedBatch:
@@ -211,7 +213,11 @@ def test_checkpoint_holds_what_delta_rs_itself_reads_in_the_commits(tmp_path: Pa
     """Commits are combined before delta-rs sees them: no action may be lost or reappear."""
     root = tmp_path / "root"
     cluster = Cluster.open(
-        str(root), create=True, shards=1, offsets_shards=1, settings=LogSettings(checkpoint_mode="off")
+        str(root),
+        create=True,
+        shards=1,
+        offsets_shards=1,
+        settings=LogSettings(checkpoint_mode="off"),
     )
     topic = cluster.create_topic("t", partitions=2)
     kept = root / "t/_delta_log"

@@ -35,9 +35,7 @@ FORMAT_UNCHECKED = "the new version opens a root of any format"
 ENTRIES_LEFT = "pending entries are not copied"
 
 PRODUCER, EPOCH = 7, 3
-_HOLDER = Holder(
-    transactional_id="tx", producer_id=PRODUCER, producer_epoch=EPOCH, run_id="r"
-)
+_HOLDER = Holder(transactional_id="tx", producer_id=PRODUCER, producer_epoch=EPOCH, run_id="r")
 
 
 class Log(NamedTuple):

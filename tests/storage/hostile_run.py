@@ -70,7 +70,9 @@ def read_damaged(world: World, seed: int) -> Iterator[str]:
         whole_file = world.path(name).read_bytes()
         world.path(name).write_bytes(mutated(whole_file, rng))
         for read in (
-            lambda: [world.read(table) for table in ("orders", "__consumer_offsets-0", world.shard)],
+            lambda: [
+                world.read(table) for table in ("orders", "__consumer_offsets-0", world.shard)
+            ],
             lambda: list(read_batch_file(world.opened().store, FileSpan(data))),
             lambda: source_positions(Checkpoint(str(world.root / "query")), 0, "c"),
         ):

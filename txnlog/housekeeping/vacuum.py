@@ -169,7 +169,7 @@ class Vacuum:
                 behind_barrier.append(table)
         if not behind_barrier:
             return 0
-        # A shard that is created later is written by a process that then reads the topics' barriers.
+        # Whoever creates a shard later reads the barriers of its topics after that.
         for shard in self._cluster.existing_shards():
             self._write_barrier(shard, age_ms)
         named = self._named()

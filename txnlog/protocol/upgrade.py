@@ -95,15 +95,15 @@ def rows_of_shard(
     negative, in the same order. `sealed_at` is the version of the seal.
     """
     return [
-        _moved(group, sealed_at) for group in groups if shard_number(group.group_id, shards) == number
+        _moved(group, sealed_at)
+        for group in groups
+        if shard_number(group.group_id, shards) == number
     ]
 
 
 def _moved(group: Group, sealed_at: int) -> Group:
     offsets = {
-        topic: {
-            partition: _before(known, sealed_at) for partition, known in partitions.items()
-        }
+        topic: {partition: _before(known, sealed_at) for partition, known in partitions.items()}
         for topic, partitions in group.offsets.items()
     }
     pending = tuple(

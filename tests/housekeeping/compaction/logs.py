@@ -44,7 +44,9 @@ class Seen(NamedTuple):
 
 def process(shared: SharedMemory, *, clock: Clock | None = None) -> Cluster:
     """A new process: its own memory, the shared store."""
-    return Cluster.open(shared.open(clock=clock), create=True, shards=1, offsets_shards=1, settings=PLAIN)
+    return Cluster.open(
+        shared.open(clock=clock), create=True, shards=1, offsets_shards=1, settings=PLAIN
+    )
 
 
 def world(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> SharedMemory:
