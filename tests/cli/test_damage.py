@@ -29,10 +29,10 @@ def spoiled(command: Command) -> None:
         cluster.coordinator.init_producer_id(name, Owner(run_id=name))
         cluster.groups.start(name)
         cluster.groups.reset(name, {"good": {0: 0}})
-    shard = cluster.shard(cluster.shard_of("tx"))
+    shard, offsets = cluster.shard(cluster.shard_of("tx")), cluster.offsets_log("tx")
     for log, values in (
         (shard, {**shard.view.rows["tx"].to_values(), "state": "?"}),
-        (cluster.offsets, {**cluster.offsets.view.rows["tx"].to_values(), "offsets": "?"}),
+        (offsets, {**offsets.view.rows["tx"].to_values(), "offsets": "?"}),
     ):
         log.refresh()
         add = row_add(log.view.rows["tx"].path, values, size_bytes=1, now_ms=0)

@@ -81,7 +81,9 @@ def test_markers_of_ids_without_rows_leave_after_a_week_and_others_stay() -> Non
     shared.clock.advance_ms(MINUTE_MS)
     expire_all(shared)
     assert list(markers(shared)) == [row.producer_id]
-    assert process(shared).offsets_log(GROUP).view.markers == {row.producer_id: row.producer_epoch}
+    assert process(shared).offsets_log("readers").view.markers == {
+        row.producer_id: row.producer_epoch
+    }
     check_cluster(process(shared))
     again = process(shared)
     again.coordinator.commit(owned(again, "query", tid="alive"), both(again, "y"))

@@ -211,8 +211,10 @@ class World:
 
     def _check_groups(self) -> None:
         """Positions never go back, nor past records that were delivered (R47, R48)."""
-        self.cluster.offsets.refresh()
-        for group_id, group in self.cluster.offsets.view.rows.items():
+        shards = self.cluster.offsets_shards()
+        for shard in shards:
+            shard.refresh()
+        for group_id, group in [pair for one in shards for pair in one.view.rows.items()]:
             for topic, numbers in group.positions().items():
                 for number, offset in numbers.items():
                     key = (group_id, topic, number)

@@ -36,7 +36,7 @@ class _OneLog(OffsetsLog):
 
 
 class OldCluster(Cluster):
-    """A process of the old version. It checks the format when it opens the root, and never again."""
+    """A process of the old version: it checks the format when it opens the root, never again."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store, settings=PLAIN)
@@ -80,7 +80,7 @@ def old_root(store: ObjectStore, *, shards: int = 2) -> OldCluster:
 
 
 def old_world() -> tuple[SharedMemory, OldCluster]:
-    """A root of format 1 with two topics, and groups with offsets; and a process that has it open."""
+    """A root of format 1 with topics and groups, and a process that has it open."""
     shared = SharedMemory()
     cluster = old_root(shared.open())
     for name in TOPICS:

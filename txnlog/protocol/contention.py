@@ -1,7 +1,7 @@
 """Turns of several writers at one log, where a request takes tens of milliseconds.
 
-The writer whose commit is the newest puts the next one at once; the others first have to read it, at
-the same pace, and may lose every time. So a writer that has won several times in a row, on a log
+The writer whose commit is the newest puts the next one at once; the others first have to read it,
+at the same pace, and may lose every time. So a writer that has won several times in a row, on a log
 that others have written lately, waits for a moment. A writer that has lost waits for a random part
 of the latency, so that it does not stay in step with the winner, and for less the more often it has
 lost. On a local disk, where a request takes a fraction of a millisecond, nothing of this is needed.

@@ -10,7 +10,7 @@ WRITER_VERSION = 2
 PROTOCOL = Protocol(READER_VERSION, WRITER_VERSION)
 _SEAL = "txnlog.sealed"
 SEALED = Protocol(3, 7, [_SEAL], [_SEAL])
-"""Of a table that no version of txnlog, and no other reader of Delta, may read or write any more."""
+"""Of a table that no version of txnlog, nor any other reader of Delta, may read or write again."""
 
 
 def check_protocol(protocol: Protocol, place: str, *, table: str) -> None:

@@ -96,6 +96,7 @@ class OldOffsets(RowLog[Group]):
             if not rows:
                 rows.extend(self._rows(number, now_ms))
                 puts = [partial(self.store.put_new, f"{shard.path}/{r.path}", r.data) for r in rows]
+                self.store.make_folder(f"{shard.path}/_delta_log")
                 self.store.together(puts)
             found = self._created(f"{cluster_id}-offsets-{number}")
             actions: list[Action] = [PROTOCOL, found, *_markers(self.view.txns)]

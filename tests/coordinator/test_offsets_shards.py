@@ -1,0 +1,124 @@
+"""One transaction with offsets of groups in several shards of the consumer offsets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
+    PLAIN,
+    TOPICS,
+    both,
+    consumed,
+    outcome_of,
+    owned,
+    visible,
+)
+from txnlog.cluster import Cluster
+from txnlog.coordinator.sweeper import Sweeper
+from txnlog.errors import IllegalGenerationError
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.testing.faults import FaultsAt, FaultyStore, SharedMemory
+from txnlog.testing.invariants import check_cluster
+
+GROUPS = ("a", "b", "c")
+SHARDS = 4
+
+
+def process(shared: SharedMemory) -> Cluster:
+    return Cluster.open(shared.open(), create=True, shards=2, offsets_shards=SHARDS, settings=PLAIN)
+
+
+def world() -> SharedMemory:
+    shared = SharedMemory()
+    first = process(shared)
+    for name in TOPICS:
+        first.create_topic(name, partitions=2)
+    for group in GROUPS:
+        first.groups.start(group)
+    return shared
+
+
+def offsets() -> list[GroupOffsets]:
+    return [consumed(0, 10, group=group) for group in GROUPS]
+
+
+def positions(cluster: Cluster) -> list[int]:
+    """Of each group, pending entries settled."""
+    return [cluster.groups.fetch(group).get("input", {}).get(0, 0) for group in GROUPS]
+
+
+def test_groups_are_in_several_shards() -> None:
+    """Else the tests below show nothing."""
+    cluster = process(world())
+    assert len({cluster.offsets_shard_of(group) for group in GROUPS}) > 1
+    assert {log.number for log in cluster.offsets_shards()} == {
+        cluster.offsets_shard_of(group) for group in GROUPS
+    }
+
+
+def test_offsets_of_all_groups_move_or_none_after_a_crash_anywhere() -> None:
+    """Between two shards, too; what is decided is finished by a sweeper (R36, R45, R73)."""
+    for fault in (*CRASHES, *ERRORS):
+        for number in range(1, 400, 7):
+            shared = world()
+            dying = process(shared)
+            row = owned(dying, "a")
+            batches = both(dying, "out")
+            assert isinstance(dying.store, FaultyStore)
+            dying.store.plan = plan = FaultsAt({number: fault})
+            outcome = outcome_of(
+                lambda c=dying, r=row, b=batches: c.coordinator.commit(r, b, offsets=offsets())
+            )
+            shared.land_late()
+            after = process(shared)
+            sweeper = Sweeper(after)
+            for _ in range(2):
+                sweeper.sweep()
+                shared.clock.advance_ms(120_000)
+            found = positions(after)
+            is_out = visible(after, "out")
+            assert (found, is_out) in (([10] * 3, (True, True)), ([0] * 3, (False, False)))
+            assert outcome != "done" or found == [10] * 3, (fault, number)
+            check_cluster(after)
+            if plan.calls <= number:
+                break
+
+
+def test_group_that_is_refused_leaves_nothing_in_the_others() -> None:
+    """Its entry in another shard is of a transaction that was never decided (R46, R48)."""
+    shared = world()
+    cluster = process(shared)
+    cluster.groups.start("b")
+    row = owned(cluster, "a")
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, both(cluster, "out"), offsets=offsets())
+    assert positions(process(shared)) == [0, 0, 0]
+    check_cluster(process(shared), settled=True)
+
+
+def test_shard_that_was_announced_is_created_by_the_next_that_uses_it() -> None:
+    """A process died between the announcement and the first version (R36)."""
+    for number in range(12):
+        shared = world()
+        dying = process(shared)
+        assert isinstance(dying.store, FaultyStore)
+        dying.store.plan = FaultsAt({number: CRASHES[0]})
+        outcome_of(lambda c=dying: c.groups.start("another"))
+        after = process(shared)
+        Sweeper(after).sweep()
+        assert after.groups.start("another") in (1, 2)
+        check_cluster(after, settled=True)
+
+
+def test_readers_create_no_shard() -> None:
+    """A misspelt group or id must not cost a table for ever."""
+    shared = SharedMemory()
+    cluster = process(shared)
+    assert cluster.groups.describe("nothing") is None
+    assert cluster.groups.fetch("nothing") == {}
+    assert cluster.coordinator.describe("nothing") is None
+    assert (cluster.offsets_shards(), cluster.existing_shards()) == ([], [])
+    Sweeper(cluster).sweep()
+    assert sorted(cluster.store.list_folders()) == ["__cluster"]
