@@ -1,11 +1,13 @@
 """Interrupts at each place where CPython runs signal handlers: Ctrl-C in the middle of a call.
 
 CPython calls a handler when a Python function begins, when a C function returns (its result is then
-lost, though it took effect), and at the turn of a loop: never within a statement that calls nothing.
+lost, though it took effect), and at the turn of a loop; never within a statement that calls
+nothing, and not on the way into a `finally` or out of a `with` on a lock.
 """
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +18,14 @@ import txnlog
 FOLDER = str(Path(txnlog.__file__).parent)
 PRODUCING = f"{FOLDER}/producing/"
 
-# CPython enters a `finally` without running handlers, so its lines are no places; its calls are.
+# Functions whose statements without calls belong together. Their calls are places.
 _WITHOUT_LINES = {"exclusively", "serve"}
+
+
+def is_with(frame: FrameType) -> bool:
+    """Whether the line opens a `with`; the end of the block is an event of the same line."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return line.lstrip().startswith("with ")
 
 
 def interrupted_at(
@@ -41,7 +49,7 @@ def interrupted_at(
         code = frame.f_code
         if not code.co_filename.startswith(folders) or code.co_name in _WITHOUT_LINES:
             return None
-        if event == "line":
+        if event == "line" and not is_with(frame):
             strike(frame, event)
         return trace
 

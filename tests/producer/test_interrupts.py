@@ -1,4 +1,4 @@
-"""Ctrl-C in a call of a producer: the call is repeated, and no record is lost, nor written twice."""
+"""Ctrl-C in a call of a producer, which is then repeated: each record is written once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.producer.interrupting import interrupted_at
 from tests.producer.worlds import Reports, cluster_of, producer, started, values, world
-from txnlog.errors import InvalidTxnStateError, TransactionAbortableError
+from txnlog.errors import TransactionAbortableError
 from txnlog.producer import Producer
 from txnlog.protocol.producer_states import ProducerState
 
@@ -122,10 +122,7 @@ def aborting(way: str, number: int) -> str | None:
     run.made.flush()
     place = interrupted_at(number, run.abort)
     run.abort()
-    eager = VALUES if way == "eager" else []
     assert set(run.reports.errors) <= {"TransactionAbortedError"}, place
-    if not eager:
-        assert run.reported == VALUES, place
     run.check(place, [], VALUES)
     return place
 
@@ -139,10 +136,9 @@ def purging(way: str, number: int) -> str | None:
         run.finish()
     except TransactionAbortableError:
         run.made.abort_transaction()
-    reported = run.reported
-    delivered = sorted(m.value().decode() for e, m in run.reports.received if e is None)
+    assert run.reported == VALUES, place
+    delivered = sorted((m.value() or b"").decode() for e, m in run.reports.received if e is None)
     run.check(place, delivered, VALUES)
-    assert reported == VALUES, place
     return place
 
 

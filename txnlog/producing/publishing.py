@@ -107,12 +107,8 @@ class Deferred:
         key = (batch.topic, batch.topic_id, batch.partition)
         buffer = self._buffers.setdefault(key, _PartitionBuffer())
         if not batch.is_taken:
-            end, waiting_bytes = len(buffer.waiting), buffer.waiting_bytes + batch.size_bytes
-            buffer.waiting[end:], buffer.waiting_bytes, batch.is_taken = (
-                [batch],
-                waiting_bytes,
-                True,
-            )
+            end, size_bytes = len(buffer.waiting), buffer.waiting_bytes + batch.size_bytes
+            buffer.waiting[end:], buffer.waiting_bytes, batch.is_taken = [batch], size_bytes, True
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
         self.error = self.error or error

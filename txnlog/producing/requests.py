@@ -4,8 +4,8 @@ A request whose reply was lost is sent again unchanged: the log recognises a rep
 sequences. Each topic has one request in flight, which keeps the order, and topics do not wait for
 each other. Callers hold the producer's io lock; nothing here sleeps or starts threads.
 
-A request leaves its queue last: after an interrupt it is sent again, and its outcome reported again,
-which does nothing for what was reported and released before.
+A request leaves its queue last: after an interrupt it is sent again, and its outcome reported
+again, which does nothing for what was reported and released before.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ time reads or writes. The accumulator's lock guards the waiting records and the 
 is never held during I/O. A thread that needs both takes `io` first. User code (delivery callbacks)
 runs without either.
 
-Interrupts. A signal handler, as that of Ctrl-C, may raise in the main thread when a function begins,
-when a call returns (its result is lost, though it took effect), and at the turn of a loop. The same
-call is then made again. So in this folder
+Interrupts. A signal handler, as that of Ctrl-C, may raise in the main thread when a function
+begins, when a call returns (its result is lost, though it took effect), and at the turn of a loop.
+The user's call is then made again. So in this folder
  - what must change together changes in one statement that calls nothing, which CPython completes;
  - all other steps may be repeated: a batch knows whether it was taken, reported and released;
- - a lock is held by `with lock:` on a lock itself, whose entry and exit are completed, too; those of
-   a Condition, and of any `with` written in Python, are not.
+ - a lock is held by `with lock:` on a lock itself, whose entry and exit are completed, too; those
+   of a Condition, and of any `with` written in Python, are not.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sender:
         config: Config,
         on_error: weakref.WeakMethod[Callable[[TxnLogError], None]],
     ) -> None:
-        # Not a Lock: an interrupt can hide whether it was acquired, and only an owner releases this.
+        # Not a Lock: an interrupt can hide whether it was acquired, and this asks who releases it.
         self.io = threading.RLock()
         self._holder: int | None = None
         self._to_add: list[tuple[Batch, TxnLogError | None]] = []
@@ -94,10 +94,10 @@ class Sender:
             finally:
                 self._holder = None
         finally:
-            try:
+            # Not `suppress`: an interrupt at its beginning would leave `io` held for ever.
+            try:  # noqa: SIM105
                 self.io.release()
             except RuntimeError:
-                # It was not acquired.
                 pass
 
     def pump(self) -> None:
