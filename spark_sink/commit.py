@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from spark_sink.messages import StagedTask, this_process
 from spark_sink.query_rows import find_newest, stop_others
@@ -16,7 +18,9 @@ from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.staged_files import TopicsRead, read_topics
 from txnlog.errors import CheckpointError
+from txnlog.process.failures import caught
 from txnlog.process.log_level import configure_logging
 from txnlog.protocol.metadata import (
     AppTransaction,
@@ -44,9 +48,14 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     run = tasks[0]
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
     cluster = Cluster.cached(options.root, options.storage)
-    with phases.measure("housekeeping"):
-        cluster.sweeper.sweep_if_due()
-    if commit_once(cluster, options, tasks, batch_id, phases):
+    try:
+        is_committed_now = commit_once(cluster, options, tasks, batch_id, phases)
+    finally:
+        # Transactions of dead processes wait until this one is done. Spark may end this worker
+        # meanwhile, as any process may die here: the batch is committed.
+        with phases.measure("housekeeping"):
+            cluster.sweeper.sweep_if_due()
+    if is_committed_now:
         _log("Batch %d of query %s", (batch_id, run.query_id), phases)
 
 
@@ -59,12 +68,16 @@ def commit_once(
 ) -> bool:
     """The steps of commit_micro_batch; False if the batch is already committed, or empty."""
     run, batches = tasks[0], _ordered(tasks)
+    topics = tuple(sorted({batch.topic for batch in batches}))
     transactional_id = options.text("transactional.id") or run.query_id
-    with phases.measure("tail"):
-        before = cluster.coordinator.describe(transactional_id)
+    before, planned, read = _read(cluster, options, transactional_id, batch_id, topics, phases)
     is_first_of_run = not has_committed(before, query_id=run.query_id, run_id=run.run_id)
+    if is_first_of_run or before is None or not _is_next(before, run, batch_id):
+        # The row was a guess, on which only a commit may rely.
+        with phases.measure("tail"):
+            before = cluster.coordinator.describe(transactional_id)
+        is_first_of_run = not has_committed(before, query_id=run.query_id, run_id=run.run_id)
     with phases.measure("sources"):
-        planned = planned_batch(options, batch_id)
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
     if not batches and not offsets:
         return False
@@ -78,20 +91,62 @@ def commit_once(
     # skipped without a takeover: else a driver that resumes late would fence its successor.
     if _is_committed(newest, options, run, planned):
         return False
-    with phases.measure("own"):
-        newest = row = _take_over(options, cluster, transactional_id, run, before)
-        if is_first_of_run:
-            newest = stop_others(
-                cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
-            )
-    if _is_committed(newest, options, run, planned):
-        return False
-    topics = tuple(sorted({batch.topic for batch in batches}))
+    row = before
+    if row is None or is_first_of_run or not row.state.is_idle:
+        # The topics may have changed while the id was taken over.
+        read = None
+        with phases.measure("own"):
+            newest = row = _take_over(options, cluster, transactional_id, run, before)
+            if is_first_of_run:
+                newest = stop_others(
+                    cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
+                )
+        if _is_committed(newest, options, run, planned):
+            return False
     last = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics, run_id=run.run_id)
     cluster.coordinator.commit(
-        row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases
+        row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases, read=read
     )
     return True
+
+
+def _is_next(row: TransactionMetadata, run: StagedTask, batch_id: int) -> bool:
+    """Whether the row is idle, and the batch is later than the newest that its query committed."""
+    last = row.owner.batches.get(run.query_id)
+    return row.state.is_idle and last is not None and last.batch_id < batch_id
+
+
+def _read(
+    cluster: Cluster,
+    options: Options,
+    transactional_id: str,
+    batch_id: int,
+    topics: Sequence[str],
+    phases: Phases,
+) -> tuple[TransactionMetadata | None, PlannedBatch, TopicsRead | None]:
+    """A guess of the state row, the planned offsets and the topics, together: once per batch.
+
+    The time of the offsets is a phase of its own, and what the others take longer is another.
+    """
+    parts = Phases()
+
+    def plan() -> PlannedBatch:
+        with parts.measure("sources"):
+            return planned_batch(options, batch_id)
+
+    calls: list[Callable[[], Any]] = [
+        partial(cluster.coordinator.guess, transactional_id),
+        plan,
+        partial(read_topics, cluster, topics),
+    ]
+    if options.text("group.id") is not None:
+        calls.append(partial(caught, partial(cluster.offsets_log().get_ready, must_look=False)))
+    with parts.measure("all"):
+        row, planned, read, *_ = cluster.store.together(calls)
+    sources_ns = parts.times_ns["sources"]
+    phases.add("sources", sources_ns)
+    phases.add("tail", parts.times_ns["all"] - sources_ns)
+    return row, planned, read
 
 
 def commit_batch_write(options: Options, tasks: Sequence[StagedTask]) -> None:

@@ -26,10 +26,15 @@ ERRORS = (Fault.LOSE_REPLY, Fault.FAIL_BEFORE, Fault.SAY_EXISTS, Fault.LAND_LATE
 
 
 def process(
-    shared: SharedMemory, *, settings: LogSettings = PLAIN, clock: Clock | None = None
+    shared: SharedMemory,
+    *,
+    settings: LogSettings = PLAIN,
+    clock: Clock | None = None,
+    seed: int | None = None,
 ) -> Cluster:
-    """A new process: its own memory, the shared store."""
-    return Cluster.open(shared.open(clock=clock), create=True, shards=2, settings=settings)
+    """A new process: its own memory, the shared store; `seed` as in FaultyStore."""
+    store = shared.open(clock=clock, seed=seed)
+    return Cluster.open(store, create=True, shards=2, settings=settings)
 
 
 def faults(cluster: Cluster) -> FaultyStore:

@@ -59,16 +59,29 @@ class Deferred(Actor):
     """Commit staged batches of two topics with the offsets read."""
 
     commits = True
+    seed: int | None = None
 
     @classmethod
     def begin(cls, shared: SharedMemory, settings: LogSettings) -> Actor:
-        cluster = process(shared, settings=settings)
+        cluster = process(shared, settings=settings, seed=cls.seed)
         row = owned(cluster, "first")
         row = cluster.coordinator.commit(row, both(cluster, "before"), offsets=[consumed(0, 10)])
         return cls(shared, cluster, row, both(cluster, "mine"))
 
     def act(self) -> None:
         self.cluster.coordinator.commit(self.row, self.batches, offsets=[consumed(10, 20)])
+
+
+class OtherOrder(Deferred):
+    """Calls that are made together reach the store in another order."""
+
+    seed = 1
+
+
+class ThirdOrder(Deferred):
+    """And in another one."""
+
+    seed = 2
 
 
 class Eager(Deferred):
@@ -143,7 +156,7 @@ class TimingOut(Aborting):
         self.cluster.coordinator.time_out(row, by="a test")
 
 
-COMMITS: list[type[Deferred]] = [Deferred, Eager, Appending, OneOff]
+COMMITS: list[type[Deferred]] = [Deferred, OtherOrder, ThirdOrder, Eager, Appending, OneOff]
 ABORTS: list[type[Deferred]] = [Aborting, TakingOver, TimingOut]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
 from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta.actions import Txn
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, Unknown
 from txnlog.storage.delta.log_cleanup import clean_up
@@ -112,6 +113,56 @@ def test_commit_of_a_paused_guest_into_a_freed_slot_never_counts() -> None:
     sleeper.refresh()
     assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
     assert write(sleeper, 5) == Committed(writer.version + 1)
+
+
+@pytest.mark.parametrize("use", ["refresh", "commit", "prove"])
+def test_commit_to_be_proved_later_is_found_in_a_freed_slot_at_the_next_use(use: str) -> None:
+    """The look at the version before it was put off, and must not be forgotten (D87, R34, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    sleeper, seen = opened(store)
+    with clock.paused():
+        aged(shared, writer)
+    assert sleeper.commit([Txn("5", 5)], operation="WRITE", prove_later=True) == Committed(3)
+    assert not [call for call in store.calls if call == ("head", commit_path(TABLE, 2))]
+    if use == "commit":
+        assert isinstance(write(sleeper, 6), Unknown)
+    elif use == "prove":
+        assert not sleeper.prove()
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
+    assert sleeper.prove()
+    assert write(sleeper, 6) == Committed(writer.version + 1)
+
+
+def test_commits_of_others_after_one_that_is_not_proved_are_read_from_the_log_itself() -> None:
+    """They follow the true commit, not the stray one: that is no damage (D87, R66, R70)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    clock, store = paused(shared)
+    sleeper, seen = opened(store)
+    with clock.paused():
+        for number in range(100, 104):
+            write(writer, number)
+        create_checkpoint(writer.store, TABLE, trust_ms=OFF.trust_ms)
+        store.delete([commit_path(TABLE, version) for version in range(4)])
+    assert sleeper.commit([Txn("5", 5)], operation="WRITE", prove_later=True) == Committed(3)
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
+
+
+def test_commit_that_was_proved_later_counts_like_any_other() -> None:
+    """Also where another process commits before the look is made (D87)."""
+    shared = SharedMemory()
+    writer = created(shared.open(), 2)
+    log, seen = opened(shared.open())
+    assert log.commit([Txn("5", 5)], operation="WRITE", prove_later=True) == Committed(3)
+    writer.refresh()
+    assert write(writer, 6) == Committed(4)
+    log.refresh()
+    assert (log.version, seen.numbers["5"], seen.numbers["6"]) == (4, 5, 6)
+    assert log.prove()
 
 
 def test_table_created_by_a_paused_guest_in_a_freed_slot_never_counts() -> None:

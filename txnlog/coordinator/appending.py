@@ -17,7 +17,6 @@ from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.topic_log import TopicLog
 
-
 logger = logging.getLogger("txnlog")
 
 
@@ -95,7 +94,7 @@ def _together(
 
 
 def _try(append: Callable[[], tuple[int, ...] | None], topic: str) -> Outcome | None:
-    """An append to one topic; its error is returned, and a bug, too, costs this topic only (D65)."""
+    """An append to one topic; errors are returned. A bug, too, costs only this topic (D65)."""
     try:
         return append()
     except TxnLogError as error:

@@ -36,16 +36,18 @@ def check_batches(root: Root, batches: Sequence[StagedBatch]) -> None:
     check_read_batches(root, batches, read_topics(root, {batch.topic for batch in batches}))
 
 
-def read_topics(root: Root, topics: Iterable[str]) -> dict[str, TxnLogError | None]:
-    """Tail the logs of topics together; the error of each, None for one that could be read."""
+TopicsRead = Mapping[str, TxnLogError | None]
+"""Topic -> why it could not be read a moment ago; None for one that was read."""
+
+
+def read_topics(root: Root, topics: Iterable[str]) -> TopicsRead:
+    """Tail the logs of topics together."""
     logs = [root.topic_log(topic) for topic in sorted(topics)]
     read = root.store.together([partial(caught, log.get_ready) for log in logs])
     return {log.name: error for log, error in zip(logs, read, strict=True)}
 
 
-def check_read_batches(
-    root: Root, batches: Sequence[StagedBatch], read: Mapping[str, TxnLogError | None]
-) -> None:
+def check_read_batches(root: Root, batches: Sequence[StagedBatch], read: TopicsRead) -> None:
     """`check_batches` of topics that `read_topics` has just read; raises their errors, too."""
     check_ages(root, batches)
     for topic, topic_id in sorted({(batch.topic, batch.topic_id) for batch in batches}):

@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Hashable
-from contextlib import suppress
+from collections.abc import Collection, Hashable, Iterator
+from contextlib import contextmanager, suppress
 
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
 from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
+from txnlog.process.clock import Clock
 from txnlog.process.failures import Failures
 from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
@@ -29,6 +30,7 @@ logger = logging.getLogger("txnlog")
 
 INTERVAL_MS = 10_000
 PENDING_TIMEOUT_MS = 60_000
+REST_MS_MAX = 600_000
 
 
 class Sweeper:
@@ -43,6 +45,7 @@ class Sweeper:
         self._swept_ms: int | None = None
         self._refused = False
         self._reported: set[str] = set()
+        self._rests = _Rests(root.store.clock, interval_ms)
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
@@ -94,6 +97,7 @@ class Sweeper:
                 self._groups.settle(group_id, entry, by=self._name)
                 settled += 1
         self._first_seen = seen
+        self._rests.keep(seen)
         failures.check()
         return settled
 
@@ -104,13 +108,17 @@ class Sweeper:
         watched_ms = self._watched_ms(_key(row), seen)
         # Finishing early harms no one, so time asleep counts, too.
         age_ms = self._root.store.clock.boot_ms() - seen[_key(row)].observed_ms
-        if row.state.is_prepared and age_ms >= self._interval_ms:
-            finish(self._root, row)
-            return 1
-        if is_open and watched_ms >= row.timeout_ms:
-            time_out(self._root, row, by=self._name)
-            return 1
-        return 0
+        is_due = (
+            age_ms >= self._interval_ms if row.state.is_prepared else (watched_ms >= row.timeout_ms)
+        )
+        if not is_due or self._rests.is_resting(_key(row)):
+            return 0
+        with self._rests.after_failure(_key(row)):
+            if row.state.is_prepared:
+                finish(self._root, row)
+            else:
+                time_out(self._root, row, by=self._name)
+        return 1
 
     def _report_unreadable(self, failures: Failures) -> None:
         """Report rows and groups that cannot be read, each once per process."""
@@ -148,6 +156,36 @@ class Sweeper:
         assert self._watch is not None
         first = seen[key] = self._first_seen.get(key, self._watch)
         return self._watch.watched_ms - first.watched_ms
+
+
+class _Rests:
+    """Transactions that could not be ended: each is left alone for twice as long every time.
+
+    A topic that cannot be written takes a time-out at each attempt, and who sweeps has other work.
+    """
+
+    def __init__(self, clock: Clock, interval_ms: int) -> None:
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._until: dict[Hashable, tuple[int, int]] = {}
+
+    def is_resting(self, key: Hashable) -> bool:
+        return key in self._until and self._clock.boot_ms() < self._until[key][0]
+
+    @contextmanager
+    def after_failure(self, key: Hashable) -> Iterator[None]:
+        """Let the key rest if the block raises a TxnLogError."""
+        try:
+            yield
+        except TxnLogError:
+            _, pause_ms = self._until.get(key, (0, self._interval_ms // 2))
+            pause_ms = min(2 * pause_ms, max(REST_MS_MAX, self._interval_ms))
+            self._until[key] = self._clock.boot_ms() + pause_ms, pause_ms
+            raise
+
+    def keep(self, keys: Collection[Hashable]) -> None:
+        """Forget all others."""
+        self._until = {key: until for key, until in self._until.items() if key in keys}
 
 
 def _key(row: TransactionMetadata) -> Hashable:

@@ -31,6 +31,7 @@ from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import (
     Staging,
+    TopicsRead,
     check_ages,
     check_read_batches,
     read_topics,
@@ -80,6 +81,15 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str, *, sure: bool = False) -> TransactionMetadata | None:
         """The newest state row of an id, None if it has none; `sure` as in DeltaLog.refresh."""
         return describe(self._root, transactional_id, sure=sure)
+
+    def guess(self, transactional_id: str) -> TransactionMetadata | None:
+        """As `describe`, in one round if the shard's newest commit is this process's own.
+
+        Only for a decision that ends in a commit to the shard, which proves the row.
+        """
+        shard = self._root.shard_for(transactional_id)
+        shard.get_ready()
+        return shard.view.rows.get(transactional_id)
 
     def init_producer_id(
         self,
@@ -188,13 +198,15 @@ class TransactionCoordinator:
         offsets: Sequence[GroupOffsets] = (),
         batch: tuple[str, LastBatch] | None = None,
         phases: Phases | None = None,
+        read: TopicsRead | None = None,
     ) -> TransactionMetadata:
         """Steps 0 to 4: commit staged batches and group offsets as one transaction.
 
         `batch` is the micro-batch of a streaming query, recorded with the decision; `phases`
-        measures the times. Returns the row afterwards, which another owner may have taken. Before
-        the decision, raises what fences or refuses the transaction. An error after it has `decided`
-        in its context, and any process may finish the transaction.
+        measures the times; `read` are all topics of the batches if they were just read. Returns the
+        row afterwards, which another owner may have taken. Before the decision, raises what fences
+        or refuses the transaction. An error after it has `decided` in its context, and any process
+        may finish the transaction.
         """
         measured = phases or Phases()
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
@@ -207,7 +219,7 @@ class TransactionCoordinator:
                     staged = staging.write()
                     self._get_ready(row, Staging.done(()), offsets)
                 else:
-                    staged = fresh = self._get_ready(row, staging, offsets)
+                    staged = fresh = self._get_ready(row, staging, offsets, read)
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
@@ -220,7 +232,11 @@ class TransactionCoordinator:
         )
 
     def _get_ready(
-        self, row: TransactionMetadata, staging: Staging, offsets: Sequence[GroupOffsets]
+        self,
+        row: TransactionMetadata,
+        staging: Staging,
+        offsets: Sequence[GroupOffsets],
+        read: TopicsRead | None = None,
     ) -> Sequence[StagedBatch]:
         """All that comes before the decision, together: nothing of it is seen by a reader.
 
@@ -231,17 +247,17 @@ class TransactionCoordinator:
         shard = root.shard_for(row.transactional_id)
         parts: list[Callable[[], Any]] = [
             staging.write,
-            partial(read_topics, root, staging.topics),
+            partial(read_topics, root, () if read is not None else staging.topics),
             partial(shard.get_ready, must_look=False),
         ]
         if offsets:
             root.offsets_log()
             parts.append(partial(self._groups.try_pending, row, offsets))
         made: list[Any] = root.store.together([partial(caught, part) for part in parts])
-        staged, read = made[:2]
+        staged = made[0]
         if isinstance(staged, TxnLogError):
             raise staged
-        check_read_batches(root, staged, read)
+        check_read_batches(root, staged, made[1] if read is None else read)
         for outcome in made[2:]:
             if isinstance(outcome, TxnLogError):
                 raise outcome

@@ -36,7 +36,6 @@ from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, Transa
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.settings.config import Config
 
-
 Offsets = tuple[GroupOffsets, ...]
 
 

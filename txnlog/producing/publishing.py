@@ -19,8 +19,8 @@ from typing import Protocol
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
-from txnlog.producing.batching import Batch, stage
 from txnlog.process.failures import caught
+from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
 

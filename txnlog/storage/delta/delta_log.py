@@ -224,7 +224,7 @@ class DeltaLog:
         nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
         """
         if self.exists and self.likely_current and not (must_look and self.store.is_local):
-            is_due = self._must_check_slots() and not self.store.is_local
+            is_due = self._must_look_for_hole() and not self.store.is_local
             slots = [self.version + 1] * must_look + [self.version + 2] * is_due
             paths = [commit_path(self.path, slot) for slot in slots]
             if not any(self.store.together([partial(self.store.exists, path) for path in paths])):
@@ -265,6 +265,10 @@ class DeltaLog:
     def _must_check_slots(self) -> bool:
         """Whether the last check of the slots around the head is too old."""
         return self._is_past(self._checked_ms)
+
+    def _must_look_for_hole(self) -> bool:
+        """The same before a commit, whose own put will show whether the log still exists."""
+        return self._must_check_slots() and self._is_past(self._saw_no_hole_ms)
 
     def _is_past(self, checked_ms: int | None) -> bool:
         if checked_ms is None:
@@ -488,8 +492,7 @@ class DeltaLog:
         if commit.version == 0:
             self.store.make_folder(f"{self.path}/_delta_log")
         sent_ms = self._clock.boot_ms()
-        is_due = self._must_check_slots() and self._is_past(self._saw_no_hole_ms)
-        if is_due and self.store.exists(commit_path(self.path, version + 1)):
+        if self._must_look_for_hole() and self._is_there(version + 1):
             # A refresh shows whether others were faster, or the commit of this version is missing.
             self._checked_ms = None
             return Conflict(version)

@@ -259,8 +259,9 @@ class RowLog(Generic[Row]):
     ) -> RowCommit[Row] | R:
         """Commit the RowCommit that `decide` returns; return anything else it returns.
 
-        `beside` and `prove_later` are those of DeltaLog.commit. See txnlog.storage.delta.transact. `decide(view, version)`: `version` is the one its commit
-        would have. Raises what it raises, an authorization error, CommitStateUnknownError.
+        `beside` and `prove_later` are those of DeltaLog.commit; see txnlog.storage.delta.transact.
+        `decide(view, version)`: `version` is the one its commit would have. Raises what it raises,
+        an authorization error, CommitStateUnknownError.
         """
 
         def commit(decision: RowCommit[Row] | R) -> Outcome | None:

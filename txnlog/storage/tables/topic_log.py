@@ -184,8 +184,8 @@ class TopicLog:
     ) -> TopicCommit | R:
         """Commit the TopicCommit that `decide` returns; return anything else it returns.
 
-        `prove_later` is that of DeltaLog.commit. See txnlog.storage.delta.transact. Raises what `decide` raises, TopicAuthorizationError,
-        CommitStateUnknownError.
+        `prove_later` is that of DeltaLog.commit; see txnlog.storage.delta.transact. Raises what
+        `decide` raises, TopicAuthorizationError, CommitStateUnknownError.
         """
 
         def commit(decision: TopicCommit | R) -> Outcome | None:

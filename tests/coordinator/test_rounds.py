@@ -1,0 +1,307 @@
+"""Budgets: how many requests of a commit wait for one another, and which may not (D87 to D89).
+
+A round is what an object store takes to answer, 20 to 60 ms. Counted in a steady state, with every
+request included; the same for any number of topics and partitions.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from spark_sink.commit import commit_once
+from spark_sink.messages import StagedTask
+from spark_sink.source_offsets import PlannedBatch
+from tests.coordinator.processes import (
+    GROUP,
+    PLAIN,
+    both,
+    consumed,
+    faults,
+    owned,
+    position,
+    process,
+    staged,
+    state_of,
+    visible,
+    world,
+)
+from tests.producer.worlds import group
+from txnlog.cluster import Cluster
+from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.sweeper import Sweeper
+from txnlog.errors import StorageError, TxnLogError
+from txnlog.messages import TopicPartition
+from txnlog.producer import Producer
+from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.metadata import StagedBatch
+from txnlog.protocol.states import TransactionState
+from txnlog.settings.options import parse_options
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.store.objects import ObjectStore
+from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.rounds import RoundsStore
+
+SIZES = [(1, 1), (1, 16), (4, 4), (4, 16)]
+PAUSES_MS = [1_000, 15_000]
+"""Between transactions; after 10 s a log checks the slots around its head again."""
+
+
+class Counted:
+    """A process whose store counts rounds, in a world of `topics` of `partitions`."""
+
+    def __init__(self, topics: int, partitions: int) -> None:
+        self.shared = SharedMemory()
+        self.store = RoundsStore(self.shared)
+        self.cluster = Cluster.open(self.store, create=True, shards=8, settings=PLAIN)
+        self.topics = [f"t{number}" for number in range(topics)]
+        self.partitions = partitions
+        for name in self.topics:
+            self.cluster.create_topic(name, partitions=partitions)
+        self.cluster.groups.start(GROUP)
+
+    def producer(self, **config: str) -> Producer:
+        given = {key.replace("_", "."): value for key, value in config.items()}
+        made = Producer(
+            {"txnlog.root": "memory://", **given}, cluster=self.cluster, background=False
+        )
+        if "transactional.id" in given:
+            made.init_transactions()
+        return made
+
+    def produce(self, producer: Producer) -> None:
+        for name in self.topics:
+            for partition in range(self.partitions):
+                producer.produce(name, b"x", partition=partition)
+
+    def rounds(self, act: Callable[[], object]) -> tuple[int, list[int]]:
+        """Rounds of an act, and of those how many had passed at the put of each topic's commit."""
+        visible: list[int] = []
+        self.store.rounds = 0
+
+        def note(verb: str, path: str) -> Fault:
+            table, is_commit, _ = path.partition("/_delta_log/")
+            if verb == "put" and is_commit and table in (*self.topics, "__consumer_offsets"):
+                visible.append(self.store.rounds)
+            return Fault.NONE
+
+        self.store.plan = note
+        act()
+        return self.store.rounds, visible
+
+
+@pytest.mark.parametrize("pause_ms", PAUSES_MS)
+@pytest.mark.parametrize("size", SIZES)
+def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
+    size: tuple[int, int], pause_ms: int
+) -> None:
+    """Files; PREPARE; the look that proves it; all markers. Then their looks, and COMPLETE."""
+    world = Counted(*size)
+    producer = world.producer(transactional_id="tx")
+    for _ in range(4):
+        world.shared.clock.advance_ms(pause_ms)
+        producer.begin_transaction()
+        world.produce(producer)
+        rounds, visible = world.rounds(producer.commit_transaction)
+    assert (rounds, max(visible)) == (6, 4)
+    assert len(visible) == size[0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_transaction_with_offsets_is_visible_after_six_rounds(size: tuple[int, int]) -> None:
+    """Files beside step 0; its look; PREPARE; its look; all markers; offsets beside their looks."""
+    world = Counted(*size)
+    producer = world.producer(transactional_id="tx")
+    for number in range(4):
+        world.shared.clock.advance_ms(1_000)
+        producer.begin_transaction()
+        world.produce(producer)
+        producer.send_offsets_to_transaction([TopicPartition("input", 0, number + 1)], group())
+        rounds, visible = world.rounds(producer.commit_transaction)
+    assert (rounds, max(visible)) == (8, 6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_eager_and_idempotent_requests_take_the_same_rounds_whatever_they_write(
+    size: tuple[int, int],
+) -> None:
+    """Files; AddPartitions and its look; appends and their looks; then the end, as above."""
+    world = Counted(*size)
+    eager = world.producer(transactional_id="tx", transaction_publish="eager")
+    idempotent = world.producer()
+    for _ in range(4):
+        world.shared.clock.advance_ms(1_000)
+        eager.begin_transaction()
+        world.produce(eager)
+        of_eager, _ = world.rounds(eager.commit_transaction)
+        world.produce(idempotent)
+        of_idempotent, _ = world.rounds(idempotent.flush)
+    assert (of_eager, of_idempotent) == (10, 3)
+
+
+# --- The sink -------------------------------------------------------------------------------------
+
+
+def batches_of(world: Counted, batch_id: int) -> tuple[StagedBatch, ...]:
+    return tuple(
+        staged(world.cluster, name, f"{batch_id}.{number}")
+        for name in world.topics
+        for number in range(world.partitions)
+    )
+
+
+@pytest.mark.parametrize("pause_ms", PAUSES_MS)
+@pytest.mark.parametrize("with_group", [False, True])
+@pytest.mark.parametrize("size", [(1, 2), (4, 2)])
+def test_micro_batch_reads_once_and_is_visible_after_four_rounds(
+    size: tuple[int, int], with_group: bool, pause_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round for the row and the topics, the same steps as a producer's, and no sweep before."""
+    world = Counted(*size)
+
+    def offsets(*_: Any, **__: Any) -> list[GroupOffsets]:
+        return [consumed(batch_id * 10, batch_id * 10 + 10)] if with_group else []
+
+    monkeypatch.setattr("spark_sink.commit.group_offsets", offsets)
+    given = {"path": "/memory", "topic": "t0"} | ({"group.id": GROUP} if with_group else {})
+    options = parse_options(given, "writeStream")
+    monkeypatch.setattr("spark_sink.commit.planned_batch", lambda _, number: PlannedBatch(number))
+    for batch_id in range(4):
+        world.shared.clock.advance_ms(pause_ms)
+        task = StagedTask(0, batches_of(world, batch_id), "query", "run", batch_id)
+
+        def commit(task: StagedTask = task, batch_id: int = batch_id) -> None:
+            assert commit_once(world.cluster, options, [task], batch_id, Phases())
+
+        world.store.calls.clear()
+        rounds, visible = world.rounds(commit)
+    assert (rounds, max(visible)) == ((9, 7) if with_group else (6, 4))
+    read_at = world.store.calls.index(next(one for one in world.store.calls if one[0] == "put"))
+    tables = [path.split("/")[0] for _, path in world.store.calls[:read_at]]
+    assert len([table for table in tables if "state" in table]) == 1 + (pause_ms > 10_000)
+
+
+def test_sweep_comes_after_the_commit_of_a_micro_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Transactions of dead processes never delay a live one."""
+    from spark_sink import commit as sink
+
+    done: list[str] = []
+    monkeypatch.setattr(Sweeper, "sweep_if_due", lambda self: done.append("sweep"))
+    monkeypatch.setattr(sink, "commit_once", lambda *_: done.append("commit"))
+    options = parse_options({"path": str(tmp_path), "topic": "t"}, "writeStream")
+    Cluster.cached(str(tmp_path), create=True)
+    sink.commit_micro_batch(options, [StagedTask(0, (), "query", "run", 0)], 0)
+    assert done == ["commit", "sweep"]
+
+
+# --- Topics do not wait for one another -----------------------------------------------------------
+
+
+class Waiting(ObjectStore):
+    """A store with threads, in which one topic cannot be written before another one is."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(), "memory://")
+        self._at_once = 64
+        self.is_broken = False
+        self.other = threading.Event()
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """As ObjectStore's."""
+        if self.is_broken and path.startswith("orders/"):
+            assert self.other.wait(600), "the marker of `stock` waited for that of `orders`"
+            raise StorageError("orders cannot be written")
+        landed = super().put_if_absent(path, data)
+        if path.startswith("stock/"):
+            self.other.set()
+        return landed
+
+
+def test_topic_that_cannot_be_written_does_not_hold_up_the_next_one() -> None:
+    """Its time-outs passed before the marker of any topic after it in the alphabet (R37)."""
+    store = Waiting()
+    settings = PLAIN.__class__(checkpoint_mode="off", commit_timeout_ms=1)
+    cluster = Cluster.open(store, create=True, shards=2, settings=settings)
+    for name in ("orders", "stock"):
+        cluster.create_topic(name, partitions=2)
+    row = owned(cluster, "run")
+    batches = both(cluster, "mine")
+    store.other.clear()
+    store.is_broken = True
+    with pytest.raises(StorageError):
+        cluster.coordinator.commit(row, batches)
+    store.is_broken = False
+    decided = cluster.coordinator.describe("tx")
+    assert decided is not None
+    assert decided.state.is_prepared
+    assert cluster.coordinator.finish(decided) is not None
+    assert [len(cluster.topic(name).view.by_path) for name in ("orders", "stock")] == [1, 1]
+
+
+def test_marker_that_is_not_proved_is_written_again_before_the_end() -> None:
+    """Its proof is asked for beside the offsets marker, and COMPLETE follows both (D88, R36)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "run")
+    row = cluster.coordinator.commit(row, both(cluster, "before"), offsets=[consumed(0, 10)])
+    log = cluster.topic_log("orders").log
+    lost: list[str] = []
+
+    def lose(verb: str, path: str) -> Fault:
+        """The marker was put into a slot that clean-up had freed: it is not in the log."""
+        is_proof = verb == "head" and path == commit_path("orders", log.version - 1)
+        if not is_proof or lost:
+            return Fault.NONE
+        lost.append(commit_path("orders", log.version))
+        process(shared).store.delete(lost)
+        return Fault.FAIL_BEFORE
+
+    batches = both(cluster, "mine")
+    faults(cluster).plan = lose
+    cluster.coordinator.commit(row, batches, offsets=[consumed(10, 20)])
+    assert lost
+    assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
+    assert visible(process(shared), "mine") == (True, True)
+    assert position(process(shared)) == 20
+
+
+def test_sweeper_leaves_a_transaction_alone_that_it_cannot_end() -> None:
+    """Each attempt takes time-outs, of which the process that sweeps has other use (R37, R73)."""
+    shared = SharedMemory()
+    first = process(shared)
+    first.create_topic("orders", partitions=2)
+    row = owned(first, "run")
+    first.store.plan = lambda verb, path: (  # type: ignore[attr-defined]
+        Fault.CRASH_BEFORE if verb == "put" and path.startswith("orders/_delta_log") else Fault.NONE
+    )
+    with pytest.raises(BaseException, match="before put"):
+        first.coordinator.commit(row, [staged(first, "orders", "mine")])
+    cluster = process(shared)
+    sweeper = Sweeper(cluster, interval_ms=10_000)
+    attempts: list[int] = []
+    turn = 0
+
+    def deny(verb: str, path: str) -> Fault:
+        is_marker = verb == "put" and path.startswith("orders/_delta_log")
+        if is_marker:
+            attempts.append(turn)
+        return Fault.DENY if is_marker else Fault.NONE
+
+    cluster.store.plan = deny  # type: ignore[attr-defined]
+    for number in range(40):
+        shared.clock.advance_ms(10_000)
+        turn = number
+        with suppress(TxnLogError):
+            sweeper.sweep()
+    assert sorted(set(attempts)) == [1, 2, 4, 8, 16, 32]
+    cluster.store.plan = lambda verb, path: Fault.NONE  # type: ignore[attr-defined]
+    shared.clock.advance_ms(600_000)
+    assert sweeper.sweep() == 1
