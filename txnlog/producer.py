@@ -26,6 +26,7 @@ from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import (
     ClientStateError,
+    OperationTimedOutError,
     RecordPurgedError,
     TxnLogError,
     UnknownTopicIdError,
@@ -226,8 +227,7 @@ class Producer:
         self._lifecycle.check_usable()
         timeout = arguments.timeout_s("timeout", timeout) or 0
         if not self._background and self._sender.publication is not None:
-            with self._sender.exclusive(self._deadline("poll()", timeout)):
-                self._sender.pump()
+            self._sender.exclusively(self._deadline("poll()", timeout), self._sender.pump)
         if timeout > 0:
             self._deliveries.wait(timeout)
         return self._deliveries.serve()
@@ -243,8 +243,7 @@ class Producer:
         deadline = self._deadline("flush()", 2 * delivery_s if timeout is None else timeout)
         if self._transactions is None or self._transactions.is_eager:
             try:
-                with self._sender.exclusive(deadline):
-                    self._sender.flush(deadline)
+                self._sender.exclusively(deadline, lambda: self._sender.flush(deadline))
             except TxnLogError as error:
                 if not error.retriable:
                     raise
@@ -263,7 +262,8 @@ class Producer:
         in_queue = arguments.flag("in_queue", in_queue)
         in_flight = arguments.flag("in_flight", in_flight)
         self._lifecycle.check_usable()
-        with self._sender.exclusive(self._deadline("purge()", None)):
+
+        def discard() -> None:
             publication = self._sender.publication
             if publication is None or not self._lifecycle.may_purge:
                 return
@@ -274,6 +274,8 @@ class Producer:
             if publication.error is error:
                 self._fail_send(error)
 
+        self._sender.exclusively(self._deadline("purge()", None), discard)
+
     def list_topics(
         self, topic: str | None = None, timeout: float | None = None
     ) -> ClusterMetadata:
@@ -281,8 +283,10 @@ class Producer:
         if topic is not None:
             topic = arguments.topic("topic", topic)
         self._lifecycle.check_usable()
-        with self._sender.exclusive(self._deadline("list_topics()", timeout)):
-            return describe_topics(self._outlet.cluster, topic)
+        return self._sender.exclusively(
+            self._deadline("list_topics()", timeout),
+            lambda: describe_topics(self._outlet.cluster, topic),
+        )
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.
@@ -300,9 +304,11 @@ class Producer:
         finally:
             self._lifecycle.close()
             self._sender.stop()
-            self._sender.discard(
-                ClientStateError("The producer was closed before the record was sent.")
-            )
+            closed = ClientStateError("The producer was closed before the record was sent.")
+            try:
+                self._sender.discard(closed, self._deadline("close()", None))
+            except OperationTimedOutError:
+                logger.warning("A call of this producer is still under way: it was not waited for")
             self._deliveries.serve()
 
     def forked(self) -> None:

@@ -4,15 +4,16 @@
 columns are computed for many records at once, when they are drained (txnlog.producing.batching).
 
 The lock is held for as long as an append takes, and never during I/O. A thread that waits for
-records waits on `changed`, a condition of that lock.
+records waits on `changed`, a condition of that lock. What changes together changes in one statement
+that calls nothing, for the sake of interrupts: see txnlog.producing.sender.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -78,6 +79,12 @@ class Table:
 Piece = Rows | Table
 
 
+class Holder(Protocol):
+    """Records drained from the accumulator: `held_bytes` is what of its memory they still hold."""
+
+    held_bytes: int
+
+
 class Accumulator:
     """Records that are not sent yet.
 
@@ -97,6 +104,7 @@ class Accumulator:
         self._now_ms = clock.now_ms
         self._lingers = not is_deferred(config)
         self._pieces: list[Piece] = []
+        self._drained: list[Piece] = []
 
     @property
     def has_room(self) -> bool:
@@ -141,8 +149,8 @@ class Accumulator:
                 rows.callbacks[at] = callback
             rows.keys.append(key)
             values.append(value)
-            rows.size_bytes += size_bytes
-            self.held_bytes += size_bytes
+            held_bytes = self.held_bytes + size_bytes
+            rows.size_bytes, self.held_bytes = rows.size_bytes + size_bytes, held_bytes
             if rows.size_bytes >= destination.wake_bytes and not self.is_full:
                 self._wake()
             return True
@@ -171,41 +179,48 @@ class Accumulator:
         with self.lock:
             if not self.is_open:
                 return False
-            rows = self.buffers.pop(destination.topic, None)
-            if rows is not None and rows.values:
-                self._pieces.append(rows)
-            self._pieces.append(table)
-            self.held_bytes += table.size_bytes
+            added: list[Piece] = [table]
+            buffers = self.buffers
+            rows = buffers.get(destination.topic)
+            if rows is not None:
+                added = [rows, table] if rows.values else added
+                buffers = {topic: one for topic, one in buffers.items() if one is not rows}
+            end, held_bytes = len(self._pieces), self.held_bytes + table.size_bytes
+            self._pieces[end:], self.buffers, self.held_bytes = added, buffers, held_bytes
             self._wake()
         return True
 
     def drain(self) -> list[Piece]:
-        """Remove and return all records, in order within each topic."""
-        with self.lock:
-            pieces = self._pieces
-            self._pieces = []
-            if self.buffers:
-                # A buffer is empty between `open_buffer` and the first `append`.
-                pieces.extend(rows for rows in self.buffers.values() if rows.values)
-                self.buffers = {}
-            self.is_full = False
-            return pieces
+        """All records, in order within each topic, the oldest last.
 
-    def release(self, size_bytes: int) -> None:
-        """Free the bytes of records that are sent, staged or failed. `Admission` polls for it."""
+        The caller removes each piece from the list as soon as it has taken it over.
+        """
         with self.lock:
-            self.held_bytes -= size_bytes
+            # A buffer is empty between `open_buffer` and the first `append`.
+            filled = [rows for rows in self.buffers.values() if rows.values]
+            drained = [*reversed(filled), *reversed(self._pieces), *self._drained]
+            self._drained, self._pieces, self.buffers, self.is_full = drained, [], {}, False
+            return drained
+
+    def release(self, holders: Iterable[Holder]) -> None:
+        """Free the bytes of records that are sent, staged or failed; a repeated call does nothing.
+
+        `Admission` polls for it.
+        """
+        with self.lock:
+            for one in holders:
+                self.held_bytes, one.held_bytes = self.held_bytes - one.held_bytes, 0
 
     def num_records(self) -> int:
         """Number of records that wait."""
         with self.lock:
-            waiting = [*self.buffers.values(), *self._pieces]
+            waiting = [*self.buffers.values(), *self._pieces, *self._drained]
         return sum(piece.num_records for piece in waiting)
 
     def oldest_ms(self) -> int | None:
         """When the oldest waiting record was added; the lock is held."""
         times = [rows.created_ms for rows in self.buffers.values()]
-        times += [piece.created_ms for piece in self._pieces]
+        times += [piece.created_ms for piece in [*self._pieces, *self._drained]]
         return min(times, default=None)
 
     def _wake(self) -> None:

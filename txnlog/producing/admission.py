@@ -61,11 +61,11 @@ class Admission:
         self._lifecycle.check_call(ProducerCall.SEND)
         destination = self._destinations.cached(topic)
         if destination is None:
-            with self._sender.exclusive(deadline):
-                destination = deadline.retry(lambda: self._destinations.look_up(topic))
+            destination = self._sender.exclusively(
+                deadline, lambda: deadline.retry(lambda: self._destinations.look_up(topic))
+            )
         while not self._accumulator.has_room:
-            with self._sender.exclusive(deadline):
-                self._sender.pump()
+            self._sender.exclusively(deadline, self._sender.pump)
             self._lifecycle.check_call(ProducerCall.SEND)
             if not self._accumulator.has_room:
                 error = self._sender.last_error

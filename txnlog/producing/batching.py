@@ -32,7 +32,11 @@ NO_CALLBACKS: Mapping[int, OnDelivery] = {}
 @dataclass(slots=True)
 class Batch:
     """Records of one partition, in order. `callbacks` are by index; `size_bytes` is what the
-    accumulator counts for these records."""
+    accumulator counts for these records, `held_bytes` what of it is not released yet.
+
+    `is_taken` and `is_reported` say that a publication has it, and that its outcome is reported: so
+    each of these steps may be repeated after an interrupt.
+    """
 
     topic: str
     topic_id: str
@@ -41,6 +45,12 @@ class Batch:
     size_bytes: int
     created_ms: int
     callbacks: Mapping[int, OnDelivery] = field(default_factory=dict)
+    held_bytes: int = field(init=False)
+    is_taken: bool = field(default=False, init=False)
+    is_reported: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.held_bytes = self.size_bytes
 
     @property
     def num_records(self) -> int:

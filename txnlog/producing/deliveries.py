@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, Lock
 
 import pyarrow as pa
 
@@ -16,31 +15,47 @@ from txnlog.producing.batching import Batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Report:
+    """What became of a batch; `remaining` of its callbacks are still to be called."""
+
     batch: Batch
     base_offset: int | None
     error: TxnLogError | None
+    remaining: int
 
 
 class Deliveries:
-    """Reports in order of arrival. Batches without callbacks are not kept."""
+    """Reports in order of arrival, by consecutive numbers. Batches without callbacks are not kept.
+
+    What changes together changes in one statement that calls nothing, for the sake of interrupts:
+    see txnlog.producing.sender.
+    """
 
     def __init__(self) -> None:
-        self._reports: deque[_Report] = deque()
-        self._changed = Condition()
+        self._reports: dict[int, _Report] = {}
+        self._first = 0
+        self._end = 0
         self._waiting = 0
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
 
     def __len__(self) -> int:
         """Number of callbacks to be called."""
         return self._waiting
 
     def add(self, batch: Batch, base_offset: int | None, error: TxnLogError | None = None) -> None:
-        """Report a batch as written at `base_offset` (None: no longer known), or as failed."""
-        if batch.callbacks:
-            with self._changed:
-                self._reports.append(_Report(batch, base_offset, error))
-                self._waiting += len(batch.callbacks)
+        """Report a batch as written at `base_offset` (None: no longer known), or as failed.
+
+        Only the first report of a batch counts.
+        """
+        if batch.callbacks and not batch.is_reported:
+            report = _Report(batch, base_offset, error, len(batch.callbacks))
+            with self._lock:
+                # The end moves last: a report beyond it is replaced by the next one.
+                self._reports[self._end] = report
+                end, waiting = self._end + 1, self._waiting + report.remaining
+                self._end, self._waiting, batch.is_reported = end, waiting, True
                 self._changed.notify_all()
 
     def serve(self) -> int:
@@ -51,40 +66,40 @@ class Deliveries:
         """
         served = 0
         while True:
-            with self._changed:
-                if not self._reports:
-                    return served
-                report = self._reports.popleft()
-                self._waiting -= len(report.batch.callbacks)
-            calls = _calls(report)
-            for callback, message in calls:
-                served += 1
-                try:
+            report: _Report | None = None
+            try:
+                with self._lock:
+                    if self._first == self._end:
+                        return served
+                    first = self._reports[self._first]
+                    left = self._waiting - first.remaining
+                    report, self._first, self._waiting = first, self._first + 1, left
+                    del self._reports[self._first - 1]
+                for callback, message in _calls(report):
+                    served += 1
+                    report.remaining -= 1
                     callback(report.error, message)
-                except BaseException:
-                    self._put_back(report, calls)
-                    raise
+            finally:
+                if report is not None and report.remaining:
+                    self._put_back(report)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until there is a report, or the time is over."""
-        with self._changed:
-            if not self._reports:
+        with self._lock:
+            if self._first == self._end:
                 self._changed.wait(timeout_s)
 
-    def _put_back(self, report: _Report, remaining: Iterator[tuple[OnDelivery, Message]]) -> None:
-        count = sum(1 for _ in remaining)
-        if count:
-            batch = report.batch
-            batch.callbacks = dict(sorted(batch.callbacks.items())[-count:])
-            with self._changed:
-                self._reports.appendleft(report)
-                self._waiting += count
+    def _put_back(self, report: _Report) -> None:
+        with self._lock:
+            self._reports[self._first - 1] = report
+            first, waiting = self._first - 1, self._waiting + report.remaining
+            self._first, self._waiting = first, waiting
 
 
 def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:
-    """Callbacks with their messages, in the order of the records."""
+    """The remaining callbacks with their messages, in the order of the records."""
     batch = report.batch
-    for at, callback in sorted(batch.callbacks.items()):
+    for at, callback in sorted(batch.callbacks.items())[-report.remaining :]:
         time_us, key, value, headers = _record(batch.records, at)
         yield (
             callback,

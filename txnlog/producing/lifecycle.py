@@ -136,5 +136,5 @@ class Lifecycle:
 
     def _set(self, to: ProducerState) -> None:
         """The accumulator's lock is held."""
-        self._state = to
-        self._accumulator.is_open = to in _OPEN
+        is_open = to in _OPEN
+        self._state, self._accumulator.is_open = to, is_open

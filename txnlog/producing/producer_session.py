@@ -15,7 +15,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
@@ -153,11 +153,12 @@ class ProducerSession:
             )
         if eager:
             self.open((), (group.group_id,))
-        entry = self._offsets.setdefault(
-            group.group_id, _Positions(group.generation, group.member_id)
-        )
+        entry = before or _Positions(group.generation, group.member_id)
+        end = {topic: dict(offsets) for topic, offsets in entry.end.items()}
         for position in positions:
-            entry.end.setdefault(position.topic, {})[position.partition] = position.offset
+            end.setdefault(position.topic, {})[position.partition] = position.offset
+        # All or none, or the commit after an interrupt would commit some of them.
+        self._offsets[group.group_id] = replace(entry, end=end)
 
     def is_empty(self, staging: Staging) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
@@ -262,6 +263,10 @@ class ProducerSession:
                 f"{self.row.producer_epoch} was committed: {why}. The last error: {error.message}",
                 transactional_id=self.transactional_id,
             ) from error
+        except BaseException:
+            # An interrupt: the write may be in the log, or land there later.
+            self._is_outcome_unknown |= self._has_written
+            raise
 
     def _adopt(self, row: TransactionMetadata, read_ms: int) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""

@@ -11,7 +11,7 @@ sleeps or starts threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -32,18 +32,18 @@ FILE_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlet:
-    """What every publication needs. `release` frees bytes of the accumulator."""
+    """What every publication needs. `release` frees the memory of batches, once."""
 
     cluster: Cluster
     deliveries: Deliveries
-    release: Callable[[int], None]
+    release: Callable[[Iterable[Batch]], None]
     compression: str | None
     memory_bytes: int
     delivery_timeout_ms: int
 
 
 class Publication(Protocol):
-    """Sends a producer's batches.
+    """Sends a producer's batches. After an interrupt each method may be called again.
 
     `error` is the first error that is not retriable, `last_error` the newest error.
     """
@@ -56,7 +56,7 @@ class Publication(Protocol):
         """Number of records that `pump` has not finished."""
 
     def add(self, batch: Batch) -> None:
-        """Take a batch; no I/O."""
+        """Take a batch, unless it is taken; no I/O."""
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
         """Fail the delivery of a batch that cannot be sent, and so its transaction."""
@@ -95,7 +95,6 @@ class Deferred:
         self._memory_bytes = outlet.memory_bytes
         self._compression = outlet.compression
         self._buffers: dict[tuple[str, str, int], _PartitionBuffer] = {}
-        self._waiting_bytes = 0
         self.error: TxnLogError | None = None
         self.last_error: TxnLogError | None = None
 
@@ -107,14 +106,14 @@ class Deferred:
     def add(self, batch: Batch) -> None:
         key = (batch.topic, batch.topic_id, batch.partition)
         buffer = self._buffers.setdefault(key, _PartitionBuffer())
-        buffer.waiting.append(batch)
-        buffer.waiting_bytes += batch.size_bytes
-        self._waiting_bytes += batch.size_bytes
+        if not batch.is_taken:
+            end, size_bytes = len(buffer.waiting), buffer.waiting_bytes + batch.size_bytes
+            buffer.waiting[end:], buffer.waiting_bytes, batch.is_taken = [batch], size_bytes, True
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
-        self._deliveries.add(batch, None, error)
-        self._release(batch.size_bytes)
         self.error = self.error or error
+        self._deliveries.add(batch, None, error)
+        self._release([batch])
 
     def pump(self) -> None:
         """Stage large partitions. A retriable error is raised by `stage_all` only."""
@@ -129,8 +128,8 @@ class Deferred:
 
     def _too_large(self) -> list[_PartitionBuffer]:
         largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)
-        is_memory_full = self._waiting_bytes >= self._memory_bytes
-        left_bytes = self._waiting_bytes
+        left_bytes = sum(buffer.waiting_bytes for buffer in largest_first)
+        is_memory_full = left_bytes >= self._memory_bytes
         found = []
         for buffer in largest_first:
             is_full = buffer.waiting_bytes >= FILE_BYTES_MAX
@@ -166,17 +165,17 @@ class Deferred:
 
     def discard(self, error: TxnLogError) -> None:
         for buffer in self._buffers.values():
-            self._release(buffer.waiting_bytes)
             for batch in [*(b for _, batches in buffer.files for b in batches), *buffer.waiting]:
                 self._deliveries.add(batch, None, error)
-        self._waiting_bytes = 0
+            self._release(buffer.waiting)
         self._buffers.clear()
 
     def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
         """Discard the transaction if `in_queue`: before the commit no record is in flight."""
         if in_queue and self._buffers:
-            self.discard(error)
+            # First, or an interrupt would leave a transaction that commits without them.
             self.error = error
+            self.discard(error)
 
     def _stage(self, buffers: Sequence[_PartitionBuffer]) -> None:
         """Write a file for each partition, together; raises after all have been tried."""
@@ -198,11 +197,12 @@ class Deferred:
 
     def _keep(self, buffer: _PartitionBuffer, staged: StagedBatch) -> None:
         # Only delivery reports need the records again.
-        kept = [batch for batch in buffer.waiting if batch.callbacks]
-        buffer.files.append((staged, buffer.waiting if kept else []))
-        self._waiting_bytes -= buffer.waiting_bytes
-        self._release(buffer.waiting_bytes)
-        buffer.waiting, buffer.waiting_bytes = [], 0
+        kept = buffer.waiting if any(batch.callbacks for batch in buffer.waiting) else []
+        # First: it may be repeated, and a batch that is no longer waiting would not be released.
+        self._release(buffer.waiting)
+        end = len(buffer.files)
+        # One statement, or an interrupt would let the next call stage the same records again.
+        buffer.files[end:], buffer.waiting, buffer.waiting_bytes = [(staged, kept)], [], 0
 
     def _base_offset(self, topic: str, path: str) -> int | None:
         log = self._cluster.topic_log(topic)

@@ -3,12 +3,14 @@
 A request whose reply was lost is sent again unchanged: the log recognises a repeat by its
 sequences. Each topic has one request in flight, which keeps the order, and topics do not wait for
 each other. Callers hold the producer's io lock; nothing here sleeps or starts threads.
+
+A request leaves its queue last: after an interrupt it is sent again, and its outcome reported
+again, which does nothing for what was reported and released before.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +43,10 @@ logger = logging.getLogger("txnlog")
 
 @dataclass(slots=True)
 class Request:
-    """Batches of one topic, any partitions. It does not change after its first attempt."""
+    """Batches of one topic, any partitions. It does not change after its first attempt.
+
+    `failure` is why it is never sent again; its records fail, and it leaves its queue.
+    """
 
     topic: str
     topic_id: str
@@ -51,14 +56,11 @@ class Request:
     producer_id: int = -1
     base_sequences: dict[int, int] = field(default_factory=dict)
     is_outcome_unknown: bool = False
+    failure: TxnLogError | None = None
 
     @property
     def num_records(self) -> int:
         return sum(batch.num_records for batch in self.batches)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(batch.size_bytes for batch in self.batches)
 
 
 class RequestPublication:
@@ -71,7 +73,7 @@ class RequestPublication:
         self._release = outlet.release
         self._delivery_timeout_ms = outlet.delivery_timeout_ms
         self._compression = outlet.compression
-        self._queues: dict[str, deque[Request]] = {}
+        self._queues: dict[str, list[Request]] = {}
         self.error: TxnLogError | None = None
         self.last_error: TxnLogError | None = None
 
@@ -83,23 +85,28 @@ class RequestPublication:
 
     def add(self, batch: Batch) -> None:
         """Add to the topic's newest request, or to a new one once that was attempted."""
-        queue = self._queues.setdefault(batch.topic, deque())
+        if batch.is_taken:
+            return
+        queue = self._queues.setdefault(batch.topic, [])
         newest = queue[-1] if queue else None
-        if newest is None or newest.staged or newest.topic_id != batch.topic_id:
-            newest = Request(batch.topic, batch.topic_id, batch.created_ms)
-            queue.append(newest)
-        newest.batches.append(batch)
+        if newest is None or newest.staged or newest.topic_id != batch.topic_id or newest.failure:
+            newest = Request(batch.topic, batch.topic_id, batch.created_ms, [batch])
+            end = len(queue)
+            queue[end:], batch.is_taken = [newest], True
+        else:
+            end = len(newest.batches)
+            newest.batches[end:], batch.is_taken = [batch], True
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
         self._deliveries.add(batch, None, error)
-        self._release(batch.size_bytes)
+        self._release([batch])
 
     def pump(self) -> None:
-        sending = list(self._queues)
+        sending = [topic for topic, queue in self._queues.items() if queue]
         while sending:
             finished = self._send([self._queues[topic][0] for topic in sending])
             for topic in [t for t, is_done in zip(sending, finished, strict=True) if is_done]:
-                self._queues[topic].popleft()
+                del self._queues[topic][0]
             sending = [
                 topic
                 for topic, is_done in zip(sending, finished, strict=True)
@@ -114,16 +121,16 @@ class RequestPublication:
         self._queues.clear()
 
     def purge(self, error: TxnLogError, *, in_queue: bool, in_flight: bool) -> None:
-        queues, self._queues = self._queues, {}
-        for topic, queue in queues.items():
-            kept = deque[Request]()
+        for topic, queue in self._queues.items():
+            kept = []
             for request in queue:
                 if in_flight if request.staged else in_queue:
+                    request.failure = error
                     self._drop(request, error)
                 else:
                     kept.append(request)
-            if kept:
-                self._queues[topic] = kept
+            self._queues[topic] = kept
+        self._queues = {topic: queue for topic, queue in self._queues.items() if queue}
 
     def _send(self, requests: Sequence[Request]) -> list[bool]:
         """Send requests of different topics together; for each whether it is finished, as delivered
@@ -133,7 +140,8 @@ class RequestPublication:
             for request in requests:
                 self._fail(request, self.error)
             return [True] * len(requests)
-        failed = self._stage(requests)
+        failed = {id(request): request.failure for request in requests if request.failure}
+        failed |= self._stage([request for request in requests if not request.failure])
         staged = [request for request in requests if id(request) not in failed]
         try:
             outcomes = self._append(staged)
@@ -156,13 +164,14 @@ class RequestPublication:
             for batch in batches:
                 self._deliveries.add(batch, offset)
                 offset += batch.num_records
-        self._release(request.size_bytes)
+        self._release(request.batches)
         return True
 
     def _drop_unless_retriable(self, request: Request, error: TxnLogError) -> bool:
         """Drop the request after an error, unless it may be retried; whether it was dropped."""
         self.last_error = error
         if not error.retriable:
+            request.failure = error
             self._drop(request, error)
             return True
         age_ms = self._clock.boot_ms() - request.created_ms
@@ -178,6 +187,7 @@ class RequestPublication:
             retriable=False,
         )
         failed.__cause__ = error
+        request.failure = failed
         self._drop(request, failed)
         return True
 
@@ -199,8 +209,8 @@ class RequestPublication:
             if isinstance(staged, TxnLogError):
                 failed.setdefault(id(request), staged)
             else:
-                request.staged.append(staged)
-                request.staged.sort(key=lambda staged: staged.partition)
+                every = [*request.staged, staged]
+                request.staged = sorted(every, key=lambda staged: staged.partition)
         return failed
 
     def _stage_file(
@@ -214,7 +224,7 @@ class RequestPublication:
     def _fail(self, request: Request, error: TxnLogError) -> None:
         for batch in request.batches:
             self._deliveries.add(batch, None, error)
-        self._release(request.size_bytes)
+        self._release(request.batches)
 
     def _append(self, requests: Sequence[Request]) -> list[Outcome]:
         """Append requests of different topics together; the outcome of each."""
@@ -280,10 +290,13 @@ class Idempotent(RequestPublication):
         return outcomes
 
     def _append_identified(self, requests: Sequence[Request]) -> list[Outcome]:
-        return append_idempotent(
-            self._cluster,
-            [Append(each.staged, each.base_sequences, each.producer_id) for each in requests],
-        )
+        appends = [Append(each.staged, each.base_sequences, each.producer_id) for each in requests]
+        try:
+            return append_idempotent(self._cluster, appends)
+        except BaseException:
+            for request in requests:
+                request.is_outcome_unknown = True
+            raise
 
     def _identify(self, request: Request) -> None:
         """Give the request its producer id and sequences."""
@@ -293,13 +306,13 @@ class Idempotent(RequestPublication):
             self._topic_ids[request.topic] = request.topic_id
         if self._producer_id < 0:
             self._producer_id = self._cluster.next_producer_id()
-        request.producer_id = self._producer_id
-        request.base_sequences = {
+        base_sequences = {
             staged.partition: self._next_sequences.get(
                 (self._producer_id, request.topic_id, staged.partition), 0
             )
             for staged in request.staged
         }
+        request.producer_id, request.base_sequences = self._producer_id, base_sequences
 
     def _reset(self) -> None:
         self._producer_id = -1
@@ -383,9 +396,10 @@ class Eager(RequestPublication):
         return self._row
 
     def refuse(self, batch: Batch, error: TxnLogError) -> None:
-        super().refuse(batch, error)
         self.error = self.error or error
+        super().refuse(batch, error)
 
     def _drop(self, request: Request, error: TxnLogError) -> None:
-        self._fail(request, error)
+        # First, or an interrupt would leave a transaction that commits without these records.
         self.error = error
+        self._fail(request, error)

@@ -4,6 +4,14 @@ Locks of the whole producer. `io` guards the cluster, its logs and the publicati
 time reads or writes. The accumulator's lock guards the waiting records and the producer's state; it
 is never held during I/O. A thread that needs both takes `io` first. User code (delivery callbacks)
 runs without either.
+
+Interrupts. A signal handler, as that of Ctrl-C, may raise in the main thread when a function
+begins, when a call returns (its result is lost, though it took effect), and at the turn of a loop.
+The user's call is then made again. So in this folder
+ - what must change together changes in one statement that calls nothing, which CPython completes;
+ - all other steps may be repeated: a batch knows whether it was taken, reported and released;
+ - a lock is held by `with lock:` on a lock itself, whose entry and exit are completed, too; those
+   of a Condition, and of any `with` written in Python, are not.
 """
 
 from __future__ import annotations
@@ -11,19 +19,21 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError, unexpected
-from txnlog.producing.accumulator import Accumulator
-from txnlog.producing.batching import split, unsplit
+from txnlog.producing.accumulator import Accumulator, Piece
+from txnlog.producing.batching import Batch, split, unsplit
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.producer_config import is_deferred
 from txnlog.producing.publishing import Publication
 from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
+
+T = TypeVar("T")
 
 RETRY_MS = 100
 IDLE_S = 1.0
@@ -45,7 +55,10 @@ class Sender:
         config: Config,
         on_error: weakref.WeakMethod[Callable[[TxnLogError], None]],
     ) -> None:
-        self.io = threading.Lock()
+        # Not a Lock: an interrupt can hide whether it was acquired, and this asks who releases it.
+        self.io = threading.RLock()
+        self._holder: int | None = None
+        self._to_add: list[tuple[Batch, TxnLogError | None]] = []
         self.publication: Publication | None = None
         self._accumulator = accumulator
         self._cluster = cluster
@@ -62,15 +75,30 @@ class Sender:
         publication = self.publication
         return None if publication is None else publication.last_error
 
-    @contextmanager
-    def exclusive(self, deadline: Deadline) -> Iterator[None]:
-        """Hold `io`. Raises OperationTimedOutError when other threads hold it for too long."""
-        if not self.io.acquire(timeout=min(deadline.remaining_ms / 1000, threading.TIMEOUT_MAX)):
+    def exclusively(self, deadline: Deadline, action: Callable[[], T]) -> T:
+        """Do something while `io` is held.
+
+        Raises OperationTimedOutError when other threads hold it for too long; or at once, when a
+        signal handler makes a call while the call that it interrupted holds it.
+        """
+        here = threading.get_ident()
+        if self._holder == here:
             raise deadline.over(None)
+        timeout_s = min(deadline.remaining_ms / 1000, threading.TIMEOUT_MAX)
         try:
-            yield
+            if not self.io.acquire(timeout=timeout_s):
+                raise deadline.over(None)
+            try:
+                self._holder = here
+                return action()
+            finally:
+                self._holder = None
         finally:
-            self.io.release()
+            # Not `suppress`: an interrupt at its beginning would leave `io` held for ever.
+            try:  # noqa: SIM105
+                self.io.release()
+            except RuntimeError:
+                pass
 
     def pump(self) -> None:
         """Send what can be sent now; `io` is held."""
@@ -101,30 +129,53 @@ class Sender:
         publication = self.publication
         if publication is None:
             return None
-        for piece in pieces:
-            try:
-                batches = list(split(piece, self._sticky_run_bytes))
-            except Exception as error:
-                topic = piece.destination.topic
-                logger.exception("Records for topic %r cannot be split into batches", topic)
-                failed = unexpected(error, f"Splitting records for topic {topic!r} into batches")
-                publication.refuse(unsplit(piece), failed)
-                continue
-            for batch in batches:
-                publication.add(batch)
+        self._add_batches(publication)
+        while pieces:
+            self._split(pieces)
+            self._add_batches(publication)
         return publication
 
-    def discard(self, error: TxnLogError) -> None:
-        """Fail all records that are not sent; the producer accepts none any more."""
-        with self.io:
-            publication = self.fill_publication()
-            if publication is not None:
-                publication.discard(error)
+    def _split(self, pieces: list[Piece]) -> None:
+        """Replace the last piece by its batches, each with the error that refuses it, if any."""
+        piece = pieces[-1]
+        batches: list[tuple[Batch, TxnLogError | None]]
+        try:
+            batches = [(batch, None) for batch in split(piece, self._sticky_run_bytes)]
+        except Exception as error:
+            topic = piece.destination.topic
+            logger.exception("Records for topic %r cannot be split into batches", topic)
+            failed = unexpected(error, f"Splitting records for topic {topic!r} into batches")
+            batches = [(unsplit(piece), failed)]
+        batches.reverse()
+        self._to_add, pieces[-1:] = batches, ()
+
+    def _add_batches(self, publication: Publication) -> None:
+        while self._to_add:
+            batch, error = self._to_add[-1]
+            if error is None:
+                publication.add(batch)
+            else:
+                publication.refuse(batch, error)
+            del self._to_add[-1]
+
+    def discard(self, error: TxnLogError, deadline: Deadline) -> None:
+        """Fail all records that are not sent; the producer accepts none any more.
+
+        Raises OperationTimedOutError.
+        """
+        self.exclusively(deadline, lambda: self.discard_held(error))
+
+    def discard_held(self, error: TxnLogError) -> None:
+        """`discard`, while `io` is held."""
+        publication = self.fill_publication()
+        if publication is not None:
+            publication.discard(error)
 
     def num_records(self) -> int:
         """Number of records that are not sent yet."""
         publication = self.publication
         sending = 0 if publication is None else publication.waiting
+        sending += sum(batch.num_records for batch, _ in list(self._to_add))
         return self._accumulator.num_records() + sending
 
     # -- the thread ------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ call at the coordinator is in txnlog.producing.producer_session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
@@ -33,6 +33,8 @@ from txnlog.protocol.producer_states import (
     failed_state,
     failed_transaction,
 )
+
+T = TypeVar("T")
 
 _WITHOUT_TRANSACTION = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
 """Calls after whose errors no transaction is open that could be aborted."""
@@ -68,18 +70,20 @@ class TransactionManager:
     def init(self, deadline: Deadline, *, keep_prepared: bool) -> None:
         call = ProducerCall.INIT
         self._lifecycle.enter(call)
-        with self._running(call, deadline):
+
+        def init() -> None:
             if self._lifecycle.is_done_by_another(call, ProducerState.INITIALIZING):
                 return
             is_kept = deadline.retry(lambda: self.session.init(keep_prepared=keep_prepared))
             self._lifecycle.move(ProducerState.PREPARED if is_kept else ProducerState.READY)
 
+        self._run(call, deadline, init)
+
     def begin(self, deadline: Deadline) -> None:
         call = ProducerCall.BEGIN
         self._lifecycle.enter(call, move=False)
         if self.session.is_stale:
-            with self._running(call, deadline):
-                deadline.retry(self.session.renew)
+            self._run(call, deadline, lambda: deadline.retry(self.session.renew))
         self.session.begin()
         self._sender.publication = (
             Eager(self._outlet, open_partitions=self.session.open)
@@ -96,19 +100,25 @@ class TransactionManager:
     ) -> None:
         call = ProducerCall.SEND_OFFSETS
         self._lifecycle.enter(call)
-        with self._running(call, deadline):
-            deadline.retry(lambda: self.session.add_offsets(positions, group, eager=self.is_eager))
+
+        def add() -> None:
+            self.session.add_offsets(positions, group, eager=self.is_eager)
+
+        self._run(call, deadline, lambda: deadline.retry(add))
 
     def prepare(self, deadline: Deadline) -> str:
         call = ProducerCall.PREPARE
         self._lifecycle.enter(call)
-        with self._running(call, deadline):
+
+        def prepare() -> str:
             if self._lifecycle.state is ProducerState.PREPARED:
                 return self.session.prepared_state
             staging = self._flush(deadline)
             state = deadline.retry(lambda: self.session.prepare(staging))
             self._lifecycle.move(ProducerState.PREPARED)
-        return state
+            return state
+
+        return self._run(call, deadline, prepare)
 
     def complete(self, state: str | None, deadline: Deadline) -> bool:
         """Commit if `state` is that of the prepared transaction, else abort; whether it committed.
@@ -132,7 +142,8 @@ class TransactionManager:
     def commit(self, deadline: Deadline) -> None:
         call = ProducerCall.COMMIT
         self._lifecycle.enter(call)
-        with self._running(call, deadline):
+
+        def commit() -> None:
             if self._lifecycle.is_done_by_another(call, ProducerState.COMMITTING):
                 return
             staging = self._flush(deadline)
@@ -143,15 +154,20 @@ class TransactionManager:
                 publication.report()
             self._end()
 
+        self._run(call, deadline, commit)
+
     def abort(self, deadline: Deadline) -> None:
         call = ProducerCall.ABORT
         self._lifecycle.enter(call)
-        self._sender.discard(aborted(self.session.transactional_id))
-        with self._running(call, deadline):
+
+        def abort() -> None:
             if self._lifecycle.is_done_by_another(call, ProducerState.ABORTING):
                 return
+            self._sender.discard_held(aborted(self.session.transactional_id))
             deadline.retry(self.session.abort)
             self._end()
+
+        self._run(call, deadline, abort)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -175,12 +191,10 @@ class TransactionManager:
             raise failed_transaction(error) from error
         return publication.staging if isinstance(publication, Deferred) else Staging.done(())
 
-    @contextmanager
-    def _running(self, call: ProducerCall, deadline: Deadline) -> Iterator[None]:
-        """Hold `io`; record in the state the error that ends the call."""
+    def _run(self, call: ProducerCall, deadline: Deadline, action: Callable[[], T]) -> T:
+        """Make a call while `io` is held; record in the state the error that ends it."""
         try:
-            with self._sender.exclusive(deadline):
-                yield
+            return self._sender.exclusively(deadline, action)
         except OperationTimedOutError:
             # The state says which call may be repeated.
             raise
