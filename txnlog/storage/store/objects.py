@@ -24,6 +24,7 @@ from txnlog.errors import (
     ForkedProcessError,
     ObjectNotFoundError,
 )
+from txnlog.process.caches import local_path
 from txnlog.process.clock import Clock, SystemClock
 from txnlog.process.together import together
 from txnlog.storage.store.clock import StoreClock, check_conditional_puts
@@ -115,8 +116,8 @@ class ObjectStore:
         fsync = _flag(FSYNC, (options or {}).get(FSYNC, "false"))
         parsed = urlparse(url)
         if parsed.scheme in ("", "file"):
-            path = parsed.path if parsed.scheme else url
-            if parsed.scheme and parsed.netloc not in ("", "localhost"):
+            path = local_path(url)
+            if path is None:
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
             return cls._local(os.path.abspath(path), create, clock, fsync)
         if _holds_secrets(parsed):
