@@ -1,4 +1,4 @@
-"""Checkpoints as another tool writes them: without a seal, so that damage shows in decoding only."""
+"""Checkpoints as another tool writes them: without a seal, damage shows in decoding only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def unsealed(checkpoint: bytes) -> bytes:
 
 
 def garbled(checkpoint: bytes, column: str) -> bytes:
-    """The same, with other bytes in the pages of a column such as "add.path"; the footer is intact."""
+    """The same, with other bytes in the pages of a column such as "add.path"."""
     data = bytearray(unsealed(checkpoint))
     group = pq.ParquetFile(pa.BufferReader(bytes(data))).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]

@@ -17,7 +17,14 @@ from tests.storage.foreign_checkpoints import garbled
 from tests.storage.number_log import OFF, TABLE, created, opened, plant, write
 from txnlog.errors import CorruptLogError, LogGapError, OutOfMemoryError, TxnLogError
 from txnlog.storage.delta import checkpoints, delta_log
-from txnlog.storage.delta.actions import Protocol, Remove, Txn, decode_commit, digest_of, encode_commit
+from txnlog.storage.delta.actions import (
+    Protocol,
+    Remove,
+    Txn,
+    decode_commit,
+    digest_of,
+    encode_commit,
+)
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, Conflict, LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up

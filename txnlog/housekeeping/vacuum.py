@@ -17,7 +17,6 @@ from txnlog.cluster import Cluster
 from txnlog.errors import (
     CorruptLogError,
     ForeignTableError,
-    TxnLogError,
     UnsupportedProtocolError,
 )
 from txnlog.process.failures import Failures
@@ -53,8 +52,8 @@ DELETED_AT_ONCE = 1_000
 def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
     """The logs of all topics, also of deleted ones: they keep a log, and files for a while.
 
-    Foreign tables below the root are skipped, and damaged ones, which are logged. Errors of the
-    store are added to `failures`.
+    Foreign tables below the root are skipped, and damaged ones, which are logged. Other errors are
+    added to `failures`.
     """
     found = []
     for name in cluster.topic_names():
@@ -66,7 +65,7 @@ def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
         except (CorruptLogError, UnsupportedProtocolError) as error:
             logger.warning("Housekeeping skips %s: %s", name, error)
             continue
-        except TxnLogError as error:
+        except Exception as error:
             failures.add(log.path, error)
             continue
         if log.log.exists and "partitions" in log.config:

@@ -1,7 +1,8 @@
 """Errors of work that continues past them: one table that fails stops no other (R37).
 
 Each error is logged when it happens. At the end one error reports all of them, so that an operator
-who repairs the first table need not run everything again to learn of the second.
+who repairs the first table need not run everything again to learn of the second. A bug, or an error
+of a library, is an UnexpectedError of its part; the log has its traceback.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from types import TracebackType
 
-from txnlog.errors import FLAGS, TxnLogError
+from txnlog.errors import FLAGS, TxnLogError, unexpected
 
 logger = logging.getLogger("txnlog")
 
@@ -29,11 +30,15 @@ class Failures:
         return bool(self._found)
 
     def of(self, part: str) -> _Part:
-        """A `with` block that catches a TxnLogError and keeps it under the name of the part."""
+        """A `with` block that catches any Exception and keeps it under the name of the part."""
         return _Part(self, part)
 
-    def add(self, part: str, error: TxnLogError) -> None:
+    def add(self, part: str, error: Exception) -> None:
         """Keep and log an error; the parts of a combined error were logged before."""
+        if not isinstance(error, TxnLogError):
+            logger.error("%s: %s failed", self._work, part, exc_info=error)
+            self._found.append((part, unexpected(error, f"{self._work}: {part}")))
+            return
         inner = error.context.get("failures")
         if isinstance(inner, tuple):
             self._found += [(f"{part}, {name}", one) for name, one in inner]
@@ -64,7 +69,7 @@ class _Part:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if not isinstance(error, TxnLogError):
+        if not isinstance(error, Exception):
             return False
         self._failures.add(self._part, error)
         return True
