@@ -29,7 +29,7 @@ from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidProducerIdMappingError, StorePermissionError, TxnLogError
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
-from txnlog.protocol.metadata import LastBatch, Owner
+from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster
@@ -167,6 +167,26 @@ def test_expiry_removes_idle_ids_and_their_next_init_gets_a_new_producer_id() ->
     assert again.producer_epoch == 0
     after.coordinator.commit(again, both(after, "z"))
     assert visible(process(shared), "z") == (True, True)
+
+
+def test_row_on_which_expiry_fails_keeps_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first failure ended each round: the ids after it never expired (R37)."""
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    names = [f"id{number}" for number in range(6)]
+    for name in names:
+        owned(cluster, "a", tid=name)
+    keeper = Housekeeper(process(shared), SELDOM)
+    expire = keeper._expire_row
+
+    def fail_for_one(row: TransactionMetadata) -> bool:
+        if row.transactional_id == names[0]:
+            raise ZeroDivisionError
+        return expire(row)
+
+    monkeypatch.setattr(keeper, "_expire_row", fail_for_one)
+    keep(shared, keeper, WEEK_MS + 2 * HOUR_MS)
+    assert ids(process(shared)) == names[:1]
 
 
 def test_expiry_never_removes_ids_of_streaming_queries() -> None:

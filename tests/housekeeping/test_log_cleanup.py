@@ -32,6 +32,7 @@ from tests.housekeeping.steps import (
     watched_for_two_hours,
     written_both,
 )
+from tests.storage.foreign_checkpoints import garbled
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, CorruptLogError, StorageError
 from txnlog.housekeeping.housekeeper import Housekeeper
@@ -39,6 +40,7 @@ from txnlog.housekeeping.lease import LeaseHolder
 from txnlog.housekeeping.log_cleanup import EXPIRED_LOG_FILE, LogCleanup
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner
+from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_files import checkpoint_path
 from txnlog.storage.store.local_disk import LocalDisk
@@ -71,6 +73,36 @@ def test_idle_table_gets_a_checkpoint_that_replaces_its_log_files() -> None:
     assert keeper.run() == 0
     check_cluster(process(shared))
     check_cluster(cluster)
+    cluster.coordinator.commit(row, both(cluster, "last"))
+    assert visible(process(shared), "last") == (True, True)
+
+
+@pytest.mark.parametrize("column", ["protocol.minReaderVersion", "metaData.id", "txn.appId"])
+def test_checkpoint_of_another_tool_that_does_not_decode_stops_no_table(column: str) -> None:
+    """Only decoding shows the damage: readers skipped it, the next checkpoint was not made.
+
+    The clean-up of all later tables ended with it (R37).
+    """
+    shared = world(config=FOREVER)
+    cluster = process(shared)
+    row = owned(cluster, "a")
+    for number in range(3):
+        row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
+    store, head = cluster.store, cluster.topic_log("orders").log.version
+    assert create_checkpoint(store, "orders", trust_ms=PLAIN.trust_ms) == head
+    path = checkpoint_path("orders", head)
+    store.put(path, garbled(store.get(path), column))
+    store.delete(["orders/_delta_log/_last_checkpoint"])
+    for number in range(3, 20):
+        row = cluster.coordinator.commit(row, both(cluster, f"n{number}"))
+    shared.clock.advance_ms(DAY_MS + HOUR_MS)
+    assert log_cleanup(shared).run() > 2 * 17
+    for topic in TOPICS:
+        version = cluster.topic_log(topic).log.version
+        assert log_names(cluster, topic) == [
+            f"{version:020}.checkpoint.parquet", f"{version:020}.json",
+        ]  # fmt: skip
+    check_cluster(process(shared))
     cluster.coordinator.commit(row, both(cluster, "last"))
     assert visible(process(shared), "last") == (True, True)
 

@@ -22,6 +22,7 @@ from txnlog.coordinator.staged_files import check_batches
 from txnlog.errors import ConfigError, StagedFileTooOldError
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.protocol import vacuum as rules
+from txnlog.protocol.decoding import INT64_MAX
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import TopicCommit
 from txnlog.protocol.vacuum import file_retention_ms, format_retention
@@ -164,6 +165,10 @@ def test_vacuum_age_below_delta_default_becomes_a_table_property() -> None:
         ("30 seconds", 30_000),
         (format_retention(1_500), 2_000),
         ("soon", WEEK_MS),
+        (f"interval {10**15:04000} milliseconds", 10**15),
+        ("interval 20000000000 weeks", INT64_MAX),
+        ("interval 99999999999999999999 weeks", INT64_MAX),
+        (f"interval {'9' * 5_000} weeks", INT64_MAX),
     ],
 )
 def test_file_retention_is_read_as_delta_writes_it(value: str, retention_ms: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from tests.housekeeping.test_unreadable_topic import Break, process, unreadable,
 from tests.jobs.test_compaction_run import BATCHES, COMPACTED, InProcess, filled, write
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError
+from txnlog.housekeeping.compaction import spark_run
 from txnlog.housekeeping.compaction.segments import rewrite
 from txnlog.housekeeping.compaction.spark_run import CompactionRun, Results
 from txnlog.housekeeping.compaction.spark_tasks import Part, Payload
@@ -188,6 +190,31 @@ def test_garbled_statistics_fail_their_partition_and_no_other(root: Path) -> Non
     assert summary.failures
     assert all(failure.startswith(f"{TOPIC}-0") for failure in summary.failures)
     assert all(victim.path in failure for failure in summary.failures)
+
+
+@pytest.mark.parametrize("place", ["plan_pass", "commit_segment", "commit_end_of_pass"])
+def test_bug_in_one_partition_fails_it_and_no_other(
+    root: Path, place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only errors of txnlog were recorded: any other ended the run over all topics (R37)."""
+    cluster = Cluster.open(str(root), create=True)
+    cluster.create_topic(TOPIC, partitions=2, config=COMPACTED)
+    for partition in (0, 1):
+        write(cluster, range(BATCHES), partition=partition)
+    works = getattr(spark_run, place)
+
+    def fail_in_one(*given: Any, **named: Any) -> object:
+        if 0 in (given[2] if place == "plan_pass" else -1, getattr(given[1], "partition", -1)):
+            raise ZeroDivisionError(place)
+        return works(*given, **named)
+
+    monkeypatch.setattr(spark_run, place, fail_in_one)
+    summary = CompactionRun(cluster).run(InProcess(root))
+    assert live(cluster.topic(TOPIC).view, 1) == [(0, BATCHES - 1, "none")]
+    assert summary.failures
+    assert all(failure.startswith(f"{TOPIC}-0") for failure in summary.failures)
+    assert all("ZeroDivisionError" in failure for failure in summary.failures)
+    assert "Traceback" in caplog.text
 
 
 def test_partitions_added_since_it_began_are_the_next_runs(root: Path) -> None:

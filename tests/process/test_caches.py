@@ -12,7 +12,8 @@ import pytest
 
 from txnlog.cluster import CLUSTERS, Cluster
 from txnlog.housekeeping.compaction.segments import STORES, store_at
-from txnlog.process.caches import ProcessCache
+from txnlog.process.caches import ProcessCache, normal_url
+from txnlog.storage.store.objects import ObjectStore
 
 URL = "s3://bucket/root"
 WAIT_S = 600
@@ -41,12 +42,49 @@ def test_same_url_and_options_give_the_same_object(cache: ProcessCache[Opened]) 
         ("/data/root", "/data/root/", "file:///data/root", "file:/data/root/"),
         ("s3://bucket/root", "s3://bucket/root/"),
         ("/", "file:///"),
+        ("/localhost/data", "file:///localhost/data", "//localhost/data"),
+        ("/data", "file://localhost/data", "FILE:///data", "file:////data", "/data/../data/."),
+        ("/a", "file:///a?x", "file:///a#x"),
     ],
 )
 def test_other_spellings_of_a_url_give_the_same_object(
     cache: ProcessCache[Opened], spellings: tuple[str, ...]
 ) -> None:
     assert len({cache.get(url, None, Opened) for url in spellings}) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("file://localhost/data", "/localhost/data"),
+        ("file:///a?x", "/a?x"),
+        ("file:///a#x", "/a#x"),
+        ("file:data", "/data"),
+    ],
+)
+def test_urls_of_two_folders_give_two_objects(
+    cache: ProcessCache[Opened], one: str, other: str
+) -> None:
+    """A client of one cluster would have written into another one."""
+    assert cache.get(one, None, Opened) is not cache.get(other, None, Opened)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "{0}/a", "{0}//a/", "file:{0}/a", "file://{0}/a?x", "file://localhost{0}/a#x",
+        "FILE:///{0}/a", "{0}/a?x", "{0}/a#x", "{0}/b/../a/.", "file://{0}/a%20b", "{0}/a\nb",
+        "file:a", "a",
+    ],
+)  # fmt: skip
+def test_key_of_a_folder_is_that_of_the_path_that_is_opened(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then two URLs have one key only if they open one folder."""
+    monkeypatch.chdir(tmp_path)
+    url = url.format(tmp_path)
+    opened = ObjectStore.from_url(url).url.removeprefix("file://")
+    assert normal_url(url) == opened.replace("//", "/")
 
 
 def test_other_url_or_options_give_another_object(cache: ProcessCache[Opened]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -19,6 +20,7 @@ from txnlog.errors import (
     StorePermissionError,
     TopicAuthorizationError,
     TxnLogError,
+    UnexpectedError,
 )
 from txnlog.housekeeping.compaction.local import Compactor
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
@@ -27,6 +29,7 @@ from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
 from txnlog.process.failures import Failures
+from txnlog.storage.delta.delta_log import DeltaLog
 from txnlog.testing.faults import Fault, SharedMemory
 
 
@@ -86,10 +89,24 @@ def test_failures_of_a_part_with_parts_are_each_reported_once(
     assert sorted(record.getMessage()[-1] for record in caplog.records) == ["a", "b", "c"]
 
 
-def test_other_exceptions_pass() -> None:
-    """A bug is not the failure of one table."""
-    with pytest.raises(ZeroDivisionError), Failures("Work").of("part"):
-        _ = 1 // 0
+def test_bug_in_one_part_is_an_error_of_that_part(caplog: pytest.LogCaptureFixture) -> None:
+    """One table on which a library fails must not stop the work on all others (R37)."""
+    failures = Failures("Work", logging.DEBUG)
+    for part in ("first", "second"):
+        with failures.of(part):
+            _ = {"first": 1 // 0} if part == "first" else {}["x"]
+    with pytest.raises(UnexpectedError, match="Work: first failed with ZeroDivisionError") as found:
+        failures.check()
+    assert [type(error.__cause__) for error in found.value.errors] == [ZeroDivisionError, KeyError]
+    assert "Work: second failed" in caplog.text
+    assert caplog.text.count("Traceback") == 2
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_request_to_stop_passes(stop: type[BaseException]) -> None:
+    """Ctrl-C ends the work, not one part of it."""
+    with pytest.raises(stop), Failures("Work").of("part"):
+        raise stop
 
 
 def broken(shared: SharedMemory) -> Cluster:
@@ -125,3 +142,36 @@ def test_maintenance_reports_every_topic_that_failed(work) -> None:  # type: ign
     assert len(found.value.errors) >= len(TOPICS)
     for topic in TOPICS:
         assert topic in found.value.message
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda cluster: Compactor(cluster).step(10**9),
+        lambda cluster: Retention(cluster).enforce_all(),
+        lambda cluster: LogCleanup(cluster).run(),
+        lambda cluster: ProducerExpiry(cluster).run(),
+        lambda cluster: Vacuum(cluster).run(),
+    ],
+    ids=["compactor", "retention", "log files", "producers", "vacuum"],
+)
+def test_bug_in_one_topic_stops_the_work_on_no_other(
+    work: Callable[[Cluster], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only errors of txnlog were collected: any other ended the work on all later topics (R37)."""
+    cluster = Cluster.open(world().open(), settings=PLAIN)
+    reached = []
+    read = DeltaLog.refresh
+
+    def refresh(log: DeltaLog, **given: bool) -> None:
+        if log.path in TOPICS:
+            reached.append(log.path)
+            if log.path == TOPICS[0]:
+                raise ZeroDivisionError
+        read(log, **given)
+
+    monkeypatch.setattr(DeltaLog, "refresh", refresh)
+    with pytest.raises(UnexpectedError, match=TOPICS[0]) as found:
+        work(cluster)
+    assert isinstance(found.value.__cause__, ZeroDivisionError)
+    assert reached.index(TOPICS[1]) > reached.index(TOPICS[0])

@@ -16,7 +16,11 @@ from msgspec.structs import replace
 from tests.storage.number_log import OFF, TABLE, created, opened, write
 from txnlog.errors import CorruptLogError, LogGapError, TxnLogError
 from txnlog.storage.delta import delta_log
-from txnlog.storage.delta.actions import decode_commit, digest_of, encode_commit
+from txnlog.storage.delta.actions import (
+    decode_commit,
+    digest_of,
+    encode_commit,
+)
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, Conflict, LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up

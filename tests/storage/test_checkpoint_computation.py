@@ -7,10 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from tests.storage.number_log import OFF, TABLE, created, opened, plant
 from txnlog.errors import StorageError, UnsupportedProtocolError
+from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.txn_memory import EXPIRED_TRANSACTIONS
+from txnlog.protocol.vacuum import RETENTION_PROPERTY
 from txnlog.storage.delta import checkpoint_computation, checkpoint_file, checkpoint_writer
 from txnlog.storage.delta.actions import Action, Add, Commit, CommitInfo, Protocol, Remove, Txn
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
@@ -143,6 +146,22 @@ def test_table_with_features_is_not_checkpointed(protocol: Protocol, is_before: 
         before, commit = computed(None, *CREATED), [protocol]
     with pytest.raises(UnsupportedProtocolError, match="txnlog knows"):
         computed(before, *commit)
+
+
+@pytest.mark.parametrize("name", [TXN_RETENTION_PROPERTY, RETENTION_PROPERTY])
+@pytest.mark.parametrize("weeks", ["20000000000", "99999999999999999999"])
+def test_table_that_keeps_everything_longer_than_times_reach_is_checkpointed(
+    name: str, weeks: str
+) -> None:
+    """One such property ended all checkpoints of its table (R11)."""
+    kept = replace(CREATED[1], configuration={name: f"interval {weeks} weeks"})
+    of_batch, tombstone = Txn("app", 3, 5), Remove("x", 5, True)
+    found = computed(None, CREATED[0], kept, of_batch, tombstone)
+    assert [txn["lastUpdated"] for txn in actions(found, "txn")] == [5]
+    is_kept = name == RETENTION_PROPERTY
+    assert [row["path"] for row in actions(found, "remove")] == (["x"] if is_kept else [])
+    again = computed(found, Txn("app2", 1, 5))
+    assert len(actions(again, "txn")) == 2
 
 
 def test_log_without_metadata_is_not_checkpointed() -> None:

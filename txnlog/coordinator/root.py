@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from txnlog.errors import NotCoordinatorError, TxnLogError
+from txnlog.errors import NotCoordinatorError
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
@@ -70,7 +70,7 @@ class Root:
         distinct = {id(log): log for log in logs}
         self.store.together([log.refresh for log in distinct.values()])
 
-    def tail_each(self, logs: Sequence[TopicLog]) -> list[TxnLogError | None]:
+    def tail_each(self, logs: Sequence[TopicLog]) -> list[Exception | None]:
         """Tail distinct logs together; for each its error, or None."""
         return self.store.together([partial(_tail, log) for log in logs])
 
@@ -225,10 +225,10 @@ class Root:
             return self._meta.change_lease(name, decide)
 
 
-def _tail(log: TopicLog) -> TxnLogError | None:
+def _tail(log: TopicLog) -> Exception | None:
     try:
         log.refresh()
-    except TxnLogError as error:
+    except Exception as error:
         return error
     return None
 

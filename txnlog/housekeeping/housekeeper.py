@@ -261,14 +261,17 @@ class Housekeeper:
         now_ms = self._clock.boot_ms()
         looks: dict[str, GroupObservation] = {}
         expelled = 0
+        failures = Failures("Expelling members")
         for group_id, group in [pair for log in logs for pair in log.view.rows.items()]:
             if not group.members:
                 continue
             known = self._groups.get(group_id, GroupObservation())
             looks[group_id] = look = known.observe(group, now_ms=now_ms)
             if look.expired_members(group) == set(group.members):
-                expelled += self._expel_members(group_id, look)
+                with failures.of(f"group {group_id!r}"):
+                    expelled += self._expel_members(group_id, look)
         self._groups = looks
+        failures.check()
         return expelled
 
     def _expel_members(self, group_id: str, look: GroupObservation) -> bool:
@@ -295,6 +298,7 @@ class Housekeeper:
         now_ms = self._cluster.store.now_ms()
         idle: dict[str, tuple[TransactionMetadata, int]] = {}
         expired = 0
+        failures = Failures("Expiry of transactional ids")
         for shard in self._cluster.existing_shards():
             for name, row in list(shard.view.rows.items()):
                 before, since_ms = self._idle.get(name, (None, watched_ms))
@@ -304,8 +308,10 @@ class Housekeeper:
                 expiration_ms = settings.transactional_id_expiration_ms
                 is_due = watched_ms - since_ms >= unchanged_ms
                 if is_due and is_old(row, expiration_ms=expiration_ms, now_ms=now_ms):
-                    expired += self._expire_row(row)
+                    with failures.of(f"transactional.id {name!r}"):
+                        expired += self._expire_row(row)
         self._idle = idle
+        failures.check()
         return expired
 
     def _expire_row(self, row: TransactionMetadata) -> bool:

@@ -53,8 +53,8 @@ TABLES_AT_ONCE = 8
 def topic_logs(cluster: Cluster, failures: Failures) -> list[TopicLog]:
     """The logs of all topics, also of deleted ones: they keep a log, and files for a while.
 
-    Foreign tables below the root are skipped, and damaged ones, which are logged. Errors of the
-    store are added to `failures`.
+    Foreign tables below the root are skipped, and damaged ones, which are logged. Other errors are
+    added to `failures`.
     """
     logs = [cluster.topic_log(name) for name in cluster.topic_names()]
     found = []

@@ -7,6 +7,7 @@ credentials, and a url may, so neither is in a key or a repr (R67).
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import threading
@@ -14,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Generic, TypeVar
+from urllib.parse import urlparse
 
 from txnlog.process import forking
 
@@ -23,10 +25,27 @@ Key = tuple[bytes, int]
 """(digest of url and options, thread id; 0 if the threads of the process share the object)"""
 
 
+def local_path(url: str) -> str | None:
+    """The path of a folder on a local disk, given as a path or a file: URL; None for other URLs."""
+    try:
+        parsed = urlparse(url)
+    except ValueError:
+        return None
+    if not parsed.scheme:
+        return url
+    is_local = parsed.scheme == "file" and parsed.netloc in ("", "localhost")
+    return parsed.path if is_local else None
+
+
 def normal_url(url: str) -> str:
-    """The same text for each spelling of a folder: a path for file:, no '/' at the end."""
-    without_scheme = re.sub(r"\Afile:/+", "/", url)
-    return without_scheme.rstrip("/") or "/"
+    """The same text for each spelling of a folder: its absolute path, or a URL without '/' at its
+    end.
+    """
+    path = local_path(url)
+    if path is None:
+        return url.rstrip("/")
+    # Two slashes at the start stay in POSIX paths, and mean one on our systems.
+    return re.sub(r"\A//+", "/", os.path.abspath(path))
 
 
 class _Entry(Generic[T]):

@@ -1,23 +1,40 @@
 """Errors of work that continues past them: one table that fails stops no other (R37).
 
 Each error is logged when it happens. At the end one error reports all of them, so that an operator
-who repairs the first table need not run everything again to learn of the second.
+who repairs the first table need not run everything again to learn of the second. A bug, or an error
+of a library, is an UnexpectedError of its part; the log has its traceback.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from txnlog.errors import FLAGS, TxnLogError
+from txnlog.errors import FLAGS, TxnLogError, unexpected
 
 logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
 Together = Callable[[Sequence[Callable[[], T]]], list[T]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome(Generic[T]):
+    """The result of a call, in a list, or its error."""
+
+    result: Sequence[T] = ()
+    error: Exception | None = None
+
+
+def _outcome(call: Callable[[], T]) -> _Outcome[T]:
+    try:
+        return _Outcome([call()])
+    except Exception as error:
+        return _Outcome(error=error)
 
 
 class Failures:
@@ -35,11 +52,15 @@ class Failures:
         return bool(self._found)
 
     def of(self, part: str) -> _Part:
-        """A `with` block that catches a TxnLogError and keeps it under the name of the part."""
+        """A `with` block that catches any Exception and keeps it under the name of the part."""
         return _Part(self, part)
 
-    def add(self, part: str, error: TxnLogError) -> None:
+    def add(self, part: str, error: Exception) -> None:
         """Keep and log an error; the parts of a combined error were logged before."""
+        if not isinstance(error, TxnLogError):
+            logger.error("%s: %s failed", self._work, part, exc_info=error)
+            self._found.append((part, unexpected(error, f"{self._work}: {part}")))
+            return
         inner = error.context.get("failures")
         if isinstance(inner, tuple):
             self._found += [(f"{part}, {name}", one) for name, one in inner]
@@ -49,19 +70,19 @@ class Failures:
         logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
 
     def together(
-        self, together: Together[T | TxnLogError], parts: Sequence[tuple[str, Callable[[], T]]]
+        self, together: Together[_Outcome[T]], parts: Sequence[tuple[str, Callable[[], T]]]
     ) -> list[T]:
         """The results of the parts that do not fail, in order; their errors are kept.
 
         `together` makes the calls: ObjectStore.together.
         """
-        found = together([partial(caught, call) for _, call in parts])
-        results: list[T] = []
-        for (part, _), result in zip(parts, found, strict=True):
-            if isinstance(result, TxnLogError):
-                self.add(part, result)
+        outcomes = together([partial(_outcome, call) for _, call in parts])
+        results = []
+        for (part, _), outcome in zip(parts, outcomes, strict=True):
+            if outcome.error is not None:
+                self.add(part, outcome.error)
             else:
-                results.append(result)
+                results += outcome.result
         return results
 
     def check(self) -> None:
@@ -86,7 +107,7 @@ class _Part:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if not isinstance(error, TxnLogError):
+        if not isinstance(error, Exception):
             return False
         self._failures.add(self._part, error)
         return True

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from txnlog.errors import ConfigError
+from txnlog.protocol.decoding import INT64_MAX
 
 VACUUM_AGE_MS_MIN = 3_600_000
 
@@ -31,7 +32,8 @@ _UNITS_MS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
-_INTERVAL = re.compile(rf"(?i:interval\s+)?(\d+)\s+({'|'.join(_UNITS_MS)})s?\s*\Z")
+_INTERVAL = re.compile(rf"(?i:interval\s+)?0*([0-9]+)\s+({'|'.join(_UNITS_MS)})s?\s*\Z")
+_DIGITS_MAX = len(str(INT64_MAX))
 
 EVEN_MS_MIN = 3_600_000
 """How long clocks must have run alike: the minimum retention."""
@@ -147,9 +149,16 @@ def file_retention_ms(configuration: Mapping[str, str]) -> int:
 
 
 def interval_ms(text: str) -> int | None:
-    """The length of a Delta property such as "interval 7 days"; None for anything else."""
+    """The length of a Delta property such as "interval 7 days"; None for anything else.
+
+    It is INT64_MAX at most, which is longer than any table exists: times are compared as int64.
+    """
     found = _INTERVAL.match(text)
-    return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
+    if found is None:
+        return None
+    if len(found[1]) > _DIGITS_MAX:
+        return INT64_MAX
+    return min(INT64_MAX, int(found[1]) * _UNITS_MS[found[2]])
 
 
 def keeps_for(configuration: Mapping[str, str], age_ms: int) -> bool:

@@ -160,7 +160,7 @@ class _LogReader:
         files = self._files
         times = {v: self._times[commit_path(self._table, v)] for v in files.commits}
         strays = find_strays(files.commits, files.checkpoints, times)
-        if strays and self._is_followed(strays[-1]):
+        if strays and self._may_be_followed(strays[-1]):
             return
         for version in strays:
             path = commit_path(self._table, version)
@@ -168,8 +168,12 @@ class _LogReader:
             self._add(FindingKind.COMMIT_STRAY, path, version, what)
         self._files = files._replace(commits=files.commits[len(strays) :])
 
-    def _is_followed(self, version: int) -> bool:
-        """Whether the next commit names this one as its predecessor: then both are of one log."""
+    def _may_be_followed(self, version: int) -> bool:
+        """Whether this commit and the next one may be of one log.
+
+        Only a next commit that names another predecessor proves that they are not; one of another
+        tool, or of an earlier version of txnlog, names none.
+        """
         if version + 1 not in self._files.commits:
             return False
         try:
@@ -177,8 +181,8 @@ class _LogReader:
             path = commit_path(self._table, version + 1)
             following = decode_commit(self._store.get(path), version=version + 1, source=path)
         except (CorruptLogError, ObjectNotFoundError):
-            return False
-        return following.info.previous == digest_of(data)
+            return True
+        return following.info.previous in ("", digest_of(data))
 
     def _first(self, since_ms: int | None, newest_only: bool) -> int:
         """The version to start at: that of a checkpoint, or 0; or the oldest retained version."""

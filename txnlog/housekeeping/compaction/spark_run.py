@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.errors import CommitStateUnknownError, TxnLogError
+from txnlog.errors import CommitStateUnknownError, TxnLogError, unexpected
 from txnlog.housekeeping.compaction.segments import (
     commit_end_of_pass,
     commit_segment,
@@ -249,11 +249,11 @@ class CompactionRun:
         try:
             for group, result in rewriters.key_compact(parts, payloads):
                 outcomes.setdefault(_place(group), set()).add(self._commit(group, result))
-        except TxnLogError as error:
+        except Exception as error:
             if len(passes) > 1:
                 # An unreadable file must fail its own pass only (R37).
                 return {place for one in passes for place in self._key_compact(rewriters, [one])}
-            self._fail(_name(passes[0].key_pass), error.message)
+            self._fail_with(_name(passes[0].key_pass), error)
             return set()
         again = set()
         for key_pass, _, _ in passes:
@@ -268,8 +268,8 @@ class CompactionRun:
         """Record the end of a pass all of whose groups are done."""
         try:
             decision = _until_known(lambda: commit_end_of_pass(self._cluster, key_pass))
-        except TxnLogError as error:
-            self._fail(_name(key_pass), error.message)
+        except Exception as error:
+            self._fail_with(_name(key_pass), error)
             return
         if isinstance(decision, Obsolete):
             self._give_up(_name(key_pass), decision.why)
@@ -289,8 +289,9 @@ class CompactionRun:
         if isinstance(result, Segment):
             try:
                 decision = _until_known(lambda: commit_segment(self._cluster, group, result))
-            except TxnLogError as error:
-                decision = error.message
+            except Exception as error:
+                self._fail_with(what, error)
+                return "failed"
         if isinstance(decision, str):
             self._fail(what, decision)
             return "failed"
@@ -322,8 +323,8 @@ class CompactionRun:
         """Record an error and continue: the other topics must still be compacted (R37)."""
         try:
             yield
-        except TxnLogError as error:
-            self._fail(what, error.message)
+        except Exception as error:
+            self._fail_with(what, error)
 
     def _settings(self, log: TopicLog) -> CompactionSettings:
         settings = settings_of(log.config)
@@ -334,6 +335,12 @@ class CompactionRun:
     def _give_up(self, what: str, why: str) -> None:
         self.summary.given_up += 1
         self._report(f"{what}: given up: {why}")
+
+    def _fail_with(self, what: str, error: Exception) -> None:
+        """Record an error; that of a bug or a library is logged with its traceback."""
+        if not isinstance(error, TxnLogError):
+            logger.error("Compaction: %s failed", what, exc_info=error)
+        self._fail(what, unexpected(error, "Compaction").message)
 
     def _fail(self, what: str, why: str) -> None:
         failure = f"{what}: {why}"

@@ -45,7 +45,8 @@ def find_strays(
 
     The log itself begins with its oldest checkpoint, which is older than these commits.
     `written_ms` maps versions to the store's times. The last one may be just below the checkpoint:
-    it is none if the checkpoint's commit names it as its predecessor, which the caller checks.
+    then they are strays only if the checkpoint's commit names another predecessor, which the caller
+    checks.
     """
     if not checkpoints or checkpoints[0] not in commits:
         return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -69,6 +70,18 @@ REQUIRED = {
 
 TOMBSTONES = pa.schema([("path", pa.string()), ("deletionTimestamp", pa.int64())])
 """Path and time of a removed file, in milliseconds; null where the action has no time."""
+
+UNDECODABLE = (
+    pa.ArrowException,
+    msgspec.MsgspecError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    TypeError,
+    ValueError,
+)
+"""What decoding the bytes of a damaged checkpoint raises; see also `is_out_of_memory`."""
 
 _ROWS_FREE = 10_000
 """Number of rows that a checkpoint of any size may claim."""

@@ -22,6 +22,7 @@ from txnlog.storage.delta.actions import (
     Txn,
 )
 from txnlog.storage.delta.checkpoint_file import (
+    UNDECODABLE,
     live_groups,
     open_checkpoint,
     present,
@@ -50,7 +51,7 @@ def read_newest(store: ObjectStore, files: LogFiles) -> tuple[LogFiles, Commit |
     Raises CorruptLogError naming the damaged file if the log cannot be read without it,
     LogGapError if the first commits are missing.
     """
-    return _first_intact(store, files, read_checkpoint)
+    return first_intact(store, files, read_checkpoint)
 
 
 def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
@@ -64,12 +65,12 @@ def read_checkpoint(store: ObjectStore, table: str, version: int) -> Commit:
         file = open_checkpoint(checkpoint.data)
         groups = live_groups(file.metadata)
         actions = _actions(file.read_row_groups(groups, _WANTED, use_threads=False))
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+    except UNDECODABLE as error:
         if is_out_of_memory(error):
             raise out_of_memory(f"{store.url}/{path}", path) from error
-        raise _damaged(store, path, str(error)) from error
+        raise damaged(store, path, str(error)) from error
     if not any(isinstance(action, Metadata) for action in actions):
-        raise _damaged(store, path, "it has no metaData")
+        raise damaged(store, path, "it has no metaData")
     return Commit(version, CommitInfo(), tuple(actions), checkpoint.digest)
 
 
@@ -108,35 +109,36 @@ def read_intact(store: ObjectStore, table: str, version: int) -> IntactCheckpoin
     return IntactCheckpoint(version, data, check_intact(store, table, version, data))
 
 
-def find_intact(store: ObjectStore, files: LogFiles) -> tuple[LogFiles, IntactCheckpoint | None]:
-    """As `read_newest`, with the checkpoint's bytes."""
-    return _first_intact(store, files, read_intact)
-
-
-def _first_intact(
+def first_intact(
     store: ObjectStore, files: LogFiles, read: Callable[[ObjectStore, str, int], T]
 ) -> tuple[LogFiles, T | None]:
-    """The result of `read` for the newest intact checkpoint; damaged ones are logged."""
-    damaged: CorruptLogError | None = None
+    """The result of `read` for the newest checkpoint that it accepts, or None without one.
+
+    A checkpoint for which it raises a CorruptLogError that names the checkpoint is logged and
+    skipped; otherwise as `read_newest`.
+    """
+    first: CorruptLogError | None = None
     versions = list(files.checkpoints)
     while versions:
         version = versions.pop()
         try:
             return files, read(store, files.table, version)
         except CorruptLogError as error:
+            if error.context.get("file") != checkpoint_path(files.table, version):
+                raise
             log.error("A damaged checkpoint is skipped for the previous one: %s", error)
-            if damaged is None:
-                damaged = error
+            if first is None:
+                first = error
                 files = list_whole_log(store, files.table)
                 versions = [number for number in files.checkpoints if number < version]
     if files.commits and files.commits[0] != 0:
-        raise damaged or LogGapError(
+        raise first or LogGapError(
             f"{store.url}/{files.table}/_delta_log: the first commit is {files.commits[0]} and "
             "there is no checkpoint. Restore the missing files.",
             file=commit_path(files.table, 0),
         )
-    if damaged is not None and not files.commits:
-        raise damaged
+    if first is not None and not files.commits:
+        raise first
     return files, None
 
 
@@ -157,18 +159,19 @@ def check_intact(store: ObjectStore, table: str, version: int, data: bytes) -> s
         for index in range(len(spans)):
             check_span(read_at, spans, index)
     except ValueError as error:
-        raise _damaged(store, path, str(error)) from error
+        raise damaged(store, path, str(error)) from error
     if seal is not None:
         return seal.note.decode("ascii", "replace")
     hint = read_hint(store, table)
     if hint is not None and hint.version == version and hint.size_bytes not in (None, len(data)):
-        raise _damaged(
+        raise damaged(
             store, path, f"it has {len(data)} bytes, _last_checkpoint says {hint.size_bytes}"
         )
     return ""
 
 
-def _damaged(store: ObjectStore, path: str, why: str) -> CorruptLogError:
+def damaged(store: ObjectStore, path: str, why: str) -> CorruptLogError:
+    """The error for the checkpoint at `path`."""
     return CorruptLogError(
         f"{store.url}/{path}: this checkpoint is truncated or garbled ({why}). Delete it if an "
         "older checkpoint and all commits after that are there, else restore it.",

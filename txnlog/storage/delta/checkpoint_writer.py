@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.errors import StorageError
-from txnlog.storage.delta.checkpoint_file import REQUIRED, SCHEMA, leaf_paths
+from txnlog.storage.delta.checkpoint_file import REQUIRED, SCHEMA, UNDECODABLE, leaf_paths
 from txnlog.storage.delta.checkpoint_reader import count_actions
 from txnlog.storage.store.errors import is_out_of_memory
 from txnlog.storage.store.seals import Span, make_seal, split_footer
@@ -83,7 +83,7 @@ def _check_read_back(parquet: bytes, written: dict[str, int]) -> None:
     """Raise StorageError unless our reader decodes as many actions of each kind as were written."""
     try:
         found = count_actions(parquet)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+    except UNDECODABLE as error:
         if is_out_of_memory(error):
             raise
         raise _unreadable(str(error)) from error

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from txnlog.errors import StorageError
-from txnlog.storage.delta.actions import decode_commit
+from txnlog.errors import CorruptLogError, StorageError, TxnLogError
+from txnlog.storage.delta.actions import Commit, decode_commit
 from txnlog.storage.delta.chain import check_chain
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
-from txnlog.storage.delta.checkpoint_reader import IntactCheckpoint, find_intact, read_intact
-from txnlog.storage.delta.log_files import checkpoint_path, commit_path, list_log, read_hint
+from txnlog.storage.delta.checkpoint_file import UNDECODABLE
+from txnlog.storage.delta.checkpoint_reader import (
+    IntactCheckpoint,
+    damaged,
+    first_intact,
+    read_intact,
+)
+from txnlog.storage.delta.log_files import (
+    LogFiles,
+    checkpoint_path,
+    commit_path,
+    list_log,
+    read_hint,
+)
 from txnlog.storage.delta.log_settings import LogSettings
+from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
 from txnlog.storage.store.objects import ObjectStore
 
 _ACTIONS_PER_COMMIT_OF_INTERVAL = 25
@@ -72,8 +86,7 @@ def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Co
     actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
     if not _is_due(behind, actions, interval):
         return None
-    files, before = find_intact(store, files)
-    actions = _checkpoint(store, table, before, files.commits[-1], started_ms, trust_ms)
+    actions = _checkpoint_head(store, files, started_ms, trust_ms)
     return Covered(files.commits[-1], started_ms, actions)
 
 
@@ -89,9 +102,25 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
     if newest is not None and head <= newest:
         return newest
     if head >= 0:
-        files, before = find_intact(store, files)
-        _checkpoint(store, table, before, head, started_ms, trust_ms)
+        _checkpoint_head(store, files, started_ms, trust_ms)
     return head
+
+
+def _checkpoint_head(store: ObjectStore, files: LogFiles, since_ms: int, trust_ms: int) -> int:
+    """Write the checkpoint of the newest commit from the newest checkpoint that can be decoded.
+
+    Returns the number of actions. Raises CorruptLogError as `first_intact`.
+    """
+    head = files.commits[-1]
+
+    def attempt(store: ObjectStore, table: str, version: int) -> int:
+        before = read_intact(store, table, version)
+        return _checkpoint(store, table, before, head, since_ms, trust_ms)
+
+    _, actions = first_intact(store, files, attempt)
+    if actions is None:
+        return _checkpoint(store, files.table, None, head, since_ms, trust_ms)
+    return actions
 
 
 def _checkpoint(
@@ -104,19 +133,17 @@ def _checkpoint(
 ) -> int:
     """Write a version's checkpoint from the previous one and the commits after that.
 
-    What was read is trusted for `trust_ms` after `since_ms`. Returns the number of actions.
+    What was read is trusted for `trust_ms` after `since_ms`. Returns the number of actions. Raises
+    CorruptLogError naming the previous checkpoint or the commit.
     """
-    newest, data, digest = (-1, None, "") if before is None else before
-    name = checkpoint_path(table, version).rpartition("/")[2]
+    newest, digest = (-1, "") if before is None else (before.version, before.digest)
     paths = [commit_path(table, v) for v in range(newest + 1, version + 1)]
     commits = [
         decode_commit(blob, version=newest + 1 + at, source=path)
         for at, (path, blob) in enumerate(zip(paths, store.get_many(paths), strict=True))
     ]
     check_chain(store, table, digest, commits)
-    parquet, hint = compute_checkpoint(
-        data, commits, store.now_ms, name=name, note=commits[-1].digest.encode()
-    )
+    parquet, hint = _computed(store, table, before, commits)
     if store.clock.boot_ms() - since_ms > trust_ms:
         raise StorageError(
             f"{store.url}/{table}: a checkpoint was discarded, since its input was read "
@@ -130,3 +157,48 @@ def _checkpoint(
     hint_json = msgspec.json.encode({**hint, "version": version})
     store.put(f"{table}/_delta_log/_last_checkpoint", hint_json)
     return int(hint.get("size", 0))
+
+
+def _computed(
+    store: ObjectStore, table: str, before: IntactCheckpoint | None, commits: Sequence[Commit]
+) -> tuple[bytes, dict[str, Any]]:
+    """The checkpoint of the last commit, as `compute_checkpoint`.
+
+    Raises CorruptLogError naming the previous checkpoint, whose bytes may be damaged if they have
+    no seal, or the first commit; OutOfMemoryError.
+    """
+    name = checkpoint_path(table, commits[-1].version).rpartition("/")[2]
+    data = None if before is None else before.data
+    try:
+        return compute_checkpoint(
+            data, commits, store.now_ms, name=name, note=commits[-1].digest.encode()
+        )
+    except UNDECODABLE as error:
+        raise _fault(store, table, before, commits, error) from error
+
+
+def _fault(
+    store: ObjectStore,
+    table: str,
+    before: IntactCheckpoint | None,
+    commits: Sequence[Commit],
+    error: Exception,
+) -> TxnLogError:
+    """The error for a checkpoint that cannot be computed: it names the file that is at fault."""
+    path = commit_path(table, commits[0].version)
+    if before is not None and not is_out_of_memory(error):
+        checkpoint = checkpoint_path(table, before.version)
+        try:
+            compute_checkpoint(before.data, (), store.now_ms, name="", note=b"")
+        except UNDECODABLE as alone:
+            if not is_out_of_memory(alone):
+                return damaged(store, checkpoint, str(alone))
+            error, path = alone, checkpoint
+    if is_out_of_memory(error):
+        return out_of_memory(f"{store.url}/{path}", path)
+    return CorruptLogError(
+        f"{store.url}/{path}: no checkpoint can be made of the commits from this one to version "
+        f"{commits[-1].version} ({type(error).__name__}: {error}). One of them was not written by "
+        "txnlog, or is damaged; restore the log from a backup.",
+        file=path,
+    )

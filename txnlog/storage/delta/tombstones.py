@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
-from txnlog.errors import CorruptLogError, LogGapError, ObjectNotFoundError
+from txnlog.errors import LogGapError, ObjectNotFoundError
 from txnlog.process.clock import backoff_ms
 from txnlog.storage.delta import checkpoint_file, log_files
 from txnlog.storage.delta.actions import Remove, decode_commit
-from txnlog.storage.delta.checkpoint_reader import read_intact
+from txnlog.storage.delta.checkpoint_reader import damaged, read_intact
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path
 from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
 from txnlog.storage.store.objects import ObjectStore
@@ -56,14 +54,10 @@ def _of_checkpoint(store: ObjectStore, files: LogFiles, version: int) -> dict[st
     try:
         tombstones = checkpoint_file.read_tombstones(checkpoint_file.open_checkpoint(data))
         paths, times = (column.to_pylist() for column in tombstones.columns)
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+    except checkpoint_file.UNDECODABLE as error:
         if is_out_of_memory(error):
             raise out_of_memory(f"{store.url}/{path}", path) from error
-        raise CorruptLogError(
-            f"{store.url}/{path}: this checkpoint is truncated or garbled ({error}). Delete it if "
-            "an older checkpoint and all commits after that are there, else restore it.",
-            file=path,
-        ) from error
+        raise damaged(store, path, str(error)) from error
     return {name: _time_ms(store, at_ms) for name, at_ms in zip(paths, times, strict=True)}
 
 

@@ -25,6 +25,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
     TxnLogError,
 )
+from txnlog.process.caches import local_path
 from txnlog.process.clock import Clock, SystemClock
 from txnlog.process.latency import Latency
 from txnlog.process.together import together
@@ -126,8 +127,8 @@ class ObjectStore:
         settings = parse_storage_options(url, options or {})
         parsed = urlparse(url)
         if parsed.scheme in ("", "file"):
-            path = parsed.path if parsed.scheme else url
-            if parsed.scheme and parsed.netloc not in ("", "localhost"):
+            path = local_path(url)
+            if path is None:
                 raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
             return cls._local(os.path.abspath(path), create, clock, settings.fsync)
         place = place_of(url)
