@@ -25,7 +25,7 @@ from txnlog.testing.counts import count
 
 JOB = Path(__file__).with_name("checkpoint_job.py")
 SPARKS = Path(__file__).parents[1] / "checkpoint" / "spark_checkpoints"
-RECORDS, PER_TRIGGER = 240, 20
+RECORDS, PER_TRIGGER = 400, 20
 WAIT_S = 600
 IN_COMMIT = ("prepare_commit.after", "marker.after", "offsets.after", "sink_commit.after")
 
