@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from tests.interrupting import interrupted_at
 from txnlog.process import together as module
 from txnlog.process.together import THREADS_MAX, together
 
@@ -75,6 +76,24 @@ def test_interrupt_stops_the_calls_that_have_not_begun(at_once: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         together([partial(call, number) for number in range(100)], at_once=at_once)
     assert len(made) <= 1 + at_once
+
+
+def test_interrupt_at_any_place_waits_for_the_calls_under_way() -> None:
+    """Ctrl-C while others work: when it arrives, nobody uses the logs and the store any more."""
+    number, place = 0, ""
+    while place is not None:
+        number += 1
+        under_way: set[int] = set()
+
+        def call(number: int, under_way: set[int] = under_way) -> None:
+            under_way.add(number)
+            threading.Event().wait(0.001)
+            under_way.remove(number)
+
+        calls = [partial(call, number) for number in range(6)]
+        place = interrupted_at(number, partial(together, calls, at_once=3), (module.__file__,))
+        assert not under_way, place
+    assert number > 20, "hardly anything was interrupted"
 
 
 def test_without_a_thread_calls_are_made_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from tests.producer.interrupting import interrupted_at
+from tests.interrupting import interrupted_at
 from tests.producer.worlds import Reports, cluster_of, producer, started, values, world
 from txnlog.errors import TransactionAbortableError
 from txnlog.producer import Producer

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TypeVar
 
 from txnlog.process.forking import watch
@@ -48,47 +49,63 @@ _THREADS = _Threads()
 
 
 class _Work:
-    """The calls of one `together`, taken one after the other by whoever is free."""
+    """The calls of one `together`, taken one after the other by whoever is free.
+
+    A signal handler may raise at any call of the main thread. So no Condition is used here, which
+    could then stay locked; and the thread that waits for the others does not count its own calls.
+    """
 
     def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
         self._calls = calls
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._next = 0
-        self._under_way = 0
+        self._helping = 0
+        self._ended: SimpleQueue[None] = SimpleQueue()
         self.results: list[object] = [None] * len(calls)
         self.errors: dict[int, BaseException] = {}
 
     def run(self) -> None:
         """Make calls until none is left."""
-        while (number := self._take()) is not None:
-            try:
-                self.results[number] = self._calls[number]()
-            except BaseException as error:
-                self.errors[number] = error
-            finally:
-                self._finish(number)
+        while (number := self._take(0)) is not None:
+            self._call(number)
+
+    def help(self) -> None:
+        """The same, in another thread; `wait` waits for it."""
+        while (number := self._take(1)) is not None:
+            self._call(number)
+            with self._lock:
+                self._helping -= 1
+            self._ended.put(None)
+
+    def stop(self) -> None:
+        """Begin no further call."""
+        with self._lock:
+            self._next = len(self._calls)
 
     def wait(self) -> None:
         """Wait for the calls that other threads are making."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._under_way == 0)
+        while True:
+            with self._lock:
+                if self._helping == 0:
+                    return
+            # A call that ends from here on puts something.
+            self._ended.get()
 
-    def _take(self) -> int | None:
-        with self._changed:
-            if self._next >= len(self._calls):
+    def _take(self, helpers: int) -> int | None:
+        with self._lock:
+            number = self._next
+            if number >= len(self._calls):
                 return None
-            self._next += 1
-            self._under_way += 1
-            return self._next - 1
+            self._next, self._helping = number + 1, self._helping + helpers
+            return number
 
-    def _finish(self, number: int) -> None:
-        with self._changed:
-            self._under_way -= 1
-            if not isinstance(self.errors.get(number), Exception | None):
-                # An interrupt: no further call is begun.
-                self._next = len(self._calls)
-            if not self._under_way:
-                self._changed.notify_all()
+    def _call(self, number: int) -> None:
+        try:
+            self.results[number] = self._calls[number]()
+        except BaseException as error:
+            self.errors[number] = error
+            if not isinstance(error, Exception):
+                self.stop()
 
 
 def together(calls: Sequence[Callable[[], T]], *, at_once: int) -> list[T]:
@@ -100,10 +117,22 @@ def together(calls: Sequence[Callable[[], T]], *, at_once: int) -> list[T]:
     if at_once == 1 or len(calls) < 2:
         return _in_turn(calls)
     work = _Work(calls)
-    for _ in range(min(at_once, len(calls)) - 1):
-        _THREADS.submit(work.run)
-    work.run()
-    work.wait()
+    interrupt: BaseException | None = None
+    is_over = False
+    while not is_over:
+        try:
+            if interrupt is None:
+                for _ in range(min(at_once, len(calls)) - 1):
+                    _THREADS.submit(work.help)
+                work.run()
+            else:
+                work.stop()
+            work.wait()
+            is_over = True
+        except BaseException as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
     if work.errors:
         raise _worst(work.errors)
     return work.results  # type: ignore[return-value]
