@@ -19,6 +19,7 @@ from txnlog.errors import (
     StorageError,
     TxnLogError,
     UnknownTopicOrPartitionError,
+    unexpected,
 )
 from txnlog.process.caches import ProcessCache
 from txnlog.protocol.decoding import PARTITIONS_MAX
@@ -147,9 +148,11 @@ class Cluster(Root):
         logs = [log for log in found.values() if isinstance(log, TopicLog)]
         for log, failure in zip(logs, self.tail_each(logs), strict=True):
             try:
-                found[log.name] = failure or self._existing(log)
-            except TxnLogError as error:
-                found[log.name] = error
+                if failure is not None:
+                    raise failure
+                found[log.name] = self._existing(log)
+            except Exception as error:
+                found[log.name] = unexpected(error, f"Reading topic {log.name!r}")
         return found
 
     def _existing(self, log: TopicLog) -> TopicLog:

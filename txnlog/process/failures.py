@@ -77,7 +77,7 @@ class Failures:
         `together` makes the calls: ObjectStore.together.
         """
         outcomes = together([partial(_outcome, call) for _, call in parts])
-        results = []
+        results: list[T] = []
         for (part, _), outcome in zip(parts, outcomes, strict=True):
             if outcome.error is not None:
                 self.add(part, outcome.error)
