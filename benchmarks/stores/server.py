@@ -100,6 +100,7 @@ def _storage(endpoint: str) -> dict[str, str]:
         "region": "us-east-1",
         "access_key_id": KEY,
         "secret_access_key": SECRET,
+        "allow_http": "true",
     }
 
 

@@ -71,7 +71,7 @@ def test_writers_of_one_log_share_it(writers: int) -> None:
     """Two ids in one shard starved each other: 109 transactions against 1."""
     commits, longest_ms = race(writers)
     assert max(commits) <= 3 * min(commits), commits
-    assert longest_ms <= 4_000 if writers < 8 else 15_000
+    assert longest_ms <= (4_000 if writers < 8 else 15_000)
     assert sum(commits) >= 12 * DURATION_MS / 1000
 
 

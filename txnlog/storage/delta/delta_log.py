@@ -549,6 +549,7 @@ class DeltaLog:
             self._checked_ms = None
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
+        self._wins += 1 if landed else 0
         if landed and prove_later and self._may_prove_later(version) and self._trusted():
             self._unproved = version - 1 if self._unproved is None else self._unproved
             self._apply(commit, parsed)
@@ -561,7 +562,6 @@ class DeltaLog:
         if not landed:
             self._meet_others()
             return Conflict(version)
-        self._wins += 1
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
         self._last_writer = True
