@@ -134,6 +134,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "blocking": flag,
     "cached": flag,
     "callback": callback,
+    "dry_run": flag,
     "duration_ms": mostly(-1, 0, 5),
     "force": flag,
     "group_ids": several(junk.group_id),
@@ -156,6 +157,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "on_delivery": callback,
     "on_lost": callback,
     "on_revoke": callback,
+    "on_step": callback,
     "partition": mostly(-1, 0, 1, np.int64(1)),
     "partitions": junk.partitions,
     "positions": junk.partitions,
@@ -187,6 +189,7 @@ PARAMETERS: Mapping[str, st.SearchStrategy[Any]] = {
     "transactional_ids": several(junk.transactional_id),
     "validate_only": flag,
     "value": mostly(b"v", "v", None),
+    "watch_ms": mostly(0, 1),
 }
 PARTICULAR: Mapping[str, st.SearchStrategy[Any]] = {
     "Consumer.seek.partition": junk.some_partition,

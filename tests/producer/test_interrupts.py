@@ -11,13 +11,15 @@ import pytest
 
 from tests.interrupting import interrupted_at
 from tests.producer.worlds import Reports, cluster_of, producer, started, values, world
-from txnlog.errors import TransactionAbortableError
+from txnlog.errors import OperationTimedOutError, OutcomeLostError, TransactionAbortableError
 from txnlog.producer import Producer
 from txnlog.protocol.producer_states import ProducerState
 
 VALUES = ["0", "1", "2", "3", "4", "5"]
-STRIDE = 11
+STRIDE = 97
 
+# An interrupt in an iterator that is being closed is reported, and ends no call.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 ways = pytest.mark.parametrize("way", ["deferred", "eager", "idempotent"])
 
 
@@ -195,5 +197,62 @@ def test_interrupt_at_each_place(call: Callable[[str, int], str | None], way: st
     for_places(1, 1, lambda number: call(way, number))
 
 
-def test_interrupt_while_callbacks_are_called() -> None:
-    for_places(1, 1, lambda number: serving("idempotent", number))
+def test_interrupt_while_callbacks_are_called(seed: int) -> None:
+    for_places(1 + seed % 3, 3, lambda number: serving("idempotent", number))
+
+
+def test_refusal_after_an_interrupted_commit_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The commit was decided, its reply lost; another producer takes the id and ends it."""
+    shared = world()
+    made = started(shared)
+    made.begin_transaction()
+    made.produce("orders", "0")
+    assert made._transactions is not None
+    coordinator = made._transactions.session._coordinator
+    commit = coordinator.commit
+
+    def interrupted(*arguments: object, **named: object) -> None:
+        commit(*arguments, **named)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.commit_transaction()
+    started(shared)
+    with pytest.raises(OutcomeLostError):
+        made.commit_transaction()
+
+
+def test_call_of_a_signal_handler_does_not_enter_the_call_it_interrupted() -> None:
+    made = producer(world())
+    sender = made._sender
+    deadline = made._deadline("flush()", 600)
+
+    def handler() -> None:
+        with pytest.raises(OperationTimedOutError):
+            sender.exclusively(deadline, lambda: pytest.fail("entered"))
+        assert not is_free(made)
+
+    sender.exclusively(deadline, handler)
+    assert is_free(made)
+
+
+def test_close_ends_while_another_call_holds_the_producer() -> None:
+    """Its records fail with that call, if ever."""
+    made = producer(world(), max_block_ms=50)
+    entered, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        may_end.wait(600)
+
+    deadline = made._deadline("flush()", 600)
+    holder = threading.Thread(target=lambda: made._sender.exclusively(deadline, hold))
+    holder.start()
+    entered.wait(600)
+    made.close(0)
+    may_end.set()
+    holder.join()
