@@ -13,8 +13,9 @@ pytestmark = pytest.mark.spark
 
 BATCH = 20
 # In the second batch of a run; a marker is written for each of the two topics, so the third one is
-# the first of the second batch.
-PLACES = [f"{name}@3" if name == "marker.after" else f"{name}@2" for name in TRANSACTION]
+# the first of the second batch, and only the first batch of a run takes over the id.
+TIMES = {"marker.after": 3, "take_over.after": 1}
+PLACES = [f"{name}@{TIMES.get(name, 2)}" for name in TRANSACTION]
 
 
 def run_to_kill(lab: Lab, failpoint: Failpoint, place: str) -> None:
