@@ -180,7 +180,7 @@ def test_heartbeat_interval_of_a_third_of_a_session_writes_each_time() -> None:
     shared = world(1)
     reader = member(shared, enable_auto_commit=False, heartbeat_interval_ms=SESSION_MS // 3)
     read(reader)
-    log = process(shared).offsets_log()
+    log = process(shared).offsets_log("g")
     beat(reader)
     log.refresh()
     before = log.log.version
@@ -198,7 +198,7 @@ def test_automatic_commits_of_unchanged_positions_are_not_repeated() -> None:
     put(process(shared), b"0")
     reader = member(shared)
     assert len(read(reader)) == 1
-    log = process(shared).offsets_log()
+    log = process(shared).offsets_log("g")
 
     def commits() -> int:
         log.refresh()

@@ -39,6 +39,14 @@ REACH_S_MAX = 300
 REPLY_S_MAX = 600
 
 
+def hit_in_second_batch(name: str) -> int:
+    """Which hit of a step is the first of a run's second batch; of a takeover, its only one.
+
+    A marker is written for each of the two topics.
+    """
+    return {"marker.after": 3, "take_over.after": 1}.get(name, 2)
+
+
 class Failpoint:
     """Sets the fail point of the shared session's workers, see txnlog/process/failpoint.py."""
 

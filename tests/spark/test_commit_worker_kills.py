@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.spark.conftest import Failpoint, Lab
+from tests.spark.conftest import Failpoint, Lab, hit_in_second_batch
 from txnlog.process.failpoint import TRANSACTION
 from txnlog.testing.counts import count
 
 pytestmark = pytest.mark.spark
 
 BATCH = 20
-# In the second batch of a run; a marker is written for each of the two topics, so the third one is
-# the first of the second batch, and only the first batch of a run takes over the id.
-TIMES = {"marker.after": 3, "take_over.after": 1}
-PLACES = [f"{name}@{TIMES.get(name, 2)}" for name in TRANSACTION]
+PLACES = [f"{name}@{hit_in_second_batch(name)}" for name in TRANSACTION]
 
 
 def run_to_kill(lab: Lab, failpoint: Failpoint, place: str) -> None:

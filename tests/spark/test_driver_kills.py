@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark import pipeline
-from tests.spark.conftest import Driver, Lab
+from tests.spark.conftest import Driver, Lab, hit_in_second_batch
 from txnlog.process.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
@@ -32,7 +32,7 @@ def run_until_killed(start_driver: Callable[..., Driver], folder: Path, name: st
     """Run the pipeline in a new driver until it is killed in the second of three batches."""
     pipeline.feed(folder / "root", range(3 * BATCH))
     driver = start_driver()
-    driver.failpoint.set(f"{name}@{3 if name == 'marker.after' else 2}:driver")
+    driver.failpoint.set(f"{name}@{hit_in_second_batch(name)}:driver")
     checkpoint = folder / "checkpoint"
     driver.run_to_death("stream", folder / "root", checkpoint=checkpoint, batch_records=BATCH)
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.spark import pipeline
-from tests.spark.conftest import Failpoint, Lab
+from tests.spark.conftest import Failpoint, Lab, hit_in_second_batch
 from txnlog.process.failpoint import TRANSACTION
 
 pytestmark = pytest.mark.spark
@@ -31,11 +31,6 @@ TELLING = {
 }
 
 
-def of_second_batch(name: str) -> str:
-    """The place in the second of three batches; there are two markers in each."""
-    return f"{name}@3" if name == "marker.after" else f"{name}@2"
-
-
 def new_checkpoint(lab: Lab) -> Path:
     return lab.checkpoint.with_name("new")
 
@@ -49,7 +44,7 @@ def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
 ) -> None:
     """Input is read again after its output was published, or never (R59)."""
     lab.feed(0, 3 * BATCH)
-    failpoint.set(of_second_batch(name))
+    failpoint.set(f"{name}@{hit_in_second_batch(name)}")
     with pytest.raises(StreamingQueryException):
         lab.run(batch_records=BATCH)
     assert failpoint.hits
@@ -79,9 +74,10 @@ def test_lost_checkpoint_of_a_query_that_is_alive_is_exactly_once(
 ) -> None:
     """Two queries of one group both commit the same input (R48, R59)."""
     lab.feed(0, 3 * BATCH)
-    failpoint.set(f"{of_second_batch(name)}:pause")
+    hit = hit_in_second_batch(name)
+    failpoint.set(f"{name}@{hit}:pause")
     old = lab.start(batch_records=BATCH)
-    failpoint.await_hits(3 if name == "marker.after" else 2)
+    failpoint.await_hits(hit)
     new = lab.run(checkpoint=new_checkpoint(lab), batch_records=BATCH)
     assert new.id != old.id
     assert lab.values() == list(range(3 * BATCH))
