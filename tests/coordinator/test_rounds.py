@@ -87,7 +87,8 @@ class Counted:
 
         def note(verb: str, path: str) -> Fault:
             table, is_commit, _ = path.partition("/_delta_log/")
-            if verb == "put" and is_commit and table in (*self.topics, "__consumer_offsets"):
+            is_seen = table in self.topics or table.startswith("__consumer_offsets-")
+            if verb == "put" and is_commit and is_seen:
                 visible.append(self.store.rounds)
             return Fault.NONE
 

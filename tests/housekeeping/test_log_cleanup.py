@@ -47,7 +47,6 @@ from txnlog.storage.store.local_disk import LocalDisk
 from txnlog.testing.faults import Fault, FaultsAt
 from txnlog.testing.invariants import check_cluster
 
-TABLES = ("__cluster", "__consumer_offsets-0", "__transaction_state-0", "__transaction_state-1")
 
 
 def test_idle_table_gets_a_checkpoint_that_replaces_its_log_files() -> None:
@@ -370,7 +369,8 @@ def test_delta_rs_reads_tables_after_all_housekeeping(local: Cluster) -> None:
     assert folder is not None
     wanted = sorted(DeltaTable(folder).to_pyarrow_table().column("value").to_pylist())
     assert len(wanted) == 15
-    for table in ("orders", *TABLES):
+    tables = ("__cluster", *local.shard_tables())
+    for table in ("orders", *tables):
         age(local, table)
     assert keep_house(local)[1] > 15
     opened = DeltaTable(folder)
@@ -378,7 +378,7 @@ def test_delta_rs_reads_tables_after_all_housekeeping(local: Cluster) -> None:
     row = local.coordinator.describe("tx")
     assert row is not None
     assert opened.transaction_version(f"txnlog/{row.producer_id}") == row.txn_epoch
-    for table in TABLES:
+    for table in tables:
         found = local.store.local_path(table)
         assert found is not None
         DeltaTable(found)

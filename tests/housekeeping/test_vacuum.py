@@ -294,6 +294,8 @@ def test_vacuum_and_the_commit_of_a_row_that_lands_late(table: str) -> None:
     shared = world(config=FOREVER)
     writer = process(shared)
     writer.groups.start("g")
+    for number in range(writer.shards):
+        writer.shard(number)
     faults(writer).plan = lambda verb, path: (
         Fault.LAND_LATE
         if verb == "put" and path.startswith(table) and path.endswith(".json")

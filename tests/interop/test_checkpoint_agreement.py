@@ -102,6 +102,7 @@ class World:
         self.commit(PROTOCOL, self.metadata)
         self.numbers = iter(range(10**9))
         self.has_horizons = True
+        self.horizon_ms = 0
 
     def commit(self, *actions: Action) -> None:
         assert isinstance(self.log.commit(list(actions), operation="WRITE"), Committed)
@@ -134,13 +135,14 @@ class World:
             actions.append(Remove(picked[1], now_ms - self.rng.choice([5_000, 9 * DAY_MS]), True))
         for app_id in self.rng.sample(APP_IDS, 2):
             age_ms = self.rng.choice([0, DAY_MS, 3 * DAY_MS])
-            at_ms = self.rng.choice([None, now_ms - age_ms])
+            # What is written after a horizon is not older than it.
+            at_ms = self.rng.choice([None, max(now_ms - age_ms, self.horizon_ms + 1)])
             actions.append(Txn(app_id, self.rng.randrange(100), at_ms))
         if self.has_horizons and self.rng.random() < 0.1:
             horizon = self.rng.choice([EXPIRED_TRANSACTIONS, EXPIRED_PRODUCERS])
-            actions.append(
-                Txn(horizon, now_ms - self.rng.choice([DAY_MS // 2, 2 * DAY_MS]), now_ms)
-            )
+            expired_ms = now_ms - self.rng.choice([DAY_MS // 2, 2 * DAY_MS])
+            actions.append(Txn(horizon, expired_ms, now_ms))
+            self.horizon_ms = max(self.horizon_ms, expired_ms)
         self.commit(*actions)
 
     @property

@@ -299,6 +299,9 @@ class StandIn:
     def option(self, name: str, value: object) -> StandIn:
         return self
 
+    def options(self, **options: object) -> StandIn:
+        return self
+
     def load(self, path: str) -> Any:
         if self._error is not None:
             raise self._error

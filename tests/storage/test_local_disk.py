@@ -218,7 +218,7 @@ def test_fsync_every_file_of_a_transaction_survives_a_power_cut(
     row = cluster.coordinator.init_producer_id("id", Owner(run_id="r"))
     cluster.coordinator.commit(row, stage(cluster, topic, small_records()))
     paths = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
-    assert len(paths) > 20
+    assert len(paths) > 10
     lost = [path for path in paths if not power.survives(path, str(tmp_path))]
     assert lost == []
 

@@ -94,11 +94,15 @@ class LocalDisk:
             os.close(file)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Whether there is a file, or a link that leads nowhere but to itself."""
         try:
             os.stat(self.path(path))
-        except FileNotFoundError:
-            return False
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return True
+            if isinstance(error, FileNotFoundError):
+                return False
+            raise
         return True
 
     def check_regular(self, path: str) -> None:
