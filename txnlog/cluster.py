@@ -152,7 +152,7 @@ class Cluster(Root):
                     raise failure
                 found[log.name] = self._existing(log)
             except Exception as error:
-                found[log.name] = unexpected(error, f"Reading topic {log.name!r}")
+                found[log.name] = _unreadable(log, error)
         return found
 
     def _existing(self, log: TopicLog) -> TopicLog:
@@ -288,8 +288,15 @@ def _survey(log: TopicLog) -> TopicLog | TxnLogError | None:
     """As `_find`; errors are returned."""
     try:
         return _find(log)
-    except TxnLogError as error:
-        return error
+    except Exception as error:
+        return _unreadable(log, error)
+
+
+def _unreadable(log: TopicLog, error: Exception) -> TxnLogError:
+    failed = unexpected(error, f"Reading topic {log.name!r}")
+    if failed is not error:
+        logger.error("Reading topic %r failed", log.name, exc_info=error)
+    return failed
 
 
 CLUSTERS: ProcessCache[Cluster] = ProcessCache(size_max=64, per_thread=True)

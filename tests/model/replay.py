@@ -16,7 +16,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from txnlog.errors import ObjectNotFoundError, StorageError
+from txnlog.errors import ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.process.latency import Latency
 from txnlog.storage.delta import actions, checkpoint_reader
 from txnlog.storage.delta.actions import (
     Commit,
@@ -108,6 +109,8 @@ class ReplayStore(ObjectStore):
     ) -> None:
         self.url = "memory://"
         self._disk = None
+        self._at_once = 1
+        self.latency = Latency()
         self.clock = self._time = _Clock(start_ms)
         # Write ids are random: here the author of a write, the round and its number in it.
         self._author = f"{name}{round_number}"
@@ -167,7 +170,7 @@ class ReplayStore(ObjectStore):
         listed: Iterable[tuple[str, int]] = self._ask(Request("list", start_after or ""))
         return [ObjectMeta(path, 0, at_ms) for path, at_ms in listed]
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete_in_order(self, paths: Iterable[str]) -> None:
         for path in paths:
             self._ask(Request("delete", path))
 
@@ -242,8 +245,9 @@ class Process:
                 after = self._round(store, memory)
         except _PausedError as paused:
             return Pause(paused.request, memory, tuple(store.shown))
-        except Exception as error:
-            # A process may fail; what it has shown before must be right all the same.
+        except TxnLogError as error:
+            # A process may fail; what it has shown before must be right all the same. A bug may not,
+            # as then the search would go on without this process and prove nothing.
             return Pause(None, None, (*store.shown, ("error", f"{type(error).__name__}: {error}")))
         return Pause(None, after, tuple(store.shown))
 

@@ -92,10 +92,10 @@ def search(model: Model[S], *, states_max: int = STATES_MAX) -> Result:
         for label, after in model.steps(state):
             moved = True
             transitions += 1
+            labels.add(label)
             if after in parents:
                 continue
             parents[after] = (state, label)
-            labels.add(label)
             what = model.unsafe(state, after)
             if what is not None:
                 return result(False, Violation(what, _trace(parents, after)))

@@ -152,7 +152,7 @@ class VersionSlots:
             log.version, log._confirmed_ms = memory[1], memory[2]
             view.ids = list(memory[3])
         if BLIND_PUT in self._broken:
-            log._follows = lambda version: True  # type: ignore[method-assign]
+            log._follows = lambda version, beside=(): True  # type: ignore[method-assign]
         if BLIND_DENIAL in self._broken:
             _trust_denials(log)
         if BLIND_READ in self._broken:
@@ -347,7 +347,7 @@ def _trust_denials(log: DeltaLog) -> None:
     def settle_and_trust(path: str, data: bytes, write_id: str) -> bool | None:
         landed = settle(path, data, write_id)
         if landed is False:
-            log._follows = lambda version: True  # type: ignore[method-assign]
+            log._follows = lambda version, beside=(): True  # type: ignore[method-assign]
         return landed
 
     log._put_until_settled = settle_and_trust  # type: ignore[method-assign]

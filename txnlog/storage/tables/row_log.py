@@ -248,7 +248,12 @@ class RowLog(Generic[Row]):
             )
 
         def commit(actions: list[Action]) -> Outcome | None:
-            return self.log.commit(actions, operation="CREATE TABLE") if actions else None
+            if not actions:
+                return None
+            try:
+                return self.log.commit(actions, operation="CREATE TABLE")
+            except StorePermissionError as error:
+                raise self._denied("create", error) from error
 
         transact(self.log, decide, commit)
 
