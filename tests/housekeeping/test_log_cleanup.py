@@ -48,7 +48,6 @@ from txnlog.testing.faults import Fault, FaultsAt
 from txnlog.testing.invariants import check_cluster
 
 
-
 def test_idle_table_gets_a_checkpoint_that_replaces_its_log_files() -> None:
     """It has no writers left that would make a checkpoint."""
     shared = world(config=FOREVER)

@@ -246,8 +246,8 @@ class Process:
         except _PausedError as paused:
             return Pause(paused.request, memory, tuple(store.shown))
         except TxnLogError as error:
-            # A process may fail; what it has shown before must be right all the same. A bug may not,
-            # as then the search would go on without this process and prove nothing.
+            # A process may fail; what it has shown before must be right all the same. But not by a
+            # bug: the search would go on without this process, and prove nothing.
             return Pause(None, None, (*store.shown, ("error", f"{type(error).__name__}: {error}")))
         return Pause(None, after, tuple(store.shown))
 
