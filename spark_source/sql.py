@@ -309,7 +309,7 @@ def _table_path(reads: _Reads, path: str) -> str:
 
 def _hadoop_options(reads: _Reads) -> dict[str, str]:
     """What Spark's reader needs for the store, except what the session has of it."""
-    if reads.spark_root is not None:
+    if reads.spark_root is not None or reads.cluster.store.is_local:
         return {}
     conf = reads.spark.conf
 

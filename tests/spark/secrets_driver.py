@@ -29,6 +29,8 @@ def main(folder: Path, secrets: dict[str, str]) -> None:
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": f"file://{events}",
+            # Otherwise a plan shows the first 25 options only.
+            "spark.sql.debug.maxToStringFields": "10000",
         },
     )
     shown: list[str] = []

@@ -224,6 +224,8 @@ class TransactionCoordinator:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
                 raise
+            # What was decided was staged: this writes nothing, and names the same files.
+            staged = staging.write()
         groups = tuple(sorted({request.group_id for request in offsets}))
         manifest = Manifest(batches=tuple(staged), groups=groups)
         reach("prepare_commit.before")
