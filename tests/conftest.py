@@ -45,7 +45,7 @@ settings.register_profile(
 settings.register_profile(
     "soak",
     settings.get_profile("txnlog"),
-    max_examples=500,
+    max_examples=200,
     stateful_step_count=50,
     derandomize=False,
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],

@@ -60,10 +60,10 @@ class TestClients(Clients.TestCase):
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
 def test_clients_for_long(part: int) -> None:
-    """2,000 new histories, in parts that the workers share."""
+    """600 new histories, in parts that the workers share."""
     run_state_machine_as_test(
         Clients,
-        settings=settings(max_examples=200, stateful_step_count=STEPS, derandomize=False),
+        settings=settings(max_examples=60, stateful_step_count=STEPS, derandomize=False),
     )
 
 

@@ -10,6 +10,7 @@ from tests.model.version_slots import (
     BLIND_PUT,
     BLIND_RETRY,
     NEVER_DISTRUST,
+    NEVER_PROVED,
     VersionSlots,
 )
 from txnlog.storage.delta import delta_log
@@ -67,6 +68,25 @@ def test_search_finds_the_commit_of_a_paused_guest_into_a_freed_slot() -> None:
     broken = frozenset({BLIND_PUT})
     model = VersionSlots("Wck", commits=2, ticks=3, frozen=True, broken=broken)
     assert_breaks(model, "acknowledged, and not in the log")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("actor", ["L", "M"])
+def test_nothing_rests_on_a_commit_that_is_not_proved_yet(actor: str) -> None:
+    """It may be in a freed slot, as all that is read or written after it (R70)."""
+    model = VersionSlots(f"{actor}ck", commits=2, ticks=3, rounds=1, frozen=True)
+    assert_holds(model, states_min=2_000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("actor", "commits"), [("L", 3), ("M", 2)])
+def test_search_finds_what_rests_on_a_commit_that_is_never_proved(actor: str, commits: int) -> None:
+    """The slot before holds our own stray, which proves nothing (R70)."""
+    broken = frozenset({NEVER_PROVED})
+    model = VersionSlots(
+        f"{actor}ck", commits=commits, ticks=3, rounds=1, frozen=True, broken=broken
+    )
+    assert_breaks(model, f"{actor} ")
 
 
 @pytest.mark.soak

@@ -1,7 +1,8 @@
 """Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
 W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
-a second writer like it. R tails the log and returns what it has read. O is all other processes: it
+a second writer like it. L makes a commit whose place it proves later, and then one as W does; M
+reads the log in between. R tails the log and returns what it has read. O is all other processes: it
 commits at the true head. C checkpoints and K cleans up, both with the code of storage.delta, K
 deleting file by file. Each may be paused for any time at any point. What was read is trusted for
 one tick; clean-up keeps log files for two.
@@ -37,7 +38,10 @@ NEVER_DISTRUST = "what is found at a slot is trusted however late"
 BLIND_PUT = "what landed at a slot is trusted without a check of the slot before"
 BLIND_READ = "what was found at a slot is trusted without a check of the slot before"
 BLIND_RETRY = "after a lost reply the commit is made again without a look"
+NEVER_PROVED = "the place of a commit that was to be proved later is forgotten"
 BLIND_DENIAL = "another's commit in the slot is trusted without a check of the slot before"
+READ_AT_START = (0, 0, 0, ())
+"""What a process remembers that has read the first version."""
 
 File = tuple[str, int, "Content | int", int]
 """(kind, version, what, tick of its writing)."""
@@ -81,10 +85,10 @@ class Tailed:
 
 
 class VersionSlots:
-    """The model; `actors` is a string of the letters W, V, R, C, K.
+    """The model; `actors` is a string of the letters W, V, L, M, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
-    clock runs; `rounds`: how often W tries and R looks. `frozen`: to W, V and R no time passes, as
+    clock runs; `rounds`: how often W tries and R looks. `frozen`: but to C and K no time passes, as
     in a guest that its hypervisor pauses.
     """
 
@@ -111,6 +115,8 @@ class VersionSlots:
         one_round: dict[str, Round] = {
             "W": lambda store, memory: self._write("W", store, memory),
             "V": lambda store, memory: self._write("V", store, memory),
+            "L": lambda store, memory: self._write_two("L", store, memory),
+            "M": lambda store, memory: self._write_two("M", store, memory),
             "R": self._read,
             "C": lambda store, _: _checkpoint(store, trust_ms),
             "K": lambda store, _: _clean(store),
@@ -127,6 +133,29 @@ class VersionSlots:
     def _write(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
         log, view = self._opened(store, memory)
         log.refresh()
+        return self._write_one(name, store, memory, log, view)
+
+    def _write_two(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
+        """What COMPLETE is, and the next commit of its shard, by a log that was read long ago."""
+        log, view = self._opened(store, memory or READ_AT_START)
+        if memory:
+            log.refresh()
+        else:
+            log._checked_ms = 0
+        if name.lower() not in view.ids and name not in view.ids:
+            first = log.commit([Txn(name.lower(), 0)], operation="WRITE", prove_later=True)
+            if NEVER_PROVED in self._broken:
+                log._unproved = None
+            if not isinstance(first, Committed):
+                return self._kept(log, view, memory)
+            if name == "M":
+                log.refresh()
+                store.show(("read", log.version, tuple(view.ids)))
+        return self._write_one(name, store, memory, log, view)
+
+    def _write_one(
+        self, name: str, store: ReplayStore, memory: Hashable, log: DeltaLog, view: Tailed
+    ) -> Hashable:
         if name in view.ids and BLIND_RETRY not in self._broken:
             store.show("landed")
             return None
@@ -239,7 +268,7 @@ class VersionSlots:
 
     def _time_ms(self, state: State, number: int) -> int:
         """What the process's clocks say."""
-        is_frozen = self._frozen and self.actors[number] in "WVR"
+        is_frozen = self._frozen and self.actors[number].upper() not in "CK"
         return 0 if is_frozen else state.now * TICK_MS
 
     def _at_once(self, state: State, number: int) -> State:
@@ -304,7 +333,7 @@ class VersionSlots:
 
     def unsafe(self, before: State, after: State) -> str | None:
         ids = [name for content in after.history for name in content.ids]
-        for name in "WV":
+        for name in "WVLM":
             if ids.count(name) > 1:
                 return f"{name} is in the log twice"
         if any(content.author == "hole" for content in after.history):
@@ -334,8 +363,8 @@ def _contradiction(actor: str, shown: object, history: tuple[Content, ...]) -> s
         _, version, ids = shown
         truth = [name for content in history[: version + 1] for name in content.ids]
         if sorted(ids) != sorted(truth):
-            return f"R hands out {ids} as version {version}, the log says {truth}"
-    if isinstance(shown, tuple) and shown[0] == "error" and actor in "WVR":
+            return f"{actor} hands out {ids} as version {version}, the log says {truth}"
+    if isinstance(shown, tuple) and shown[0] == "error" and actor.upper() not in "CK":
         return f"{actor} fails: {shown[1]}"
     return None
 

@@ -81,5 +81,5 @@ def test_verify_beside_clients_for_long(part: int) -> None:
     """3,000 new histories."""
     run_state_machine_as_test(
         VerifiedClients,
-        settings=settings(max_examples=300, stateful_step_count=STEPS, derandomize=False),
+        settings=settings(max_examples=60, stateful_step_count=STEPS, derandomize=False),
     )
