@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo cluster-demo test bench bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in lint clean python java
+.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -42,6 +42,9 @@ test: java $(VENV)/.jars ## all tests but those of soak and ways-in
 
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
+
+bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits and opening on an S3 server that answers after 25 ms
+	@$(PY) -m benchmarks.stores $(ARGS)
 
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka
 	@$(PY) -m benchmarks.peers $(ARGS)

@@ -10,7 +10,7 @@ from benchmarks.figures import Figure
 from benchmarks.scale import Scale
 from benchmarks.suite import Suite, run
 
-GROUPS = ("commits", "groups", "opening")
+GROUPS = ("commits", "groups", "opening", "micro_batches")
 
 
 def measure(group: str, scale: Scale) -> list[Figure]:

@@ -78,7 +78,7 @@ class TestVerifiedClients(VerifiedClients.TestCase):
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
 def test_verify_beside_clients_for_long(part: int) -> None:
-    """3,000 new histories."""
+    """600 new histories."""
     run_state_machine_as_test(
         VerifiedClients,
         settings=settings(max_examples=60, stateful_step_count=STEPS, derandomize=False),
