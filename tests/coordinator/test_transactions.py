@@ -411,17 +411,15 @@ def test_append_to_a_partition_that_was_not_added_is_refused() -> None:
     assert not process(shared).topic(second.topic).view.by_path
 
 
-@pytest.mark.parametrize(
-    ("kind", "call"), [("append", 0), ("commit", 1), ("prepare", 1), ("one-off", 2)]
-)
-def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(
-    kind: str, call: int
-) -> None:
+@pytest.mark.parametrize("kind", ["append", "commit", "prepare", "one-off"])
+def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(kind: str) -> None:
     """Vacuum's barrier commit makes every commit under way check again (R72)."""
     shared = world()
     cluster = process(shared)
     row = owned(cluster, "a")
-    old = both(cluster, "mine")
+    half_of_the_age_ms = 7 * 86_400_000 // 2
+    staged_ms = shared.clock.now_ms() - half_of_the_age_ms + 1_000
+    old = [replace(batch, staged_ms=staged_ms) for batch in both(cluster, "mine")]
     if kind == "append":
         touched = TopicPartitions(
             topic=old[0].topic, topic_id=old[0].topic_id, partitions=(old[0].partition,)
@@ -433,9 +431,23 @@ def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(
         "prepare": lambda: cluster.coordinator.prepare(row, old),
         "one-off": lambda: cluster.coordinator.commit_one_off(old, Owner(run_id="x")),
     }
-    faults(cluster).plan = FaultsAt(
-        {}, interlude=lambda: shared.clock.advance_ms(4 * 86_400_000), interlude_at=call
-    )
+    decides = f"{old[0].topic}/_delta_log/" if kind == "append" else "__transaction_state"
+    is_put = False
+
+    def others_are_first(verb: str, path: str) -> Fault:
+        """The files get too old before the put, and others commit to every log."""
+        nonlocal is_put
+        if verb == "put" and path.startswith(decides) and not is_put:
+            is_put = True
+            shared.clock.advance_ms(2_000)
+            other = process(shared)
+            for number in range(8):
+                owned(other, "b", tid=f"other-{number}")
+            other.coordinator.commit_one_off(both(other, "theirs"), Owner(run_id="y"))
+        return Fault.NONE
+
+    faults(cluster).plan = others_are_first
     with pytest.raises(StagedFileTooOldError):
         calls[kind]()
+    assert is_put
     assert visible(process(shared), "mine") == (False, False)
