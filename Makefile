@@ -37,13 +37,13 @@ cluster-demo: java $(VENV)/.jars $(VENV)/.stores/stamp ## the same on a cluster:
 
 # Most JVMs of a test run live for seconds: the optimising compiler would cost more than it gains.
 test: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
-test: java $(VENV)/.jars ## all tests but those of soak and ways-in
+test: java $(VENV)/.jars ## all tests but those of soak, ways-in and stores
 	@$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
 
-bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits and opening on an S3 server that answers after 25 ms
+bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits, groups, opening, micro-batches on an S3 server after 25 ms
 	@$(PY) -m benchmarks.stores $(ARGS)
 
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka

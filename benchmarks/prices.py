@@ -79,7 +79,7 @@ def transaction(topics: int, partitions: int) -> Cost:
                 for partition in range(partitions):
                     producer.produce(f"t{topic}", b"value", partition=partition)
             producer.commit_transaction()
-        name = f"transaction of a producer, {topics} x {partitions} partitions"
+        name = f"transaction of a producer, {_topics(topics)} x {partitions} partitions"
         return counted(name, store, _TURNS)
 
 
@@ -106,7 +106,7 @@ def source_batch(files: int) -> Cost:
             for task in reader.partitions(at, end):
                 list(read_partition(reader._settings, task))
             at = end
-    return counted(f"micro-batch of {files} files, the source's part", store, _TURNS)
+    return counted(f"source of a micro-batch with {files} partitions", store, _TURNS)
 
 
 def idle_source() -> Cost:
@@ -134,7 +134,7 @@ def idle_consumer(topics: int) -> Cost:
     reader.poll(60)
     store.calls.clear()
     reader.poll(_COUNTED_S)
-    return counted(f"idle consumer of {topics} topics, a month", store, _COUNTED_S)
+    return counted(f"idle consumer of {_topics(topics)}, a month", store, _COUNTED_S)
 
 
 def costs() -> list[Cost]:
@@ -148,16 +148,21 @@ def costs() -> list[Cost]:
 
 
 def table(found: Iterable[Cost]) -> str:
-    """Markdown; requests in thousands, a million transactions or batches in a row."""
+    """Markdown; requests in millions, a million transactions or batches in a row."""
     head = "| per million, or per month | puts and lists | gets and heads | deletes | USD |"
     lines = [head, "|---|--:|--:|--:|--:|"]
     for cost in found:
         asked = cost.requests
         dear = asked.get("put", 0) + asked.get("list", 0)
         cheap = asked.get("get", 0) + asked.get("head", 0)
-        cells = [f"{number / 1000:,.0f}k" for number in (dear, cheap, asked.get("delete", 0))]
+        deletes = asked.get("delete", 0)
+        cells = [f"{number / MILLION:,.1f} M" for number in (dear, cheap, deletes)]
         lines.append(f"| {cost.name} | {' | '.join(cells)} | {cost.usd:,.2f} |")
     return "\n".join(lines)
+
+
+def _topics(count: int) -> str:
+    return f"{count} topic{'s' * (count > 1)}"
 
 
 def _world(topics: int, partitions: int) -> SharedMemory:

@@ -251,19 +251,19 @@ class Load:
 
 LOADS = (
     Load(
-        name="one topic", records_per_day=1e6, queries=1, topics_per_query=1,
+        name="one topic of 4 partitions", records_per_day=1e6, queries=1, topics_per_query=1,
         files_per_topic=4, trigger_s=10,
     ),
     Load(
-        name="10 topics, one query", records_per_day=1e8, queries=1, topics_per_query=10,
+        name="10 topics of 4, one query", records_per_day=1e8, queries=1, topics_per_query=10,
         files_per_topic=4, trigger_s=10,
     ),
     Load(
-        name="100 topics, 25 queries", records_per_day=1e9, queries=25, topics_per_query=4,
+        name="100 topics of 16, 25 queries", records_per_day=1e9, queries=25, topics_per_query=4,
         files_per_topic=16, trigger_s=10,
     ),
     Load(
-        name="1,000 topics, 250 queries", records_per_day=1e9, queries=250, topics_per_query=4,
+        name="1,000 topics of 4, 250 queries", records_per_day=1e9, queries=250, topics_per_query=4,
         files_per_topic=4, trigger_s=60,
     ),
 )  # fmt: skip
@@ -378,8 +378,9 @@ def tables(constants: Constants) -> str:
     ) / 1e6
     lines += [
         "",
-        f"A look for new commits of one idle topic is {_number(idle[0])} puts and lists and "
-        f"{_number(idle[1])} gets: {_number(usd * MONTH_S)} USD a month at one a second.",
+        f"A look for new commits of one idle topic, at one a second: {_number(usd * MONTH_S)} USD "
+        "a month. [object-stores.md](object-stores.md#requests-and-prices) has what streams and "
+        "consumers cost that wait.",
         "",
     ]
     return "\n".join(lines)

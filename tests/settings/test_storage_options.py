@@ -202,6 +202,7 @@ def test_configuration_page_is_as_the_tables_are() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/configuration.md").read_text()
     assert page.count("<!-- table: storage") == 4
     assert page == with_tables(page), "python -m txnlog.settings.docs docs/configuration.md"
+    assert "-->\n<!-- end -->" not in page, "a table is empty"
 
 
 # --- Roots (D82) ----------------------------------------------------------------------------------

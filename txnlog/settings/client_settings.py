@@ -331,8 +331,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         parse=choice("murmur2", "murmur2_random"),
         default="murmur2",
         clients=PRODUCER,
-        doc="Both use Kafka's hash of the key. Records without a key go to one partition after "
-        "the other.",
+        doc="`murmur2` or `murmur2_random`: both use Kafka's hash of the key. Records without a "
+        "key go to one partition after the other.",
     ),
     Setting(
         name="auto.create.topics.enable",

@@ -22,7 +22,7 @@ KINDS: Final[Mapping[str, str]] = {
     "write": "batch",
     "writeStream": "stream",
 }
-_TABLE = re.compile(r"(?<=<!-- table: )(?P<name>[a-z-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(?<=<!-- table: )(?P<name>[a-z0-9-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
