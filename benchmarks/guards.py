@@ -55,7 +55,7 @@ def _without_guards() -> Iterator[None]:
     with ExitStack() as stack:
         for name, instead in (
             ("_encode", encode),
-            ("_follows", lambda log, version: True),
+            ("_follows", lambda log, version, beside=(): True),
             ("_is_at_head", lambda log, base, *, sure: True),
             ("_must_check_slots", lambda log: False),
         ):
