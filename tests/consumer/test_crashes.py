@@ -89,8 +89,17 @@ def newcomer(shared: SharedMemory) -> Consumer:
     return one
 
 
-@pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    ("act", "fault"),
+    [
+        # `live` does what the others do.
+        pytest.param(
+            act, fault, marks=[pytest.mark.soak] if fault in ERRORS and act != live else []
+        )
+        for act in ACTS
+        for fault in [*CRASHES, *ERRORS]
+    ],
+)
 def test_member_that_crashes_at_any_call_leaves_a_working_group(
     act: Callable[[Consumer], None], fault: Fault
 ) -> None:

@@ -293,9 +293,19 @@ def take_over_and_commit(other: Cluster) -> None:
     other.coordinator.commit(row, both(other, "theirs"), offsets=[consumed(start, start + 5)])
 
 
+LONG_MEETINGS = [OtherOrder, ThirdOrder, Appending]
+"""The same steps as in other kinds, in another order, or some more: for the soak."""
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["", "late"])
 @pytest.mark.parametrize("other_act", [take_over, sweep, read_group, restart_group])
-@pytest.mark.parametrize("kind", [*COMMITS, *ABORTS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.soak] if kind in LONG_MEETINGS else [])
+        for kind in [*COMMITS, *ABORTS]
+    ],
+)
 def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
     kind: type[Deferred], other_act: Callable[[Cluster], None], late: bool
 ) -> None:

@@ -116,6 +116,13 @@ ACTS = [
     Act("phases-aborted", "eager", two_phases_aborted, commits=False),
 ]
 EACH = pytest.mark.parametrize("act", ACTS, ids=lambda act: f"{act.name}-{act.publish}")
+# An outage is hundreds of calls: those of all acts are for the soak.
+LONG_OUTAGES = [act for act in ACTS if act.name not in ("offsets", "phases")]
+EACH_OUTAGE = pytest.mark.parametrize(
+    "act",
+    [pytest.param(act, marks=[pytest.mark.soak] if act in LONG_OUTAGES else []) for act in ACTS],
+    ids=lambda act: f"{act.name}-{act.publish}",
+)
 
 
 def calls_of(act: Act) -> int:
@@ -204,7 +211,7 @@ def test_producer_with_any_reply_lost_succeeds(act: Act) -> None:
             assert seen(shared, "next")
 
 
-@EACH
+@EACH_OUTAGE
 @pytest.mark.parametrize(
     ("fault", "lands_last"),
     [
