@@ -11,12 +11,13 @@ from obstore.store import MemoryStore
 
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import InvalidTxnStateError
+from txnlog.errors import CorruptLogError, InvalidTxnStateError
 from txnlog.process.clock import VirtualClock
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import Fault, FaultyStore, SimulatedCrash
 
@@ -80,6 +81,44 @@ def test_sweeper_ongoing_row_timed_out_by_its_own_clock_only() -> None:
     assert [b.status for b in other.topic("t").view.batches(0, 0, 9, False)] == ["aborted"]
     with pytest.raises(InvalidTxnStateError, match="timed out"):
         owner.coordinator.commit(row)
+
+
+def test_shard_of_the_offsets_that_cannot_be_read_keeps_no_transaction_from_its_end() -> None:
+    """Each sweep ended there, and the next one began to watch anew (R37, R73)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner = process(backing, clock)
+    open_transaction(owner)
+    owner.groups.start("g")
+    log = owner.offsets_log("g")
+    log.refresh()
+    owner.store.put(commit_path(log.path, log.log.version), b"{damaged")
+    sweeper = Sweeper(process(backing, clock), interval_ms=10_000)
+    for _ in range(8):
+        with pytest.raises(CorruptLogError, match=log.path):
+            sweeper.sweep()
+        clock.advance_ms(10_000)
+    after = process(backing, clock).coordinator.describe("tx")
+    assert after is not None
+    assert after.state is TransactionState.COMPLETE_ABORT
+
+
+def test_process_that_may_not_read_the_offsets_sweeps_transactions() -> None:
+    """It was taken for one that may write nothing (R73)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    open_transaction(owner)
+    owner.groups.start("g")
+    assert isinstance(other.store, FaultyStore)
+    other.store.plan = lambda verb, path: (
+        Fault.DENY if path.startswith("__consumer_offsets") else Fault.NONE
+    )
+    sweeper = Sweeper(other, interval_ms=10_000)
+    for _ in range(8):
+        sweeper.sweep_if_due()
+        clock.advance_ms(10_000)
+    after = process(backing, clock).coordinator.describe("tx")
+    assert after is not None
+    assert after.state is TransactionState.COMPLETE_ABORT
 
 
 def open_transaction(cluster: Cluster, *, timeout_ms: int = 60_000) -> TransactionMetadata:

@@ -161,9 +161,32 @@ class Root:
             log = self._offsets.setdefault(number, opened)
         return log
 
+    def shard_tails(self) -> list[tuple[str, Callable[[], TransactionLog | OffsetsLog]]]:
+        """The folder of each shard that exists, and a call that tails and returns it."""
+        offsets = self._offsets_numbers()
+        created = self._created()
+        states = [n for n in range(self.shards) if state_table(n) in created]
+        return [
+            *zip(
+                map(offsets_table, offsets),
+                self._tails(offsets, self._offsets, self._offsets_shard),
+                strict=True,
+            ),
+            *zip(
+                map(state_table, states),
+                self._tails(states, self._shards, self.shard),
+                strict=True,
+            ),
+        ]
+
     def _tailed(
         self, numbers: Sequence[int], known: Mapping[int, L], open_shard: Callable[[int], L]
     ) -> list[L]:
+        return self.store.together(self._tails(numbers, known, open_shard))
+
+    def _tails(
+        self, numbers: Sequence[int], known: Mapping[int, L], open_shard: Callable[[int], L]
+    ) -> list[Callable[[], L]]:
         def tail(number: int) -> L:
             log = known.get(number)
             if log is None:
@@ -172,7 +195,7 @@ class Root:
             log.refresh()
             return log
 
-        return self.store.together([partial(tail, number) for number in numbers])
+        return [partial(tail, number) for number in numbers]
 
     def _open_shard(self, log: TransactionLog | OffsetsLog, expected: str) -> None:
         log.refresh()

@@ -10,22 +10,32 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TypeVar
 
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
-from txnlog.errors import StorePermissionError, TxnLogError, UnstableOffsetCommitError
+from txnlog.errors import (
+    GroupAuthorizationError,
+    StorePermissionError,
+    TxnLogError,
+    UnstableOffsetCommitError,
+)
 from txnlog.process.clock import Clock
 from txnlog.process.failures import Failures
+from txnlog.protocol.groups import PendingOffsets
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.watching import Watch
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 
 logger = logging.getLogger("txnlog")
+
+L = TypeVar("L")
 
 INTERVAL_MS = 10_000
 PENDING_TIMEOUT_MS = 60_000
@@ -70,7 +80,8 @@ class Sweeper:
         """Check all shards and groups; returns the number of transactions and entries settled.
 
         A decided transaction is finished if an earlier sweep saw it, an Ongoing one is aborted
-        after its timeout, a pending group entry is settled after its transaction's timeout.
+        after its timeout, a pending group entry is settled after its transaction's timeout. All
+        is tried before the errors are raised: a shard that cannot be read stops no other.
         """
         now_ms = self._root.store.clock.boot_ms()
         before = self._watch or Watch(now_ms)
@@ -78,12 +89,16 @@ class Sweeper:
         seen: dict[Hashable, Watch] = {}
         settled = 0
         failures = Failures("Sweeping")
-        shards = self._root.existing_shards()
+        logs = failures.together(
+            self._root.store.together,
+            [(table, partial(_allowed, tail)) for table, tail in self._root.shard_tails()],
+        )
+        shards = [log for log in logs if isinstance(log, TransactionLog)]
+        offsets = [log for log in logs if isinstance(log, OffsetsLog)]
         rows = {name: row for shard in shards for name, row in shard.view.rows.items()}
         for row in rows.values():
             with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
-        offsets = self._root.offsets_shards()
         self._report_unreadable([*offsets, *shards], failures)
         entries = [
             (group_id, entry)
@@ -92,17 +107,8 @@ class Sweeper:
             for entry in group.pending
         ]
         for group_id, entry in entries:
-            if self._is_unreadable(entry.transactional_id):
-                continue
-            holder = rows.get(entry.transactional_id)
-            timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
-            key = ("group", group_id, entry.producer_id, entry.version)
-            if self._watched_ms(key, seen) < timeout_ms:
-                continue
-            # Only the client ends a transaction that it has prepared.
-            with failures.of(f"group {group_id!r}"), suppress(UnstableOffsetCommitError):
-                self._groups.settle(group_id, entry, by=self._name)
-                settled += 1
+            with failures.of(f"group {group_id!r}"):
+                settled += self._sweep_entry(group_id, entry, rows, seen)
         self._first_seen = seen
         self._rests.keep(seen)
         failures.check()
@@ -127,6 +133,26 @@ class Sweeper:
                 time_out(self._root, row, by=self._name)
         return 1
 
+    def _sweep_entry(
+        self,
+        group_id: str,
+        entry: PendingOffsets,
+        rows: Mapping[str, TransactionMetadata],
+        seen: dict[Hashable, Watch],
+    ) -> int:
+        if self._is_unreadable(entry.transactional_id):
+            return 0
+        holder = rows.get(entry.transactional_id)
+        timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
+        key = ("group", group_id, entry.producer_id, entry.version)
+        if self._watched_ms(key, seen) < timeout_ms:
+            return 0
+        # Only the client ends a transaction that it has prepared.
+        with suppress(UnstableOffsetCommitError):
+            self._groups.settle(group_id, entry, by=self._name)
+            return 1
+        return 0
+
     def _report_unreadable(
         self, logs: Sequence[TransactionLog | OffsetsLog], failures: Failures
     ) -> None:
@@ -146,6 +172,14 @@ class Sweeper:
         assert self._watch is not None
         first = seen[key] = self._first_seen.get(key, self._watch)
         return self._watch.watched_ms - first.watched_ms
+
+
+def _allowed(tail: Callable[[], L]) -> L | None:
+    """None: this process may not read offsets, and leaves their groups to others."""
+    try:
+        return tail()
+    except GroupAuthorizationError:
+        return None
 
 
 class _Rests:

@@ -99,7 +99,7 @@ class ProducerSession:
         )
         self._row_read_ms, self._must_renew = read_ms, False
         is_kept = self._row.state is TransactionState.ONGOING
-        self._has_written = is_kept
+        self._has_written, self._has_ended = is_kept, False
         return is_kept
 
     @property
@@ -122,6 +122,7 @@ class ProducerSession:
         self._has_written = False
         self._is_outcome_unknown = False
         self._is_decided = False
+        self._has_ended = False
         self._has_lost_epoch = False
         self._aborting: TransactionMetadata | None = None
 
@@ -174,8 +175,11 @@ class ProducerSession:
 
         An attempt with an unknown outcome may have committed, so a later refusal proves nothing:
         OutcomeLostError, unless `is_committed`. After an attempt that decided the commit, a refusal
-        means that another process has finished it; the next begin checks who owns the id.
+        means that another process has finished it; the next begin checks who owns the id. Repeated
+        after its success, which an interrupt may have hidden, it does nothing.
         """
+        if self._has_ended:
+            return
         held = self.row.pending.prepared_by_client
         offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
@@ -270,7 +274,9 @@ class ProducerSession:
 
     def _adopt(self, row: TransactionMetadata, read_ms: int) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
+        # Each in one statement: an interrupt after it must not commit the same files again.
         if row.owner.run_id != self._owner.run_id:
-            self.fenced_error = fenced(row, f"run {self._owner.run_id}")
+            fenced_error = fenced(row, f"run {self._owner.run_id}")
+            self.fenced_error, self._has_ended = fenced_error, True
         else:
-            self._row, self._row_read_ms = row, read_ms
+            self._row, self._row_read_ms, self._has_ended = row, read_ms, True

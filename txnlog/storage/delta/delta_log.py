@@ -29,6 +29,7 @@ from txnlog.errors import (
     LogGapError,
     NothingWrittenError,
     ObjectNotFoundError,
+    OutOfMemoryError,
     StorageError,
     TxnLogError,
 )
@@ -484,6 +485,8 @@ class DeltaLog:
             ) from error
 
     def _apply(self, commit: Commit, parsed: Any) -> None:
+        # Applied in part, as after an interrupt, it must not be built on: then the log is opened.
+        confirmed_ms, self._confirmed_ms = self._confirmed_ms, None
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.metadata = action
@@ -497,6 +500,7 @@ class DeltaLog:
         self._view.apply(parsed)
         self.version = commit.version
         self.digest = commit.digest
+        self._confirmed_ms = confirmed_ms
 
     def _check_ours(self, metadata: Metadata) -> None:
         if self._mark is not None and self._mark not in metadata.configuration:
@@ -625,7 +629,7 @@ class DeltaLog:
                 calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
                 return self.store.together(calls)[0] is True
             files = log_files.list_whole_log(self.store, self.path)
-        except StorageError:
+        except (StorageError, OutOfMemoryError):
             return False
         return not files.checkpoints and files.commits == list(range(len(files.commits)))
 
@@ -645,7 +649,7 @@ class DeltaLog:
                 if doubtful:
                     return None
                 raise
-            except StorageError:
+            except (StorageError, OutOfMemoryError):
                 pass
             # From here on our put may still be under way, even if the store replied "exists".
             doubtful = True
@@ -653,7 +657,7 @@ class DeltaLog:
                 found = decode_commit(self.store.get(path), version=0, source=path)
                 self.store.sync(path)
                 return found.info.write_id == write_id
-            except (ObjectNotFoundError, StorageError):
+            except (ObjectNotFoundError, StorageError, OutOfMemoryError):
                 # An empty slot proves nothing: a put under way may still land in it.
                 pass
             if self._clock.boot_ms() > give_up_ms or not self._trusted():

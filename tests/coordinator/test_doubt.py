@@ -1,0 +1,75 @@
+"""A process that has read a commit in part, or has no memory to look whether its own landed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from tests.coordinator.processes import both, owned, process, state_of, visible, world
+from txnlog.errors import CommitStateUnknownError, OutOfMemoryError
+from txnlog.protocol.states import TransactionState
+from txnlog.protocol.topics import PartitionState
+from txnlog.storage.store.objects import ObjectStore
+
+
+def test_refresh_interrupted_within_a_commit_reads_it_again_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Applied twice, the first half hid from the second what was left to remove."""
+    shared = world()
+    writer, reader = process(shared), process(shared)
+    writer.coordinator.commit(owned(writer, "a"), both(writer, "mine"))
+    log = reader.topic("orders")
+    writer.delete_topic("orders")
+    remove = PartitionState.remove
+
+    def interrupted(*given: object, **named: object) -> None:
+        monkeypatch.setattr(PartitionState, "remove", remove)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PartitionState, "remove", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.refresh()
+    log.refresh()
+    assert log.view.deleted
+    assert not any(partition.batches for partition in log.view.partitions)
+
+
+@pytest.mark.parametrize("call", ["exists", "put_if_absent"])
+def test_lack_of_memory_after_prepare_is_doubt_and_not_a_refusal(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PREPARE was in the log, and the caller told that nothing was (R44)."""
+    shared = world()
+    cluster = process(shared)
+    row, batches = owned(cluster, "a"), both(cluster, "mine")
+    # Another's commit: now the shard's head is not our own.
+    for number in range(8):
+        owned(process(shared), "b", tid=f"other-{number}")
+    store: ObjectStore = cluster.store
+    put, exists = store.put_if_absent, store.exists
+    decided: list[str] = []
+
+    def put_and_note(path: str, data: bytes) -> bool:
+        landed = put(path, data)
+        if path.startswith("__transaction_state") and not decided:
+            decided.append(path)
+            if call == "put_if_absent":
+                raise OutOfMemoryError("no memory", file=path)
+        return landed
+
+    def exists_or_fails(path: str) -> bool:
+        if decided and path.startswith("__transaction_state"):
+            raise OutOfMemoryError("no memory", file=path)
+        return exists(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put_if_absent", put_and_note)
+        patch.setattr(store, "exists", exists_or_fails)
+        with suppress(CommitStateUnknownError):
+            cluster.coordinator.commit(row, batches)
+    assert decided
+    cluster.coordinator.commit(row, batches)
+    assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
+    assert visible(process(shared), "mine") == (True, True)
