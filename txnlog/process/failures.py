@@ -114,11 +114,17 @@ class _Part:
 
 
 def caught(call: Callable[[], T]) -> T | TxnLogError:
-    """What a call returns, or the TxnLogError that it raises: for calls that are made together."""
+    """What a call returns, or the error that it raises: for calls that are made together.
+
+    A bug, or an error of a library, is logged and becomes an UnexpectedError.
+    """
     try:
         return call()
     except TxnLogError as error:
         return error
+    except Exception as error:
+        logger.exception("A call that was made beside others failed")
+        return unexpected(error, "A call that was made beside others")
 
 
 def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
