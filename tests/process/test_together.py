@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
+from _thread import start_new_thread
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import pytest
 
 from tests.interrupting import interrupted_at
 from txnlog.process import together as module
+from txnlog.process.threads import Threads
 from txnlog.process.together import THREADS_MAX, together
 
 WAIT_S = 600
+OURS = str(Path(module.__file__).parent)
+PYTHONS = str(Path(threading.__file__).parent)
 
 
 def test_results_are_in_the_order_of_the_calls() -> None:
@@ -78,8 +88,14 @@ def test_interrupt_stops_the_calls_that_have_not_begun(at_once: int) -> None:
     assert len(made) <= 1 + at_once
 
 
-def test_interrupt_at_any_place_waits_for_the_calls_under_way() -> None:
-    """Ctrl-C while others work: when it arrives, nobody uses the logs and the store any more."""
+@pytest.mark.parametrize("warm", [False, True])
+def test_interrupt_at_any_place_waits_for_the_calls_under_way(
+    monkeypatch: pytest.MonkeyPatch, warm: bool
+) -> None:
+    """Ctrl-C while others work: when it arrives, nobody uses the logs and the store any more.
+
+    Also inside Python's own library: it leaves no lock behind, so the next call and the exit end.
+    """
     number, place = 0, ""
     while place is not None:
         number += 1
@@ -87,13 +103,69 @@ def test_interrupt_at_any_place_waits_for_the_calls_under_way() -> None:
 
         def call(number: int, under_way: set[int] = under_way) -> None:
             under_way.add(number)
-            threading.Event().wait(0.001)
+            time.sleep(0.001)
             under_way.remove(number)
 
+        threads = Threads("test", THREADS_MAX)
+        monkeypatch.setattr(module, "_THREADS", threads)
         calls = [partial(call, number) for number in range(6)]
-        place = interrupted_at(number, partial(together, calls, at_once=3), (module.__file__,))
+        if warm:
+            together(calls, at_once=3)
+        place = interrupted_at(number, partial(together, calls, at_once=3), (OURS, PYTHONS))
         assert not under_way, place
+        assert ends(partial(together, [int] * 6, at_once=3)), place
+        assert ends(threads.end), place
     assert number > 20, "hardly anything was interrupted"
+
+
+def ends(call: Callable[[], object]) -> bool:
+    """Whether a call returns; made by a thread of its own, as one that waits for ever cannot be
+    stopped.
+    """
+    done: SimpleQueue[object] = SimpleQueue()
+    start_new_thread(lambda: done.put(call()), ())
+    try:
+        done.get(timeout=WAIT_S)
+    except Empty:
+        return False
+    return True
+
+
+SIGNALS = """
+import random, signal, sys
+from functools import partial
+from txnlog.process.together import together
+
+def interrupt(*_):
+    global is_armed
+    if is_armed:
+        is_armed = False
+        raise KeyboardInterrupt
+
+is_armed = False
+signal.signal(signal.SIGALRM, interrupt)
+chance = random.Random(int(sys.argv[1]))
+interrupts = 0
+while interrupts < 2000:
+    try:
+        is_armed = True
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-6, 150e-6))
+        together([partial(int, 1)] * 4, at_once=3)
+        is_armed = False
+    except KeyboardInterrupt:
+        interrupts += 1
+assert together([partial(int, 1)] * 4, at_once=3) == [1] * 4
+print("usable")
+"""
+
+
+def test_signals_leave_nothing_locked(seed: int) -> None:
+    """Thousands of Ctrl-C at any moment; then a call, and the exit of the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS, str(seed)],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "usable\n"), done.stderr
 
 
 def test_without_a_thread_calls_are_made_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.interrupting import interrupted_at
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, slots, write
 from txnlog.errors import CorruptLogError, LogGapError, StorageError
+from txnlog.process import threads
 from txnlog.protocol.appends import prepare_append, prepare_marker
 from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult
@@ -290,6 +293,27 @@ def test_commits_make_checkpoints_at_the_interval(store: ObjectStore, mode: str)
         checkpointer.wait_for_background()
     made = [name for name in slots(store) if name.endswith(".parquet")]
     assert made == [f"{version:020}.checkpoint.parquet" for version in (5, 10, 15, 20)]
+
+
+def test_interrupt_while_a_checkpoint_is_queued_does_not_prevent_the_next(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that was noted, and never queued, would cover all later commits of the process."""
+    settings = LogSettings(checkpoint_interval=1, checkpoint_mode="background")
+    log = created(store, 1, settings)
+    places = (checkpointer.__file__, threads.__file__)
+    number, place = 0, ""
+    while place is not None:
+        number += 1
+        monkeypatch.setattr(checkpointer, "_THREAD", threads.Threads("test", 1))
+        after_commit = partial(log._checkpointer.after_commit, log.version, store.clock.boot_ms())
+        place = interrupted_at(number, after_commit, places)
+        checkpointer.wait_for_background()
+        assert isinstance(write(log, log.version + 1), Committed)
+        checkpointer.wait_for_background()
+        assert log_files.list_log(store, TABLE).checkpoints[-1] == log.version, place
+        checkpointer._THREAD.end()
+    assert number > 10, "hardly anything was interrupted"
 
 
 def test_open_when_everything_listed_vanishes_again_and_again_ends(store: ObjectStore) -> None:

@@ -73,3 +73,25 @@ def test_many_objects_are_read_at_exit() -> None:
         [sys.executable, "-c", READ], capture_output=True, text=True, timeout=600, check=False
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+BACKGROUND = """
+import sys
+from tests.storage.number_log import created
+from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.store.objects import ObjectStore
+
+settings = LogSettings(checkpoint_interval=5, checkpoint_mode="background")
+created(ObjectStore.from_url(sys.argv[1]), 5, settings)
+"""
+
+
+def test_exit_waits_for_a_checkpoint_in_the_background(tmp_path: Path) -> None:
+    """A short job would never write one. What a library imports then must be importable."""
+    root = tmp_path / "root"
+    done = subprocess.run(
+        [sys.executable, "-c", BACKGROUND, str(root)],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(root.glob("*/_delta_log/*5.checkpoint.parquet"))

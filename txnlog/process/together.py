@@ -7,45 +7,19 @@ nobody waits for a thread that is not free, and without any free thread all call
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeVar
 
-from txnlog.process.forking import watch
+from txnlog.process.threads import Threads
 
 T = TypeVar("T")
 
 THREADS_MAX = 64
 """Threads of one process that make calls for others; they start when they are first needed."""
 
-
-class _Threads:
-    """The process's threads; a forked child gets its own."""
-
-    def __init__(self) -> None:
-        self.forked()
-        watch(self)
-
-    def forked(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` in a thread, some time; maybe never, if no thread can be started."""
-        with self._lock:
-            if self._pool is None:
-                name = f"txnlog-store-{os.getpid()}"
-                self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=name)
-            # The process is ending, or has no thread left; then the caller makes all calls.
-            with suppress(RuntimeError):
-                self._pool.submit(work)
-
-
-_THREADS = _Threads()
+_THREADS = Threads("txnlog-store", THREADS_MAX)
 
 
 class _Work:
@@ -123,6 +97,7 @@ def together(calls: Sequence[Callable[[], T]], *, at_once: int) -> list[T]:
         try:
             if interrupt is None:
                 for _ in range(min(at_once, len(calls)) - 1):
+                    # Without any thread the caller makes all calls.
                     _THREADS.submit(work.help)
                 work.run()
             else:

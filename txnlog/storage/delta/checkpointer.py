@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
 
 from txnlog.errors import TxnLogError
-from txnlog.process.forking import watch
+from txnlog.process.threads import Threads
 from txnlog.storage.delta.checkpoints import Covered, continue_from, is_fresh, maintain
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_settings import LogSettings
@@ -65,19 +63,22 @@ class Checkpointer:
         """Queue a task for the process's thread, unless one for this table is queued already."""
         if self._waiting_in == os.getpid() and not clean:
             return
-        self._waiting_in = os.getpid()
 
         def task() -> None:
             self._waiting_in = None
             self._run(head, clean=clean)
 
+        is_queued = False
         try:
-            _THREAD.submit(task)
-        except RuntimeError as error:
+            self._waiting_in = os.getpid()
+            is_queued = _THREAD.submit(task)
+        finally:
+            if not is_queued:
+                self._waiting_in = None
+        if not is_queued:
             # The interpreter is shutting down, or can start no thread. The commit has landed, and
             # the next writer writes the checkpoint.
-            self._waiting_in = None
-            logger.info("No checkpoint of %s was written: %s", self._table, error)
+            logger.info("No checkpoint of %s was written: there is no thread", self._table)
 
     def _run(self, head: Covered, *, clean: bool) -> None:
         store, table, settings = self._store, self._table, self._settings
@@ -101,39 +102,11 @@ class Checkpointer:
             logger.exception("No checkpoint of %s was written", table)
 
 
-class _Thread:
-    """The thread of this process for checkpoints; a forked child starts its own.
-
-    Commits of several logs may be made together, so several threads may ask for it.
-    """
-
-    def __init__(self) -> None:
-        self.forked()
-        watch(self)
-
-    def forked(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def submit(self, task: Callable[[], None]) -> None:
-        """Run it in the thread. Raises RuntimeError if the interpreter is shutting down."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="txnlog-checkpoint")
-            self._pool.submit(task)
-
-    def wait(self) -> None:
-        """Return when all tasks are done."""
-        with self._lock:
-            pool = self._pool
-        if pool is not None:
-            with suppress(RuntimeError):
-                pool.submit(int).result()
-
-
-_THREAD = _Thread()
+_THREAD = Threads("txnlog-checkpoint", 1)
 
 
 def wait_for_background() -> None:
     """Return when no checkpoint of this process is in progress or queued."""
-    _THREAD.wait()
+    done: SimpleQueue[None] = SimpleQueue()
+    if _THREAD.submit(partial(done.put, None)):
+        done.get()
