@@ -274,6 +274,7 @@ def reader(cluster: Cluster, committed: bool) -> RecordStream:
         read_committed=committed,
         reset=lambda reader: reader.start_offset,
         now_ms=cluster.store.clock.boot_ms,
+        tail_each=cluster.tail_each,
     )
     for topic, partitions in TOPICS.items():
         log = cluster.topic(topic)

@@ -18,7 +18,7 @@ from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import Key, PartitionReader, out_of_range
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
-from txnlog.consuming.membership import MemberSettings, check_subscription
+from txnlog.consuming.membership import MemberSettings, Membership, check_subscription
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.errors import (
     ClientStateError,
@@ -79,6 +79,7 @@ class Consumption:
             read_committed=config.get("isolation.level") == "read_committed",
             reset=self._reset,
             now_ms=self.clock.boot_ms,
+            tail_each=cluster.tail_each,
             configured_ms=config.get("metadata.poll.interval.ms"),
         )
         self.stream = RecordStream(self._fetcher)
@@ -148,13 +149,15 @@ class Consumption:
     def unsubscribe(self) -> None:
         """See Consumer.unsubscribe."""
         session = self._session
-        if self._mode is Mode.SUBSCRIBED and session is not None:
-            try:
-                self._revoke(session)
-            finally:
-                session.leave()
-        self._clear_assignment()
-        self._mode, self._subscription, self._callbacks = Mode.NOTHING, (), Callbacks()
+        try:
+            if self._mode is Mode.SUBSCRIBED and session is not None:
+                try:
+                    self._revoke(session)
+                finally:
+                    session.leave()
+        finally:
+            self._clear_assignment()
+            self._mode, self._subscription, self._callbacks = Mode.NOTHING, (), Callbacks()
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """See Consumer.assign."""
@@ -170,15 +173,16 @@ class Consumption:
         logs = self.cluster.topics(topic for topic, _ in wanted)
         for topic, partition in wanted:
             check_partition(logs[topic], partition)
+        # What may fail comes first: then the former assignment stays.
+        if wanted and self._config.get("group.id") is not None:
+            self.require_session().start_generation()
         self._clear_assignment()
         self._mode = Mode.ASSIGNED if wanted else Mode.NOTHING
         self._commits.start()
-        if wanted and self._config.get("group.id") is not None:
-            self.require_session().start_generation()
-        for topic, partition in wanted:
-            self._fetcher.add(logs[topic], partition)
         self._has_unplaced = True
         self._starts = dict(wanted)
+        for topic, partition in wanted:
+            self._fetcher.add(logs[topic], partition)
 
     def _start_at(self, wanted: Mapping[Key, int]) -> None:
         """`assign` inside of on_assign: choose partitions of the assignment and their offsets."""
@@ -235,33 +239,45 @@ class Consumption:
         except FencedInstanceIdError:
             self._clear_assignment()
             raise
-        is_waiting = session.membership.is_waiting
-        if not self.member_id or (is_waiting and self._needs_rejoin):
+        membership = session.membership
+        if not self.member_id:
+            self._needs_rejoin = True
+        elif not membership.is_waiting:
+            self._give_up_assignment(session, status)
+        if self._needs_rejoin:
+            session.join(self._subscription)
             self._needs_rejoin = False
-            session.join(self._subscription)
-        elif is_waiting:
-            pass
-        elif self._is_fenced or status is MembershipStatus.LOST:
-            self._lose_assignment()
-            session.join(self._subscription)
-        elif self._needs_rejoin or status is MembershipStatus.REBALANCING:
-            self._needs_rejoin = False
-            self._revoke(session)
-            session.join(self._subscription)
-        if session.membership.is_waiting and session.membership.complete_join():
-            self._accept_assignment(session)
+        if membership.is_waiting:
+            # Left by an acceptance that was interrupted.
+            self._clear_assignment()
+            if membership.complete_join():
+                self._accept_assignment(membership)
 
-    def _accept_assignment(self, session: GroupSession) -> None:
-        assignment = session.membership.assignment
+    def _give_up_assignment(self, session: GroupSession, status: MembershipStatus) -> None:
+        """Revoke or lose the assignment, if the group or a new subscription says so.
+
+        `_needs_rejoin` is set first, so that the next poll goes on where this one fails.
+        """
+        if self._is_fenced or status is MembershipStatus.LOST:
+            self._needs_rejoin = True
+            self._lose_assignment()
+        elif self._needs_rejoin or status is MembershipStatus.REBALANCING:
+            self._needs_rejoin = True
+            self._revoke(session)
+
+    def _accept_assignment(self, membership: Membership) -> None:
+        """Add the assigned partitions. If this fails, the next poll does it again."""
+        assignment = membership.assignment
         logs = {topic: self.cluster.topic_log(topic) for topic in assignment}
-        self.cluster.refresh_together(logs.values())
+        self._fetcher.tail(list(logs.values()))
         for topic, log in logs.items():
             for number in assignment[topic]:
                 # A topic deleted since then has no log to read; the group rebalances soon.
-                if number < log.partitions:
+                if number < log.partitions or not self._fetcher.can_read(topic):
                     self._fetcher.add(log, number)
         self._has_unplaced = True
         self._commits.start()
+        membership.accept()
         self._is_assigning = True
         try:
             self._notify(self._callbacks.on_assign, sorted(self.readers))
@@ -302,11 +318,12 @@ class Consumption:
         if not self._has_unplaced:
             return
         new = {key: reader for key, reader in self.readers.items() if reader.position is None}
-        if not new:
-            self._has_unplaced = False
+        readable = {key: reader for key, reader in new.items() if self._can_place(reader)}
+        if not readable:
+            self._has_unplaced = bool(new)
             return
         to_fetch: dict[str, list[int]] = {}
-        for topic, partition in new:
+        for topic, partition in readable:
             if self._starts.get((topic, partition), OFFSET_STORED) in _COMMITTED:
                 to_fetch.setdefault(topic, []).append(partition)
         committed: Mapping[str, Mapping[int, int]] | None = {}
@@ -320,14 +337,19 @@ class Consumption:
                 return
         if committed is None:
             return
-        for (topic, partition), reader in new.items():
-            offset = self._starts.pop((topic, partition), OFFSET_STORED)
+        for (topic, partition), reader in readable.items():
+            offset = self._starts.get((topic, partition), OFFSET_STORED)
             if partition in to_fetch.get(topic, ()):
                 position = committed.get(topic, {}).get(partition)
                 offset = self._reset(reader) if position is None else position
             reader.seek(_offset(reader, offset))
-        self._has_unplaced = False
+            self._starts.pop((topic, partition), None)
         self._fetcher.wake()
+        self._has_unplaced = len(readable) < len(new)
+
+    def _can_place(self, reader: PartitionReader) -> bool:
+        """Whether its log could be read, so that the ends of the partition are known."""
+        return self._fetcher.can_read(reader.topic) and reader.partition < reader.log.partitions
 
     def _reset(self, reader: PartitionReader) -> int:
         """The position by auto.offset.reset. Raises OffsetOutOfRangeError."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from txnlog.consuming.fetching import Chunk, Key, PartitionReader
+from txnlog.errors import TxnLogError
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.polling import LOCAL_MS, Polling, poll_interval_ms
 from txnlog.storage.batches.read_ahead import AHEAD_BYTES, AHEAD_FILES, fetch
@@ -24,16 +25,20 @@ class Fetcher:
         read_committed: bool,
         reset: Callable[[PartitionReader], int],
         now_ms: Callable[[], int],
+        tail_each: Callable[[Sequence[TopicLog]], list[Exception | None]],
         configured_ms: int | None = None,
     ) -> None:
         self._read_committed = read_committed
         self._reset = reset
         self._now_ms = now_ms
+        self._tail_each = tail_each
         self._configured_ms = configured_ms
         self._polling = Polling()
         self._is_drained = False
         self._turns: deque[PartitionReader] = deque()
         self._logs: dict[str, TopicLog] = {}
+        self._failures: dict[str, Exception] = {}
+        self._untold: set[str] = set()
         self.readers: dict[Key, PartitionReader] = {}
 
     def add(self, log: TopicLog, partition: int) -> PartitionReader:
@@ -42,20 +47,37 @@ class Fetcher:
         reader = self.readers.get(key)
         if reader is None:
             reader = PartitionReader(log, partition, read_committed=self._read_committed)
-            self.readers[key] = reader
-            self._turns.append(reader)
             self._logs[log.name] = log
+            self._turns.append(reader)
             self.wake()
+            # Last: an interrupt leaves no partition that is listed and never read.
+            self.readers[key] = reader
         return reader
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Remove partitions."""
-        for key in keys:
-            reader = self.readers.pop(key, None)
-            if reader is not None:
-                self._turns.remove(reader)
-        self._logs = {reader.topic: reader.log for reader in self._turns}
+        """Remove partitions. If it is interrupted, it can be repeated."""
+        removed = set(keys)
+        left = [r for r in self._turns if (r.topic, r.partition) not in removed]
+        self._turns = deque(left)
+        self._logs = {reader.topic: reader.log for reader in left}
+        self._failures = {t: error for t, error in self._failures.items() if t in self._logs}
+        for key in removed:
+            self.readers.pop(key, None)
         self.wake()
+
+    def tail(self, logs: Sequence[TopicLog]) -> None:
+        """Tail the topics' logs to their heads, together.
+
+        What cannot be read raises its error when `fetch` comes to its partitions, and no earlier:
+        the others are read.
+        """
+        found = zip(logs, self._tail_each(logs), strict=True)
+        self._failures = {log.name: error for log, error in found if error is not None}
+        self._untold = set(self._failures)
+
+    def can_read(self, topic: str) -> bool:
+        """Whether the topic's log could be read when it was tailed last."""
+        return topic not in self._failures
 
     def wake(self) -> None:
         """Check the logs at the next `fetch`: what is to be read has changed."""
@@ -70,7 +92,8 @@ class Fetcher:
     def fetch(self) -> Chunk | None:
         """The next chunk of any partition, None if all are at their ends.
 
-        Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError.
+        Raises OffsetOutOfRangeError with auto.offset.reset=none, CorruptLogError, StorageError. An
+        error of one topic does not keep the next calls from reading the others.
         """
         now_ms = self._now_ms()
         checked_ms = self._polling.checked_ms
@@ -104,14 +127,14 @@ class Fetcher:
         return bool(self._turns) and self._turns[0].log.store.is_remote
 
     def _refresh(self, now_ms: int) -> None:
-        if self._turns:
-            store = self._turns[0].log.store
-            store.together([log.refresh for log in self._logs.values()])
+        self.tail(list(self._logs.values()))
         interval_ms = self._interval()
         self._polling.checked(now_ms, interval_ms=interval_ms, is_remote=self._is_remote)
         self._is_drained = False
+        if any(isinstance(e, TxnLogError) and e.retriable for e in self._failures.values()):
+            self._polling.wake()
         for reader in self._turns:
-            if reader.is_idle:
+            if reader.is_idle or not self.can_read(reader.topic):
                 continue
             # A deleted topic has nothing to read; a subscriber loses it at the next rebalance.
             if reader.position is not None and reader.is_plan_empty and reader.log.exists:
@@ -123,6 +146,8 @@ class Fetcher:
         for _ in range(len(self._turns)):
             reader = self._turns[0]
             self._turns.rotate(-1)
+            if reader.topic in self._untold and not reader.is_paused:
+                self._tell(reader.topic)
             if not reader.is_active:
                 continue
             if reader.must_fetch:
@@ -131,6 +156,12 @@ class Fetcher:
             if chunk is not None:
                 return chunk
         return None
+
+    def _tell(self, topic: str) -> None:
+        """Raise the error of a topic that cannot be read; all others have their turns first."""
+        self._untold.discard(topic)
+        self._turns = deque(sorted(self._turns, key=lambda reader: reader.topic == topic))
+        raise self._failures[topic]
 
     def _fetch_ahead(self, first: PartitionReader) -> None:
         """Fetch the next files together, in the order in which the readers take their turns."""

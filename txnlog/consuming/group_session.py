@@ -78,10 +78,13 @@ class GroupSession:
         return self.generation != NO_GENERATION
 
     def join(self, subscription: tuple[str, ...]) -> None:
-        """Request an assignment, or a new one; `membership.complete_join` obtains it."""
+        """Request an assignment, or a new one; `membership.complete_join` obtains it.
+
+        To be repeated if it raises.
+        """
+        topics = resolve(self._cluster, subscription)
         self._manual_generation = NO_GENERATION
         self._pending_watch = None
-        topics = resolve(self._cluster, subscription)
         self._start_thread()
         self.membership.join(topics)
         self.heartbeat.set_member(self.membership.member_id, topics, subscription)

@@ -96,9 +96,9 @@ class Membership:
     def complete_join(self) -> bool:
         """Whether a generation has begun since `join`; if so, `assignment` is set.
 
-        Writes the join, if necessary again: the member may have been expelled while waiting, or a
-        consumer outside the group has begun a generation. Raises InconsistentGroupProtocolError,
-        FencedInstanceIdError.
+        To be repeated until `accept`. Writes the join, if necessary again: the member may have been
+        expelled while waiting, or a consumer outside the group has begun a generation. Raises
+        InconsistentGroupProtocolError, FencedInstanceIdError.
         """
         group_id = self.settings.group_id
         group = self._cluster.groups.describe(group_id)
@@ -108,11 +108,16 @@ class Membership:
             self._has_joined = True
             group = self._cluster.offsets_log(group_id).view.rows.get(group_id)
         if group is None or not self._has_assignment(group):
+            # A generation that was completed, but not accepted, is over.
+            self.generation, self.assignment = NO_GENERATION, {}
             return False
         self.generation = group.generation
         self.assignment = group.assignment[self.member_id]
-        self.is_waiting = False
         return True
+
+    def accept(self) -> None:
+        """The consumer has the partitions of `assignment`: it no longer waits for them."""
+        self.is_waiting = False
 
     def _has_assignment(self, group: Group | None) -> bool:
         if group is None or not is_member_of(group, self.member_id, after=self._released):
@@ -250,15 +255,16 @@ class Heartbeat:
             counter = after.members[member_id].heartbeat
             if counter != self._counter:
                 self._counter, self._beat_ms = counter, now_ms
-        # What was found stays found until the consumer has rejoined.
-        needs_rejoin = self.needs_rejoin or (
-            not is_rebalancing(group)
-            and (
-                self._is_assignment_outdated(group, counts, now_ms)
-                or self._is_subscription_changed(member, now_ms)
-            )
-        )
+        # What was found stays found until the consumer has rejoined. The row is published first: a
+        # topic that cannot be looked up does not hide from the member what its group does.
+        needs_rejoin = self.needs_rejoin
         self._publish(member, after, needs_rejoin=needs_rejoin)
+        if needs_rejoin or is_rebalancing(group):
+            return
+        if self._is_subscription_changed(member, now_ms) or self._is_assignment_outdated(
+            group, counts, now_ms
+        ):
+            self._publish(member, after, needs_rejoin=True)
 
     def _publish(
         self, member: _HeartbeatMember, group: Group | None, *, needs_rejoin: bool = False
@@ -294,9 +300,10 @@ class Heartbeat:
         """Whether the subscription matches other topics than when the consumer joined."""
         if now_ms - self._resolved_ms < self._settings.metadata_max_age_ms:
             return False
-        self._resolved_ms = now_ms
         _, topics, subscription = member
-        return resolve(self._cluster, subscription) != topics
+        is_changed = resolve(self._cluster, subscription) != topics
+        self._resolved_ms = now_ms
+        return is_changed
 
 
 class PartitionCounts:
