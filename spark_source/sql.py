@@ -24,6 +24,7 @@ from txnlog.protocol.topics import TopicState
 from txnlog.settings.hadoop import general_name, hadoop_settings, hadoop_url, is_secret_setting
 from txnlog.settings.options import checked_root, redacted_url, warn_once
 from txnlog.settings.redaction import SETTING, SPARK_DEFAULT, warning_of
+from txnlog.settings.roots import place_of
 from txnlog.settings.storage_options import StoreSettings, checked_settings
 from txnlog.storage.batches.records import CREATE_TIME
 from txnlog.storage.store.opening import complete_options
@@ -309,7 +310,7 @@ def _table_path(reads: _Reads, path: str) -> str:
 
 def _hadoop_options(reads: _Reads) -> dict[str, str]:
     """What Spark's reader needs for the store, except what the session has of it."""
-    if reads.spark_root is not None or reads.cluster.store.is_local:
+    if reads.spark_root is not None or place_of(reads.root) is None:
         return {}
     conf = reads.spark.conf
 

@@ -142,6 +142,7 @@ class Writer(Actor):
         value = auditor.name_record(self.name, txn, topic, copy_of=copy_of)
 
         def delivered(error: Exception | None, message: Message) -> None:
+            assert not isinstance(error, BUGS), error
             if error is None:
                 auditor.acknowledge(value, message.partition(), message.offset())
 

@@ -72,8 +72,8 @@ def a_marker_is_written_twice(patch: Patch) -> None:
 def a_marker_fences_nothing(patch: Patch) -> None:
     """R4: an append lands after the marker of its transaction."""
 
-    def decide(state: Any, **asked: Any) -> Any:
-        return appends.prepare_append(Without(state, markers={}), **asked)
+    def decide(state: Any, *batches: Any, **asked: Any) -> Any:
+        return appends.prepare_append(Without(state, markers={}), *batches, **asked)
 
     patch.setattr(txnlog.coordinator.appending, "prepare_append", decide)
 
@@ -316,7 +316,10 @@ def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
 @broken
 def log_files_are_deleted_at_once(patch: Patch) -> None:
     """R70: clean-up frees slots that other processes still rely on."""
-    find = log_cleanup.find_expired
-    patch.setattr(
-        log_cleanup, "find_expired", lambda files, *, before_ms: find(files, before_ms=2**62)
-    )
+    for name in ("find_anchor", "find_expired"):
+        find = getattr(log_cleanup, name)
+
+        def of_any_age(files: Any, *, before_ms: int, find: Any = find) -> Any:
+            return find(files, before_ms=2**62)
+
+        patch.setattr(log_cleanup, name, of_any_age)

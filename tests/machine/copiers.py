@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.machine.actors import ENDS, Actor, Kind, S, Writer
-from tests.machine.world import COPIERS, COPIES, JOBS, READERS, SOURCE, TOPICS, Process, World
+from tests.machine.world import (
+    BUGS,
+    COPIERS,
+    COPIES,
+    JOBS,
+    READERS,
+    SOURCE,
+    TOPICS,
+    Process,
+    World,
+)
 from txnlog.consumer import Consumer
 from txnlog.errors import TxnLogError
 from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
@@ -90,6 +100,8 @@ class Copier(Writer):
             for at in self.reader.committed(self.reader.assignment(), 10):
                 offset = at.offset if at.offset >= 0 else OFFSET_BEGINNING
                 self.reader.seek(TopicPartition(at.topic, at.partition, offset))
+        except BUGS:
+            raise
         except TxnLogError:
             try:
                 self.reader.unsubscribe()

@@ -23,6 +23,7 @@ from tests.machine.oracle import settle
 from tests.machine.processes import CHORES, TABLES, Helper
 from tests.machine.queries import Query
 from tests.machine.world import (
+    BUGS,
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
@@ -337,6 +338,8 @@ class Clients(RuleBasedStateMachine):
             self.meet(helper.process, trouble, lambda: act(helper))
         except SimulatedCrash:
             self.helpers[number] = Helper(self.world, number)
+        except BUGS:
+            raise
         except TxnLogError:
             pass
 

@@ -18,7 +18,7 @@ from txnlog.consuming import fetching
 from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import PartitionReader
 from txnlog.consuming.record_stream import RecordStream
-from txnlog.errors import CorruptLogError, ObjectNotFoundError
+from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
 from txnlog.housekeeping import retention
 from txnlog.housekeeping.compaction import local, segments
 from txnlog.messages import Message
@@ -55,7 +55,7 @@ READERS, COPIERS, JOBS, FREE = "readers", "copiers", "jobs", "free"
 choice; offsets that producers commit beside their records."""
 
 MESSAGES_MAX = 100_000
-BUGS = (CorruptLogError, ObjectNotFoundError)
+BUGS = (CorruptLogError, ObjectNotFoundError, UnexpectedError)
 """Errors that no fault here explains."""
 
 seen: Counter[str] = Counter()

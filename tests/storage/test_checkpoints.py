@@ -301,6 +301,8 @@ def test_interrupt_while_a_checkpoint_is_queued_does_not_prevent_the_next(
     """A task that was noted, and never queued, would cover all later commits of the process."""
     settings = LogSettings(checkpoint_interval=1, checkpoint_mode="background")
     log = created(store, 1, settings)
+    # A task queued in the thread that is replaced below would cover the first commit after it.
+    checkpointer.wait_for_background()
     places = (checkpointer.__file__, threads.__file__)
     number, place = 0, ""
     while place is not None:
