@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.do_nothing import NOTHING
 from benchmarks.figures import OURS, Comparison, Figure
 from benchmarks.folders import new_folder
+from benchmarks.places import Place
 from benchmarks.scale import Scale
 from benchmarks.session import (
     TOPIC_PARTITIONS,
@@ -52,22 +53,31 @@ def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
 class SinkRuns:
     """Each run is a new query from `source` into a new table, in `micro_batches` micro-batches."""
 
-    def __init__(self, spark: SparkSession, folder: Path, source: str, scale: Scale) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        source: str,
+        scale: Scale,
+        place: Place | None = None,
+    ) -> None:
         self._spark = spark
         self._folder = folder
+        self._place = place or Place.on_disk(folder)
         self._source = source
         self._scale = scale
         self._numbers = itertools.count()
         register_peers(spark)
 
     def txnlog(self, micro_batches: int) -> list[float]:
-        topic, root = f"topic{next(self._numbers)}", str(self._folder / "root")
-        Cluster.open(root, create=True).create_topic(topic, partitions=TOPIC_PARTITIONS)
-        options = {"topic": topic, "path": root}
+        topic, place = f"topic{next(self._numbers)}", self._place
+        cluster = Cluster.open(place.root, place.storage, create=True)
+        cluster.create_topic(topic, partitions=TOPIC_PARTITIONS)
+        options = {"topic": topic, "path": place.root, **place.options}
         return self._run("txnlog", options, micro_batches)
 
     def delta(self, micro_batches: int) -> list[float]:
-        path = str(self._folder / f"delta{next(self._numbers)}")
+        path = f"{self._place.tables}/delta{next(self._numbers)}"
         return self._run("delta", {"path": path}, micro_batches)
 
     def nothing(self, micro_batches: int) -> list[float]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.do_nothing import NOTHING
 from benchmarks.figures import OURS, Comparison, Figure
 from benchmarks.folders import new_folder
+from benchmarks.places import Place
 from benchmarks.scale import Scale
 from benchmarks.session import (
     TOPIC_PARTITIONS,
@@ -35,7 +36,7 @@ def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
     """Records per millisecond into Spark's noop sink, with the same rows and columns."""
     root = new_folder()
     fill(spark, Path(root), scale)
-    runs = SourceRuns(spark, Path(root), Path(root), scale)
+    runs = SourceRuns(spark, Place.on_disk(Path(root)), Path(root), scale)
     many = scale.micro_batches
     streams = take_turns(
         {"Delta": partial(runs.delta, many), OURS: partial(runs.txnlog, many)}, scale.rounds
@@ -47,37 +48,39 @@ def measure(spark: SparkSession, scale: Scale) -> list[Figure]:
     return [streaming.at_least("Delta", 1.3, peer), batch.at_least("Delta", 0.5, peer)]
 
 
-def fill(spark: SparkSession, root: Path, scale: Scale) -> None:
+def fill(spark: SparkSession, folder: Path, scale: Scale, place: Place | None = None) -> None:
     """The topic from the input, and the Delta table from the topic, in as many micro-batches."""
-    source = write_input(spark, root, scale)
-    Cluster.open(str(root), create=True).create_topic(TOPIC, partitions=TOPIC_PARTITIONS)
+    place = place or Place.on_disk(folder)
+    source = write_input(spark, folder, scale)
+    cluster = Cluster.open(place.root, place.storage, create=True)
+    cluster.create_topic(TOPIC, partitions=TOPIC_PARTITIONS)
     frame = input_stream(spark, source, micro_batches=scale.micro_batches, scale=scale)
-    sink = frame.writeStream.format("txnlog").option("topic", TOPIC).option("path", str(root))
-    run_query(sink, root)
-    runs = SourceRuns(spark, root, root, scale)
+    options = {"topic": TOPIC, "path": place.root, **place.options}
+    run_query(frame.writeStream.format("txnlog").options(**options), folder)
+    runs = SourceRuns(spark, place, folder, scale)
     copy = runs.topic(scale.micro_batches).coalesce(FILES_PER_MICRO_BATCH)
-    run_query(copy.writeStream.format("delta").option("path", f"{root}/delta"), root)
-    assert spark.read.format("delta").load(f"{root}/delta").count() == scale.records
+    run_query(copy.writeStream.format("delta").option("path", runs.table), folder)
+    assert spark.read.format("delta").load(runs.table).count() == scale.records
 
 
 class SourceRuns:
-    """Each run reads all that `fill` wrote under `root`, in micro-batches or as one batch."""
+    """Each run reads all that `fill` wrote at `place`, in micro-batches or as one batch."""
 
-    def __init__(self, spark: SparkSession, root: Path, folder: Path, scale: Scale) -> None:
+    def __init__(self, spark: SparkSession, place: Place, folder: Path, scale: Scale) -> None:
         self._spark = spark
-        self._root = str(root)
+        self._place = place
         self._folder = folder
         self._scale = scale
-        self._table = f"{root}/delta"
+        self.table = f"{place.tables}/delta"
         register_peers(spark)
 
     def txnlog(self, micro_batches: int) -> list[float]:
         return self._stream(self.topic(micro_batches), micro_batches)
 
     def delta(self, micro_batches: int) -> list[float]:
-        files = len(self._spark.read.format("delta").load(self._table).inputFiles())
+        files = len(self._spark.read.format("delta").load(self.table).inputFiles())
         reader = self._spark.readStream.format("delta")
-        frame = reader.option("maxFilesPerTrigger", files // micro_batches).load(self._table)
+        frame = reader.option("maxFilesPerTrigger", files // micro_batches).load(self.table)
         return self._stream(frame, micro_batches)
 
     def nothing(self, micro_batches: int) -> list[float]:
@@ -89,20 +92,21 @@ class SourceRuns:
 
     def txnlog_batch(self) -> list[float]:
         reader = self._spark.read.format("txnlog").option("subscribe", TOPIC)
-        return self._batch(reader.load(self._root))
+        return self._batch(reader.options(**self._place.options).load(self._place.root))
 
     def read_committed(self) -> list[float]:
         """The topic's Delta table with Spark's own reader."""
         from spark_source.sql import read_committed
 
-        return self._batch(read_committed(self._spark, self._root, TOPIC))
+        return self._batch(read_committed(self._spark, self._place.root, TOPIC))
 
     def delta_batch(self) -> list[float]:
-        return self._batch(self._spark.read.format("delta").load(self._table))
+        return self._batch(self._spark.read.format("delta").load(self.table))
 
     def topic(self, micro_batches: int) -> DataFrame:
         reader = self._spark.readStream.format("txnlog").option("subscribe", TOPIC)
-        return self._limited(reader, micro_batches).load(self._root)
+        reader = reader.options(**self._place.options)
+        return self._limited(reader, micro_batches).load(self._place.root)
 
     def _limited(self, reader: DataStreamReader, micro_batches: int) -> DataStreamReader:
         reader = reader.option("startingOffsets", "earliest")

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.figures import OURS, Comparison, Figure
 from benchmarks.peers.broker import connector, create_topic, kafka_broker
+from benchmarks.places import Place
 from benchmarks.processes import own_process
 from benchmarks.scale import Scale
 from benchmarks.session import (
@@ -98,7 +99,7 @@ def source_runs(root: Path, peer: str, address: str, scale: Scale) -> Iterator[S
         folder.mkdir()
         if peer == OURS:
             fill(spark, root, scale)
-        runs = KafkaSourceRuns(spark, root, folder, scale, address=address)
+        runs = KafkaSourceRuns(spark, Place.on_disk(root), folder, scale, address=address)
         if peer == "Kafka":
             runs.fill_kafka()
         yield runs
@@ -116,7 +117,7 @@ class KafkaSourceRuns(SourceRuns):
         create_topic(self._address, TOPIC, TOPIC_PARTITIONS)
         frame = input_stream(
             self._spark,
-            f"{self._root}/input",
+            f"{self._place.root}/input",
             micro_batches=self._scale.micro_batches,
             scale=self._scale,
         )

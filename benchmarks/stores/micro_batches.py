@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +30,11 @@ ROWS = 100
 SOURCE = "source"
 GROUP = "group"
 DELTA_MAX = 0.5
-CONF = Path(__file__).parents[2] / "conf/spark-s3a.conf"
 
 
 def measure(scale: Scale) -> list[Figure]:
     """Medians of triggerExecution, all in one session; checkpoints are on the local disk."""
-    with s3_server() as server, bench_session(_settings(server.far)) as spark:
+    with s3_server() as server, bench_session(server.far.hadoop()) as spark:
         _fill(server, scale)
         runs = _Runs(spark, server.far, Path(new_folder()), scale)
         peers = {
@@ -50,13 +48,6 @@ def measure(scale: Scale) -> list[Figure]:
         *compared[0].each(),
         *(one.at_most(DELTA, DELTA_MAX, "Delta to Delta on s3a") for one in compared),
     ]
-
-
-def _settings(s3: S3) -> dict[str, str]:
-    """The lines of conf/spark-s3a.conf, and where the server is."""
-    lines = (line.split(None, 1) for line in CONF.read_text().splitlines())
-    pairs = {line[0]: line[1].strip() for line in lines if line and not line[0].startswith("#")}
-    return {**pairs, **s3.hadoop()}
 
 
 def _fill(server: Server, scale: Scale) -> None:
@@ -84,8 +75,8 @@ class _Runs:
 
     def __init__(self, spark: SparkSession, s3: S3, folder: Path, scale: Scale) -> None:
         self._spark = spark
-        self._s3 = s3
-        self._storage: Mapping[str, str] = {f"storage.{k}": v for k, v in s3.storage.items()}
+        self._topics = s3.place("topics")
+        self._tables = s3.place("delta").tables
         self._folder = folder
         self._warm_up = scale.small_warm_up
         self._batches = scale.small_warm_up + scale.small_micro_batches
@@ -94,28 +85,26 @@ class _Runs:
     def delta(self) -> list[float]:
         """From one table, a version with one file at a time, to another table."""
         reader = self._spark.readStream.format("delta").option("startingVersion", 0)
-        frame = reader.option("maxFilesPerTrigger", 1).load(self._s3a("delta"))
-        target = self._s3a(f"delta{next(self._numbers)}")
+        frame = reader.option("maxFilesPerTrigger", 1).load(self._tables)
+        target = f"{self._tables}{next(self._numbers)}"
         return self._run(frame.writeStream.format("delta").option("path", target))
 
     def txnlog(self, group_id: str = "") -> list[float]:
         """From topic to topic."""
-        root, topic = self._s3.root("topics"), f"topic{next(self._numbers)}"
-        Cluster.open(root, self._s3.storage).create_topic(topic, partitions=TOPIC_PARTITIONS)
-        options = {**self._storage, **({"group.id": group_id} if group_id else {})}
+        topics, topic = self._topics, f"topic{next(self._numbers)}"
+        cluster = Cluster.open(topics.root, topics.storage)
+        cluster.create_topic(topic, partitions=TOPIC_PARTITIONS)
+        options = {**topics.options, **({"group.id": group_id} if group_id else {})}
         reader = (
             self._spark.readStream.format("txnlog")
             .option("subscribe", SOURCE)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", ROWS)
         )
-        frame = reader.options(**options).load(root)
+        frame = reader.options(**options).load(topics.root)
         writer = frame.drop("topic", "partition").writeStream.format("txnlog")
-        writer = writer.option("topic", topic).option("path", root)
+        writer = writer.option("topic", topic).option("path", topics.root)
         return self._run(writer.options(**options))
-
-    def _s3a(self, name: str) -> str:
-        return self._s3.root(name).replace("s3://", "s3a://")
 
     def _run(self, writer: DataStreamWriter) -> list[float]:
         progress = run_query(writer, self._folder)

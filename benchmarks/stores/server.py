@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.places import Place
 from benchmarks.stores.delay import HOST, delayed
 
 # Built by `conf/setup_env.py stores`.
 PROGRAM = Path(os.environ.get("TXNLOG_STORES") or Path(sys.prefix, ".stores")) / "bin/versitygw"
+CONF = Path(__file__).parents[2] / "conf/spark-s3a.conf"
 ROUND_TRIP_MS = 25.0
 BUCKET = "bench"
 KEY, SECRET = "key-of-the-benchmarks", "secret-of-the-benchmarks"
@@ -36,14 +38,20 @@ class S3:
         """The url of a folder."""
         return f"s3://{BUCKET}/{name}"
 
+    def place(self, name: str) -> Place:
+        """A folder for topics and Delta tables."""
+        root = self.root(name)
+        return Place(root, root.replace("s3://", "s3a://"), self.storage)
+
     def settings(self, name: str) -> dict[str, str]:
         """The settings of a Python client."""
         storage = {f"storage.{key}": value for key, value in self.storage.items()}
         return {"txnlog.root": self.root(name), **storage}
 
     def hadoop(self) -> dict[str, str]:
-        """The settings of a Spark session."""
+        """The settings of a Spark session: conf/spark-s3a.conf, and where the server is."""
         return {
+            **_lines(CONF),
             "spark.hadoop.fs.s3a.endpoint": self.endpoint,
             "spark.hadoop.fs.s3a.access.key": KEY,
             "spark.hadoop.fs.s3a.secret.key": SECRET,
@@ -92,6 +100,12 @@ def s3_server() -> Iterator[Server]:
             process.kill()
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lines(conf: Path) -> dict[str, str]:
+    """The settings of a file for spark-submit."""
+    lines = (line.split(None, 1) for line in conf.read_text().splitlines())
+    return {line[0]: line[1].strip() for line in lines if line and not line[0].startswith("#")}
 
 
 def _storage(endpoint: str) -> dict[str, str]:

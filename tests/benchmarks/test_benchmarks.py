@@ -16,6 +16,8 @@ from benchmarks.__main__ import GROUPS
 from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.scale import QUICK
 from benchmarks.session import take_turns
+from benchmarks.stores.__main__ import GROUPS as STORE_GROUPS
+from benchmarks.stores.server import PROGRAM
 from benchmarks.suite import merged
 
 if TYPE_CHECKING:
@@ -69,9 +71,9 @@ def test_results_of_other_groups_stay(tmp_path: Path) -> None:
     assert [entry["name"] for entry in found if entry["group"] == "sink"] == ["new"]
 
 
-def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, module: str = "benchmarks") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -109,6 +111,18 @@ def test_cluster_under_housekeeping_is_measured(tmp_path: Path) -> None:
     done = run_command(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len({entry["name"] for entry in json.loads(output.read_text())}) == 12
+
+
+@pytest.mark.stores
+@pytest.mark.soak
+@pytest.mark.skipif(not PROGRAM.exists(), reason="needs versitygw, which is built with Go")
+def test_every_benchmark_on_a_store_returns_its_figures(tmp_path: Path) -> None:
+    """Each group starts the server, and Spark reads it by conf/spark-s3a.conf."""
+    output = tmp_path / "stores.json"
+    done = run_command("--quick", "--output", str(output), module="benchmarks.stores")
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = json.loads(output.read_text())
+    assert {entry["group"] for entry in entries} == set(STORE_GROUPS)
 
 
 def test_command_refuses_an_unknown_group() -> None:
