@@ -94,7 +94,11 @@ def newcomer(shared: SharedMemory) -> Consumer:
     [
         # `live` does what the others do.
         pytest.param(
-            act, fault, marks=[pytest.mark.soak] if fault in ERRORS and act != live else []
+            act,
+            fault,
+            marks=[pytest.mark.soak]
+            if fault in ERRORS and (act != live or fault is not Fault.LOSE_REPLY)
+            else [],
         )
         for act in ACTS
         for fault in [*CRASHES, *ERRORS]
@@ -145,7 +149,10 @@ def group_exists(shared: SharedMemory) -> bool:
     return process(shared).groups.describe("g") is not None
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    "act",
+    [pytest.param(act, marks=[] if act in (live, commit) else [pytest.mark.soak]) for act in ACTS],
+)
 def test_member_suspended_at_any_call_does_no_harm(act: Callable[[Consumer], None]) -> None:
     """It resumes after the others have taken over its partitions and committed (R48)."""
     for number in range(calls_of(act)):

@@ -183,8 +183,16 @@ def judge(kind: type[Deferred], shared: SharedMemory, outcome: str) -> bool:
     return seen[0]
 
 
+ALIKE = [OtherOrder, ThirdOrder, TakingOver]
+"""The steps of others in another order, or with fewer files: for the soak."""
+
 CUTS = [
-    *(pytest.param(kind, PLAIN, id=kind.__name__) for kind in [*COMMITS, *ABORTS]),
+    *(
+        pytest.param(
+            kind, PLAIN, id=kind.__name__, marks=[pytest.mark.soak] if kind in ALIKE else []
+        )
+        for kind in [*COMMITS, *ABORTS]
+    ),
     *(
         pytest.param(kind, SETTINGS, id=f"{kind.__name__}-checkpoints")
         for kind in [Deferred, TakingOver]

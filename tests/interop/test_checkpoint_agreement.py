@@ -297,7 +297,7 @@ def test_spark_finds_in_checkpoints_what_it_finds_in_commits(
     spark: SparkSession, world: World
 ) -> None:
     """The same rows, versions and tombstones, before and after, and when the commits are gone."""
-    for number in steps(world, 3):
+    for number in steps(world, 2):
         before = by_spark(spark, world)
         assert world.checkpoint() == world.log.version
         assert by_spark(spark, world) == before

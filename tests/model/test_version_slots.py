@@ -23,11 +23,13 @@ def test_writer_stopped_anywhere_commits_once_and_knows() -> None:
     assert_holds(VersionSlots("Wck", commits=1, ticks=2), states_min=2_000)
 
 
+@pytest.mark.soak
 def test_writer_with_lost_replies_commits_once_and_knows() -> None:
     """A put that landed reads as failed (R63)."""
     assert_holds(VersionSlots("W", commits=2, lost_replies=True), states_min=10_000)
 
 
+@pytest.mark.soak
 def test_reader_among_clean_up_hands_out_the_log_as_it_is() -> None:
     """Files vanish between a listing and a read (R66, R70)."""
     assert_holds(VersionSlots("Rck", commits=2, ticks=2, rounds=2), states_min=2_000)
@@ -58,6 +60,7 @@ def test_writer_in_a_paused_guest_commits_once_and_knows() -> None:
     assert_holds(VersionSlots("Wck", commits=1, ticks=3, frozen=True), states_min=500)
 
 
+@pytest.mark.soak
 def test_reader_in_a_paused_guest_hands_out_the_log_as_it_is() -> None:
     """The slot it waits for was freed long ago: it would wait for ever (R70)."""
     assert_holds(VersionSlots("Rck", commits=2, ticks=3, rounds=2, frozen=True), states_min=500)

@@ -66,9 +66,14 @@ ALIVE = {
     "marker.after": "IllegalGenerationError",
     "sink_commit.after": "IllegalGenerationError",
 }
+TELLING_ALIVE = {"stage.after", "pending_offsets.after", "marker.after"}
+"""Before its transaction names the group, before it is decided, and after."""
 
 
-@pytest.mark.parametrize("name", ALIVE)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in TELLING_ALIVE else pytest.mark.soak) for n in ALIVE],
+)
 def test_lost_checkpoint_of_a_query_that_is_alive_is_exactly_once(
     lab: Lab, failpoint: Failpoint, name: str
 ) -> None:
