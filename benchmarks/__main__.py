@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
 
+from benchmarks.checkpoint_table import RESULTS, write_page
 from benchmarks.figures import Figure
 from benchmarks.scale import Scale
 from benchmarks.suite import Suite, run
@@ -36,8 +36,9 @@ SUITE = Suite(
     module="benchmarks",
     description=__doc__ or "",
     groups=GROUPS,
-    results=Path(__file__).parent / "results.json",
+    results=RESULTS,
     measure=measure,
+    finish=write_page,
 )
 
 if __name__ == "__main__":

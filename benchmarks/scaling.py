@@ -378,9 +378,9 @@ def tables(constants: Constants) -> str:
     ) / 1e6
     lines += [
         "",
-        f"A look for new commits of one idle topic, at one a second: {_number(usd * MONTH_S)} USD "
-        "a month. [object-stores.md](object-stores.md#requests-and-prices) has what streams and "
-        "consumers cost that wait.",
+        f"Polling one idle topic once a second costs {_number(usd * MONTH_S)} USD a month. "
+        "[object-stores.md](object-stores.md#requests-and-prices) gives",
+        "the cost of idle streams and consumers.",
         "",
     ]
     return "\n".join(lines)
@@ -402,7 +402,7 @@ def load_constants() -> Constants:
 
 
 def with_tables(page: str, constants: Constants) -> str:
-    """The page with its tables computed anew."""
+    """The page with its tables computed again."""
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     return f"{head}{BEGIN}\n{tables(constants)}\n{END}{tail}"

@@ -395,7 +395,7 @@ class Producer:
     # -- two phases (KIP-939) ----------------------------------------------------------------------
 
     def prepare_transaction(self, timeout: float | None = None) -> str:
-        """Flush, and hold the transaction until it is completed; it does not time out any more.
+        """Flush, and hold the transaction until it is completed; it no longer times out.
 
         Returns its state, to be written to an outside database in that database's transaction.
         """
@@ -434,7 +434,7 @@ class Producer:
         return self._transactions
 
     def _fail_send(self, error: TxnLogError) -> None:
-        """A send failed for good: no record is accepted, and a commit raises it (R40)."""
+        """A send failed permanently: no record is accepted, and a commit raises it (R40)."""
         if isinstance(error, UnknownTopicIdError):
             self._destinations.forget_all()
         if self._transactions is not None:

@@ -363,7 +363,7 @@ COMBINATIONS = [(kind, name, who) for kind, name in CALLS for who in NAMES[kind]
 def test_any_arguments_of_a_method_leave_all_tables_readable(
     kind: type[Client], name: str, who: str, data: st.DataObject
 ) -> None:
-    """One invalid value, once written, stops every reader of a shared table for good."""
+    """One invalid value, once written, permanently stops every reader of a shared table."""
     here = World()
     for _ in range(8 if parameters(kind, name) else 1):
         call_once(data, here, kind, name, who)

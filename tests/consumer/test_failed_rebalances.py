@@ -69,7 +69,7 @@ def polled(
             if errors is not None:
                 errors.append(error)
         if reader._consumption()._session is not None:
-            # The thread goes on, too.
+            # The heartbeat thread continues, too.
             with suppress(TxnLogError):
                 beat(reader)
         reader._consumption().clock.sleep_ms(BEAT_MS)

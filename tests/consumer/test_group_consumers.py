@@ -29,7 +29,7 @@ from txnlog.testing.invariants import check_cluster
 # --- Commits --------------------------------------------------------------------------------------
 
 
-def test_consumer_goes_on_where_its_group_has_committed() -> None:
+def test_consumer_continues_where_its_group_has_committed() -> None:
     """Records between two lives of a consumer are lost or repeated (R49)."""
     shared = world(1)
     put(process(shared), b"0", b"1", b"2")

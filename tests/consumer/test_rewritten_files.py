@@ -49,7 +49,7 @@ def test_file_without_statistics_is_read_and_looked_into(stats: str | None) -> N
 
 @pytest.mark.parametrize("stats", ["{", "null", '{"numRecords":"two"}', '{"minValues":3}'])
 def test_file_with_statistics_that_cannot_be_read_is_named(stats: str) -> None:
-    """An error from the middle of a JSON decoder tells nobody which file to look at (R66)."""
+    """An error from the middle of a JSON decoder does not say which file to check (R66)."""
     _, cluster = rewritten(stats)
     path = cluster.topic("t").view.partitions[0].batches[0].path
     with pytest.raises(CorruptLogError, match=path):

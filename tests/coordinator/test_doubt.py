@@ -1,4 +1,4 @@
-"""A process that has read a commit in part, or has no memory to look whether its own landed."""
+"""A process that has read a commit in part, or has no memory to check whether its own landed."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Counted:
 def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
     size: tuple[int, int], pause_ms: int
 ) -> None:
-    """Files; PREPARE; the look that proves it; all markers. Then their looks, and COMPLETE."""
+    """Files; PREPARE; its slot check; all markers. Then their slot checks, and COMPLETE."""
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")
     for _ in range(4):
@@ -116,7 +116,7 @@ def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
 
 @pytest.mark.parametrize("size", SIZES)
 def test_transaction_with_offsets_is_visible_after_six_rounds(size: tuple[int, int]) -> None:
-    """Files beside step 0; its look; PREPARE; its look; all markers; offsets beside their looks."""
+    """Files, step 0; its check; PREPARE; its check; all markers; offsets beside their checks."""
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")
     for number in range(4):
@@ -132,7 +132,7 @@ def test_transaction_with_offsets_is_visible_after_six_rounds(size: tuple[int, i
 def test_eager_and_idempotent_requests_take_the_same_rounds_whatever_they_write(
     size: tuple[int, int],
 ) -> None:
-    """Files; AddPartitions and its look; appends and their looks; then the end, as above."""
+    """Files; AddPartitions and its check; appends and their checks; then the end, as above."""
     world = Counted(*size)
     eager = world.producer(transactional_id="tx", transaction_publish="eager")
     idempotent = world.producer()

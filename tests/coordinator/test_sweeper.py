@@ -84,7 +84,7 @@ def test_sweeper_ongoing_row_timed_out_by_its_own_clock_only() -> None:
 
 
 def test_shard_of_the_offsets_that_cannot_be_read_keeps_no_transaction_from_its_end() -> None:
-    """Each sweep ended there, and the next one began to watch anew (R37, R73)."""
+    """Each sweep ended there, and the next one began to watch again (R37, R73)."""
     clock, backing = VirtualClock(), MemoryStore()
     owner = process(backing, clock)
     open_transaction(owner)

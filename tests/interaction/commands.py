@@ -10,7 +10,7 @@
     s time-out tx | s finish tx         a sweeper acts on a row that it has read
     s sweep                             one full round of a sweeper
     a fetch readers                     committed positions, for a reader that needs stable ones
-    a goes on                           a stopped process continues
+    a continues                         a stopped process continues
     wait 61                             seconds pass
 
 A line may end in `stop-before=`, `stop-after=`, `die-before=` or `die-after=` and a write:
@@ -61,7 +61,7 @@ class Interpreter:
             case ["wait", seconds]:
                 self.world.shared.clock.advance_ms(int(seconds) * 1000)
                 return ["ok"]
-            case [name, "goes", "on"]:
+            case [name, "continues"]:
                 lines = self.world.processes[name].resume(stop)
             case [name, verb, *rest]:
                 process = self.world.process(name)

@@ -134,7 +134,7 @@ def test_key_compaction_keeps_the_newest_committed_record(
 def test_topic_of_aborted_transactions_only_is_compacted_to_nothing(
     spark: SparkSession, tmp_path: Path, config: dict[str, str] | None
 ) -> None:
-    """There is no file to read then, and no key to shuffle; offsets go on where they were (R22)."""
+    """There is no file to read, and no key to shuffle; offsets continue where they were (R22)."""
     root = tmp_path / "root"
     cluster = Cluster.open(str(root), create=True)
     cluster.create_topic(TOPIC, partitions=1, config=config)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 LATEST = "latest"
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 MERGING = (
-    "compaction.rewritten",  # in an executor: its file is there, and nobody knows
+    "compaction.rewritten",  # in an executor: its file is there, and no process knows
     "compaction.staged",
     "compaction.committed",
 )

@@ -47,7 +47,7 @@ class InMemory:
 
 
 @unreadable
-def test_run_over_all_topics_goes_on_past_one_it_cannot_read(
+def test_run_over_all_topics_continues_past_one_it_cannot_read(
     broken: Break, error: type[TxnLogError]
 ) -> None:
     """Else one damaged log makes all topics slow to read (R37)."""
@@ -74,7 +74,7 @@ def test_run_over_all_topics_goes_on_past_one_it_cannot_read(
 def test_topic_that_is_named_and_cannot_be_read_is_an_error(
     broken: Break, error: type[TxnLogError]
 ) -> None:
-    """Whoever asks for one topic is told that it was not to be had, before Spark is started."""
+    """A run that names an unreadable topic fails before Spark is started."""
     cluster = process(world(), broken)
     with pytest.raises(error, match=UNREADABLE):
         CompactionRun(cluster, [READABLE, UNREADABLE])
@@ -161,7 +161,7 @@ def test_topic_deleted_while_the_run_begins_is_passed_over(
 def test_malformed_setting_fails_its_topic_and_no_other(
     root: Path, config: dict[str, str], own: dict[str, str] | None
 ) -> None:
-    """A table property may be written by anybody; what it says is told once (R37)."""
+    """A table property may be written by any process; its error is reported once (R37)."""
     cluster = filled(root, own)
     cluster.create_topic(BROKEN, config=config)
     planned = CompactionRun(cluster)

@@ -157,8 +157,8 @@ def test_pass_that_is_given_up_is_not_written_down(root: Path) -> None:
     assert values(root) == [b"%d" % number for number in range(written[-1])[-KEYS:]]
 
 
-def test_topic_made_anew_in_between_keeps_its_own_records(root: Path) -> None:
-    """Offsets go on in the same log, where a segment of the old topic has no place (R71)."""
+def test_topic_created_again_in_between_keeps_its_own_records(root: Path) -> None:
+    """Offsets continue in the same log, where a segment of the old topic has no place (R71)."""
     cluster = filled(root)
 
     def other(number: int) -> None:

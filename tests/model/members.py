@@ -1,8 +1,8 @@
 """Members of one group that copy an input, a transaction per record, while the group rebalances.
 
 A, B and C may join, leave, pause, resume and be expelled at any moment, whatever their
-clocks say; R is a restart of A with its instance id, while A may live on; S is somebody who is no
-member and begins a generation. Time-outs are not modelled: an expulsion may come at any time, also
+clocks say; R is a restart of A with its instance id, while A may live on; S is no member
+and begins a generation. Time-outs are not modelled: an expulsion may come at any time, also
 of a member that is well. Judged as the model of Spark queries is: nothing twice, nothing skipped,
 output and position together.
 """
@@ -185,7 +185,7 @@ class Members(SparkOwner):
         group = self.world.group(stored, GROUP)
         found = membership_status(group, member_id=name, generation=generation)
         if found is not MembershipStatus.STABLE:
-            yield f"{name} lets go: {found.name}", stored, ("join", generation, joins)
+            yield f"{name} revokes: {found.name}", stored, ("join", generation, joins)
         if 0 <= offset < self.batches:
             # It may not have seen the change yet.
             yield f"{name} reads {offset}", stored, ("own", generation, joins, offset)

@@ -58,7 +58,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What the store said, and when the process goes on with it."""
+    """What the store said, and when the process continues with it."""
 
     value: Hashable
     at_ms: int
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
 class Pause(NamedTuple):
     """Where a process stands: its next request, or else what it remembers after the round.
 
-    `shown` is what it has handed out or claimed in this round. Memory None: it is done for good.
+    `shown` is what it has handed out or claimed in this round. Memory None: it has ended.
     """
 
     request: Request | None
@@ -247,7 +247,7 @@ class Process:
             return Pause(paused.request, memory, tuple(store.shown))
         except TxnLogError as error:
             # A process may fail; what it has shown before must be right all the same. But not by a
-            # bug: the search would go on without this process, and prove nothing.
+            # bug: the search would continue without this process, and prove nothing.
             return Pause(None, None, (*store.shown, ("error", f"{type(error).__name__}: {error}")))
         return Pause(None, after, tuple(store.shown))
 

@@ -2,7 +2,7 @@
 
 A and B are instances of one application: each owns the id, begins by reading how many units are
 published, and publishes the next one. Both may stand still anywhere, and repeat a commit whose end
-they did not see. E forgets the idle id. H finishes what is decided, from a look that may be long
+they did not see. E forgets the idle id. H finishes what is decided, from a row that may be long
 out of date. A unit that is published twice is what all of this is there to prevent.
 """
 

@@ -34,7 +34,7 @@ def test_group_that_the_row_does_not_name_is_settled_by_who_meets_the_entry() ->
 
 
 def test_prepared_two_phase_transaction_waits_for_its_client() -> None:
-    """Whoever meets the entry of a prepared transaction ends it behind its client's back (R46)."""
+    """A process that meets its pending entry must not end the transaction (R46)."""
     assert_holds(Eager("PQS", two_phase=True), states_min=5_000)
 
 

@@ -1,4 +1,4 @@
-"""Every interleaving of members that join, let go, are expelled and copy in transactions."""
+"""Every interleaving of members that join, revoke, are expelled and copy in transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.model.search import assert_breaks, assert_holds
 def test_two_members_copy_every_record_once() -> None:
     """A member that was expelled wakes up in the middle of its transaction (R45, R46, R48)."""
     result = assert_holds(Members("AB", expulsions=2), states_min=5_000)
-    assert {"A lets go: REBALANCING", "A lets go: LOST"} <= result.labels
+    assert {"A revokes: REBALANCING", "A revokes: LOST"} <= result.labels
     assert "A step 0 to 1: UnknownMemberIdError" in result.labels
 
 

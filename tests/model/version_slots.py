@@ -37,7 +37,7 @@ RETENTION_TICKS = 2
 NEVER_DISTRUST = "what is found at a slot is trusted however late"
 BLIND_PUT = "what landed at a slot is trusted without a check of the slot before"
 BLIND_READ = "what was found at a slot is trusted without a check of the slot before"
-BLIND_RETRY = "after a lost reply the commit is made again without a look"
+BLIND_RETRY = "after a lost reply the commit is made again without a check"
 NEVER_PROVED = "the place of a commit that was to be proved later is forgotten"
 BLIND_DENIAL = "another's commit in the slot is trusted without a check of the slot before"
 READ_AT_START = (0, 0, 0, ())
@@ -230,7 +230,7 @@ class VersionSlots:
         assert request is not None
         if request.verb in ("put", "delete") and place != state.places[number]:
             # Between its sending and its effect a write may take any time. A read that takes long
-            # is believed the less, so that its sending may wait for its effect.
+            # is trusted the less, so that its sending may wait for its effect.
             yield f"{actor} sends {request.verb}", self._placed(state, number, place)
             return
         after, value = self._serve(state, request)

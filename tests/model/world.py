@@ -1,8 +1,8 @@
 """What lies in the store, and the shell's compare-and-swaps on it, for the models of transactions.
 
-Every write here is one commit of `coordinator.py` or `groups.py`: a pure function of
-txnlog.protocol, called on the state as it is at that moment. Whatever is stored is a number in a
-Pool, so that states of a model hash fast and each decision is taken once per distinct input.
+Every write here is one commit of `txnlog/coordinator/`: a pure function of txnlog.protocol, called
+on the state as it is at that moment. Whatever is stored is a number in a Pool, so that states of a
+model hash fast and each decision is taken once per distinct input.
 
 `broken` names rules that are left out on purpose: a search that cannot find what a missing rule
 breaks would prove nothing about the rules.

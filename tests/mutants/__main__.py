@@ -109,7 +109,7 @@ class Runner:
             self._write(path, before)
 
     def _write(self, path: Path, text: str) -> None:
-        """A byte code cache is believed by time, in seconds, and size: each text gets its own."""
+        """A byte code cache is trusted by time, in seconds, and size: each text gets its own."""
         path.write_text(text)
         with self._changes:
             self._changed_s += 1

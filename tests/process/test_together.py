@@ -47,7 +47,7 @@ def test_one_at_a_time_is_this_thread(at_once: int) -> None:
 
 
 def test_calls_inside_calls_end_when_all_threads_are_busy() -> None:
-    """More calls than threads, each of which makes calls: nobody may wait for a free thread."""
+    """More calls than threads, each of which makes calls: none may wait for a free thread."""
     barrier = threading.Barrier(THREADS_MAX + 1)
 
     def inner(number: int) -> list[int]:
@@ -92,7 +92,7 @@ def test_interrupt_stops_the_calls_that_have_not_begun(at_once: int) -> None:
 def test_interrupt_at_any_place_waits_for_the_calls_under_way(
     monkeypatch: pytest.MonkeyPatch, warm: bool
 ) -> None:
-    """Ctrl-C while others work: when it arrives, nobody uses the logs and the store any more.
+    """Ctrl-C while others work: when it arrives, no thread uses the logs and the store.
 
     Also inside Python's own library: it leaves no lock behind, so the next call and the exit end.
     """

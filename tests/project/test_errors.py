@@ -61,7 +61,7 @@ DIFFERENT = {
     "LogGapError": "as CorruptLogError",
     "UnknownTopicOrPartitionError": "Kafka's metadata may be behind; we have read the log",
     "UnknownTopicIdError": "as UnknownTopicOrPartitionError",
-    "NotCoordinatorError": "Kafka finds the coordinator anew; here the client must be made anew",
+    "NotCoordinatorError": "Kafka finds the coordinator again; here a new client is needed",
     "OutcomeLostError": "the retries have been made",
     "RebalanceInProgressError": "after a poll the same call may be made again",
 }

@@ -19,8 +19,8 @@ def watched(gaps_ms: list[int]) -> Watch:
 
 
 @given(st.lists(GAPS_MS, max_size=20))
-def test_watch_counts_no_more_than_passed_and_two_intervals_a_look(gaps_ms: list[int]) -> None:
-    """However far the clock jumps, one look adds little."""
+def test_watch_counts_no_more_than_passed_and_two_intervals_a_check(gaps_ms: list[int]) -> None:
+    """However far the clock jumps, one check adds little."""
     found = watched(gaps_ms).watched_ms
     assert found <= sum(min(gap_ms, GAP_INTERVALS_MAX * INTERVAL_MS) for gap_ms in gaps_ms)
     assert found >= sum(gap_ms for gap_ms in gaps_ms if gap_ms <= GAP_INTERVALS_MAX * INTERVAL_MS)
@@ -41,5 +41,5 @@ def test_watch_of_an_observer_that_was_suspended_once_counts_nothing_of_it(
 
 
 def test_watch_of_an_observer_that_is_always_late_continues() -> None:
-    """Else a hanging transaction would stay forever where observers look seldom."""
+    """Else a hanging transaction would stay forever where observers check rarely."""
     assert watched([3_600_000] * 4).watched_ms == 3 * GAP_INTERVALS_MAX * INTERVAL_MS

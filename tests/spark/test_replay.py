@@ -163,7 +163,7 @@ def test_restart_under_another_id_repeats_nothing(lab: Lab, failpoint: Failpoint
 def test_group_added_at_a_restart_that_replays_a_batch_continues(
     lab: Lab, failpoint: Failpoint
 ) -> None:
-    """The batch was planned without the group: the query was blocked for good (R54)."""
+    """The batch was planned without the group: the query was blocked permanently (R54)."""
     lab.feed(0, BATCH)
     without = {"group.id": None, "startingOffsets": "earliest", "auto.offset.reset": None}
     killed(lab, failpoint, "prepare_commit.before", source=without, group_id=None)

@@ -94,7 +94,7 @@ def test_what_was_known_longer_ago_than_it_is_trusted_is_looked_up_again() -> No
     assert checkpointed(shared.open()) == [5, 10]
 
 
-def test_next_checkpoint_is_made_from_somebody_elses() -> None:
+def test_next_checkpoint_is_made_from_another_process() -> None:
     """Its commits may be gone; and the writer's own must not be made a second time."""
     shared = SharedMemory()
     created(shared.open())
@@ -201,7 +201,7 @@ def test_whatever_turns_are_taken_the_log_is_what_was_written(
 ) -> None:
     """Three writers, clean-up by an hour's retention, waits up to 70 minutes, lost calls (R11).
 
-    No writer sleeps between its look and its put: test_log_sleepers and the model have those.
+    No writer sleeps between its read and its put: test_log_sleepers and the model have those.
     """
     shared = SharedMemory()
     created(shared.open())

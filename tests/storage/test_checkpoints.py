@@ -239,7 +239,7 @@ def test_open_checkpoint_made_by_another_tool_is_read(tmp_path: Path) -> None:
 
 
 def test_checkpoint_is_readable_by_delta_rs(tmp_path: Path) -> None:
-    """Our checksum stands in the file, where Parquet readers look at nothing."""
+    """Our checksum is in the file, in a place that Parquet readers ignore."""
     from deltalake import DeltaTable
 
     store = ObjectStore.from_url(str(tmp_path / "root"))
@@ -273,7 +273,7 @@ def test_commit_whose_checkpoint_fails_is_committed_all_the_same(
 
 
 def test_checkpoint_that_took_too_long_is_thrown_away() -> None:
-    """What it read may be a stray of somebody else's; a checkpoint of it would stay (R70)."""
+    """It may have read another writer's stray file, which its checkpoint would keep (R70)."""
     shared = SharedMemory()
     created(shared.open(), 3)
     store = shared.open(

@@ -93,7 +93,7 @@ def test_credentials_file_is_read_again_when_it_changes(
 def test_spoiled_file_leaves_what_was_read_before(
     server: Any, impatient: None, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: str
 ) -> None:
-    """Whoever rotates the keys may write the file in place, or die in between."""
+    """A tool that rotates the keys may write the file in place, or die in between."""
     file = tmp_path / "credentials"
     file.write_text('{"aws_access_key_id": "KEY1", "aws_secret_access_key": "x"}')
     given = {"credentials.file": str(file), "endpoint": server.url, "allow_http": "true"}

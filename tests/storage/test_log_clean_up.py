@@ -75,7 +75,7 @@ def test_clean_up_keeps_the_retention_and_what_the_newest_checkpoint_needs() -> 
 
 
 def test_version_superseded_a_moment_ago_can_still_be_opened(tmp_path: Path) -> None:
-    """Somebody pinned the head of an idle table; one commit later it was gone."""
+    """A reader pinned the head of an idle table; one commit later it was gone."""
     from deltalake import DeltaTable
 
     store = ObjectStore.from_url(str(tmp_path / "root"))
@@ -174,7 +174,7 @@ def without(files: LogFiles, doomed: list[ObjectMeta]) -> LogFiles:
 def test_clean_up_keeps_every_version_that_was_the_newest_within_the_retention(
     files: LogFiles,
 ) -> None:
-    """Whoever pinned a version has the retention from its end on; the head stays for ever."""
+    """A version can be read for the retention after it is superseded; the head always stays."""
     doomed = find_expired(files, before_ms=BEFORE_MS)
     left = without(files, doomed)
     assert all(item.last_modified_ms <= BEFORE_MS for item in doomed)
@@ -187,7 +187,7 @@ def test_clean_up_keeps_every_version_that_was_the_newest_within_the_retention(
 
 @given(files=logs())
 def test_clean_up_below_an_expired_checkpoint_leaves_nothing_expired(files: LogFiles) -> None:
-    """Whoever reads more than the newest checkpoint has had the time for it."""
+    """A reader that pinned an older version has had the retention to read it."""
     newest = files.newest_checkpoint
     doomed = find_expired(files, before_ms=BEFORE_MS)
     left = without(files, doomed)
@@ -233,7 +233,7 @@ def test_clean_up_dying_half_way_leaves_a_log_that_opens() -> None:
 
 
 def test_settings_with_a_retention_shorter_than_what_is_trusted_are_refused() -> None:
-    """Half of the retention is how long a reader believes what it has read (R70)."""
+    """Half of the retention is how long a reader trusts what it has read (R70)."""
     with pytest.raises(ConfigError, match="log_retention_ms"):
         LogSettings(log_retention_ms=HOUR_MS // 2)
 

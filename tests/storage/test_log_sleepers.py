@@ -117,7 +117,7 @@ def test_commit_of_a_paused_guest_into_a_freed_slot_never_counts() -> None:
 
 @pytest.mark.parametrize("use", ["refresh", "commit", "prove"])
 def test_commit_to_be_proved_later_is_found_in_a_freed_slot_at_the_next_use(use: str) -> None:
-    """The look at the version before it was put off, and must not be forgotten (D87, R34, R70)."""
+    """The check of the previous version was deferred, and must not be lost (D87, R34, R70)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     clock, store = paused(shared)
@@ -153,7 +153,7 @@ def test_commits_of_others_after_one_that_is_not_proved_are_read_from_the_log_it
 
 
 def test_commit_that_was_proved_later_counts_like_any_other() -> None:
-    """Also where another process commits before the look is made (D87)."""
+    """Also where another process commits before the check is made (D87)."""
     shared = SharedMemory()
     writer = created(shared.open(), 2)
     log, seen = opened(shared.open())

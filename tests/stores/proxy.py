@@ -130,7 +130,7 @@ class FaultProxy:
     async def _answer(
         self, request: Request, upstream: _Upstream, writer: asyncio.StreamWriter
     ) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection stays open."""
         self.requests[request.verb] += 1
         if time.monotonic() < self._out_until_s:
             self.faults["outage"] += 1

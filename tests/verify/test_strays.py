@@ -1,4 +1,4 @@
-"""Commits that verify may call strays, and those of which nobody can tell."""
+"""Commits that verify may call strays, and those that may be valid."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ class Consumption:
     def _give_up_assignment(self, session: GroupSession, status: MembershipStatus) -> None:
         """Revoke or lose the assignment, if the group or a new subscription says so.
 
-        `_needs_rejoin` is set first, so that the next poll goes on where this one fails.
+        `_needs_rejoin` is set first, so that the next poll continues where this one fails.
         """
         if self._is_fenced or status is MembershipStatus.LOST:
             self._needs_rejoin = True

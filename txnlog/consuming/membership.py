@@ -277,7 +277,7 @@ class Heartbeat:
     def _is_beat_due(self, counter: int, now_ms: int) -> bool:
         """Whether to increase the counter: three times per session, a write each (D91).
 
-        A commit has done it already; the others read the counter, whoever increased it.
+        A commit may have done so already: observers read only the counter.
         """
         if counter != self._counter:
             return False
@@ -316,7 +316,7 @@ class PartitionCounts:
     def of(self, group: Group | None, topics: Iterable[str]) -> Mapping[str, int]:
         """For all topics of the members' subscriptions, and `topics`; 0 for missing topics.
 
-        Nothing is read before the first look into the mapping.
+        Nothing is read before the mapping is first used.
         """
         members = () if group is None else group.members.values()
         wanted = {topic for member in members for topic in member.topics}.union(topics)
@@ -332,7 +332,7 @@ class PartitionCounts:
 
 
 class _Lazy(Mapping[str, int]):
-    """A mapping that is read at the first look into it."""
+    """A mapping that is read at its first use."""
 
     def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
         self._found = cache(read)

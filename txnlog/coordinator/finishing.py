@@ -79,7 +79,7 @@ def _write_markers(
     failures = Failures(work, logging.DEBUG)
     left = _topics_of(row)
 
-    # With groups the looks that prove the markers are made beside the offsets marker.
+    # With groups the slot checks of the markers (D52) are made beside the offsets marker.
     later = bool(row.pending.groups)
 
     def write(reading: Reading) -> bool:

@@ -185,7 +185,7 @@ def _allowed(tail: Callable[[], L]) -> L | None:
 class _Rests:
     """Transactions that could not be ended: each is left alone for twice as long every time.
 
-    A topic that cannot be written takes a time-out at each attempt, and who sweeps has other work.
+    Each attempt on a topic that cannot be written takes a time-out, which delays other work.
     """
 
     def __init__(self, clock: Clock, interval_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 An object store answers after tens of milliseconds, so what counts is how many requests wait for one
 another. The calling thread works, too, so a call that is itself made in here may again make calls:
-nobody waits for a thread that is not free, and without any free thread all calls are made in turn.
+no call waits for a free thread, and without any free thread all calls are made in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _THREADS = Threads("txnlog-store", THREADS_MAX)
 
 
 class _Work:
-    """The calls of one `together`, taken one after the other by whoever is free.
+    """The calls of one `together`, taken one after the other by any free thread.
 
     A signal handler may raise at any call of the main thread. So no Condition is used here, which
     could then stay locked; and the thread that waits for the others does not count its own calls.

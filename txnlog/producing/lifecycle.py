@@ -112,7 +112,7 @@ class Lifecycle:
         self.move(to)
 
     def fail_send(self, error: TxnLogError) -> None:
-        """Record that a send failed for good: no record is accepted, a commit raises it (R40)."""
+        """Record a permanently failed send: no record is accepted, a commit raises it (R40)."""
         with self._accumulator.lock:
             if self._error is None:
                 self._error = error

@@ -44,7 +44,8 @@ class Sender:
     """Fills the publication from the accumulator, and sends it.
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
-    of a publication that failed for good; it is weak, or the thread would keep the producer alive.
+    of a publication that failed permanently; it is weak, or the thread would keep the producer
+    alive.
     Records of a deferred transaction wait for a full batch or a call of `pump`.
     """
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 LATENCY_MS_MIN = 2.0
 """Stores that answer faster are treated as a local disk."""
 WINS_MAX = 4
-"""Commits in a row after which a writer gives way: two transactions in a shard."""
+"""Commits in a row after which a writer waits: two transactions in a shard."""
 WANTED_MS = 60_000
-"""For how long a commit of another process shows that others want the log."""
+"""For how long a commit of another process shows that the log is contended."""
 
 
 def give_way_ms(

@@ -1,11 +1,12 @@
 """Upgrade of a root of format 1, with one log of consumer offsets, to format 2, with shards of it.
 
-Each step is one write; which is next follows from what the root shows, so an upgrade that died goes
-on where it was, and two at once do the same. Clients should be stopped, but no safety rests on it:
+Each step is one write; which is next follows from what the root shows, so an interrupted upgrade
+resumes, and concurrent ones take the same steps. Clients should be stopped, but no safety rests on
+it:
 
     step    write                                 dies just before        dies just after
     seal    a protocol in the old log that no     nothing has happened    offsets cannot be written;
-            version of txnlog reads or writes                             the next upgrade goes on
+            version of txnlog reads or writes                             the next upgrade resumes
     copy    version 0 of a new shard: rows and    row files that nothing  as above
             markers as of the seal                refers to, for vacuum
     switch  the format in `__cluster`             as above                done

@@ -64,7 +64,7 @@ def place_of(url: str) -> Place | None:
     """The place of a URL in an object store; None for other URLs, and for one without a bucket.
 
     User names other than Azure's containers, queries and fragments make it None, too: they may be
-    secrets, and whoever opens the URL refuses them.
+    secrets, and opening such a URL raises.
     """
     found = _URL.fullmatch(url)
     cloud = SCHEMES.get(found["scheme"].lower()) if found else None

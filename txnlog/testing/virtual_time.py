@@ -52,7 +52,7 @@ class VirtualTime:
     def sleep_ms(self, duration_ms: float) -> None:
         turn: _Turn | None = getattr(self._here, "turn", None)
         if turn is None:
-            # Outside of `run` there is nobody else.
+            # Outside of `run` there is no other thread.
             self.at_ms += max(0.0, duration_ms)
             return
         self._queue(turn, duration_ms)

@@ -132,7 +132,7 @@ class History:
 @given(OPS)
 @settings(max_examples=60)
 def test_compaction_moves_nothing_that_readers_or_producers_can_see(ops: list[Op]) -> None:
-    """Positions, results and repeats of everybody rest on offsets and headers (R11, R20, R22)."""
+    """Every client's positions, results and repeats rest on offsets and headers (R11, R20, R22)."""
     history = History()
     for op in ops:
         history.run(op)

@@ -71,7 +71,7 @@ def test_segment_keeps_offsets_times_keys_values_and_headers(cluster: Cluster) -
 
 
 def test_segment_without_headers_has_no_such_column(cluster: Cluster) -> None:
-    """A column of nulls is read by everybody for ever."""
+    """A column of nulls is read by every reader for ever."""
     row = commit(cluster, begin(cluster), PLAIN)
     commit(cluster, row, PLAIN)
     _, segment = merged(cluster)

@@ -173,7 +173,7 @@ def second(cluster: Cluster) -> None:
         (second, (10, 14, 14)),
     ],
 )
-def test_retention_decides_anew_when_others_write_in_between(
+def test_retention_decides_again_when_others_write_in_between(
     act: Callable[[Cluster], None], expected: tuple[int, int, int]
 ) -> None:
     """Appends, open transactions, operators and a second housekeeper, at every call (R14, R22)."""

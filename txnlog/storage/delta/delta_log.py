@@ -182,7 +182,9 @@ class DeltaLog:
         return (self._last_writer or self._is_ready) and self._trusted()
 
     def give_way(self) -> None:
-        """Before the next commit: wait for a moment if others want this log and never get in."""
+        """Before the next commit: wait for a moment if other writers have
+        committed here recently and this one keeps winning.
+        """
         since_ms = None if self._others_ms is None else self._clock.boot_ms() - self._others_ms
         wait_ms = give_way_ms(
             wins=self._wins,
@@ -244,8 +246,8 @@ class DeltaLog:
         self._catch_up(base)
 
     def get_ready(self, *, must_look: bool = True) -> None:
-        """Bring the view up to the head for a commit that follows at once, in one round if nobody
-        else writes here: that commit then needs no refresh, nor requests before its put.
+        """Bring the view up to the head for a commit that follows at once, in one round if no other
+        process writes here: that commit then needs no refresh, nor requests before its put.
 
         `must_look`: also where the head is ours, so that most likely nothing follows it. That
         nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
@@ -523,9 +525,9 @@ class DeltaLog:
     ) -> Outcome:
         """Create version `self.version + 1`, if it is absent, based on the last refresh.
 
-        `beside` are calls that may be made when the commit has landed, together with the look that
-        proves its place (D52). They must not raise, nor use this log. With `prove_later` the next
-        use of this log makes that look: for a commit on which nothing else depends.
+        `beside` are calls that may be made when the commit has landed, together with the check of
+        the previous version (D52). They must not raise, nor use this log. With `prove_later` that
+        check is deferred to the next use of this log: for a commit on which nothing else depends.
         Conflict: refresh, decide again. Unknown: refresh, check whether the effect is there, and
         only then decide again. On Committed the view already has the commit. Raises
         NothingWrittenError if nothing can have been written (no permission, no space, ...),
@@ -577,7 +579,7 @@ class DeltaLog:
         return version > 0 and version % self.settings.checkpoint_interval > 0
 
     def prove(self) -> bool:
-        """Make the look that `prove_later` has put off; False: our commit may not be in the log.
+        """Make the check that `prove_later` deferred; False: our commit may not be in the log.
 
         Then `refresh` opens the log again.
         """

@@ -167,9 +167,9 @@ class ClusterLog:
     def create_shard(self, table: str, create: Callable[[], None]) -> None:
         """Announce a shard, call `create` to write its first version, and record that it exists.
 
-        So a process that reads `created` misses a shard only if that has no version yet. Dies this
-        process in between, the next process that uses the shard creates it; that it was created is
-        for `txnlog verify`, which reports a shard that was lost.
+        So a process that reads `created` misses a shard only if that has no version yet. If this
+        process dies in between, the next process that uses the shard creates it; that it was
+        created is for `txnlog verify`, which reports a shard that was lost.
         """
         self._record(table, ANNOUNCED)
         create()
