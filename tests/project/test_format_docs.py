@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from txnlog.protocol.batches import HEADER_COLUMNS, STATUSES
-from txnlog.protocol.decoding import PARTITIONS_MAX
-from txnlog.protocol.group_metadata import GROUP_COLUMNS, Member, PendingOffsets
+from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
+from txnlog.protocol.app_transactions import transactional_id_of
+from txnlog.protocol.batches import HEADER_COLUMNS, STATUSES, encode_stats
+from txnlog.protocol.decoding import NESTING_MAX, PARTITIONS_MAX
+from txnlog.protocol.group_metadata import (
+    GROUP_COLUMNS,
+    CommittedOffset,
+    Member,
+    PendingOffsets,
+)
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.metadata import (
+    FORMER_RUNS_MAX,
     ROW_COLUMNS,
+    AppTransaction,
     Fenced,
     LastBatch,
     Manifest,
@@ -21,29 +32,41 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TopicPartitions,
 )
+from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_batch
 from txnlog.protocol.states import TransactionState
-from txnlog.protocol.topics import (
-    CLEANED_PREFIX,
-    END_PREFIX,
-    HORIZON_PREFIX,
-    START_PREFIX,
-    TOMBSTONES_PREFIX,
-)
-from txnlog.protocol.txn_memory import (
-    EXPIRED_PRODUCERS,
-    EXPIRED_TRANSACTIONS,
-    EXPIRING_TRANSACTIONS,
-    VACUUM_AGE,
-)
+from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
-from txnlog.storage.delta.actions import CommitInfo
+from txnlog.storage.delta import checkpoint_file
+from txnlog.storage.delta.actions import COMMIT_BYTES_MAX, CommitInfo
+from txnlog.storage.delta.table_protocol import SEALED
 from txnlog.storage.store.seals import MAGIC, MAGIC_WITHOUT_NAME
-from txnlog.storage.tables.cluster_log import FORMAT, PRODUCER_IDS
+from txnlog.storage.tables.cluster_log import (
+    FORMAT,
+    OFFSETS_SHARDS,
+    PRODUCER_ID_BLOCK,
+    STATE_SHARDS,
+)
+from txnlog.storage.tables.forced_deletion import UNKNOWN_RECORDS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "format.md").read_text()
-TABLES = [
-    re.findall(r"^\| `([^`|]+)` \| ([^|]*)", part, re.MULTILINE) for part in PAGE.split("\n\n")
-]
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "format.md").read_text()
+PARTS = PAGE.split("\n\n")
+TABLES = [re.findall(r"^\| `([^`|]+)` \| ([^|]*) \|", part, re.MULTILINE) for part in PARTS]
+SOURCES = sorted((ROOT / "txnlog").rglob("*.py"))
+
+
+def table_of(first_cell: str) -> list[tuple[list[str], str]]:
+    """(the names in the first cell, the rest) of the rows of the table with this heading."""
+    (part,) = [part for part in PARTS if part.startswith(f"| {first_cell} |")]
+    rows = [line.strip("| ").split(" | ", 1) for line in part.splitlines()[2:]]
+    return [(re.findall(r"`([^`]+)`", first), rest) for first, rest in rows]
+
+
+def names_in(first_cell: str) -> list[str]:
+    return [name for names, _ in table_of(first_cell) for name in names]
+
+
+# -- tables, columns and JSON ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -51,18 +74,19 @@ TABLES = [
 )
 def test_partition_columns_are_those_of_the_code(columns: dict[str, str]) -> None:
     """In order, with their types."""
-    expected = [*columns.items()]
-    assert expected in [[(name, kind.strip()) for name, kind in table] for table in TABLES]
+    assert [*columns.items()] in TABLES
 
 
 def test_data_columns_are_those_of_the_code() -> None:
     assert DATA_SCHEMA.names in [[name for name, _ in table] for table in TABLES]
+    assert [field.name for field in DATA_SCHEMA if not field.nullable] == ["offset_delta"]
 
 
 @pytest.mark.parametrize(
     "kind",
     [
         Manifest,
+        AppTransaction,
         StagedBatch,
         TopicPartitions,
         Owner,
@@ -73,31 +97,94 @@ def test_data_columns_are_those_of_the_code() -> None:
         Lease,
     ],
 )
-def test_every_field_of_a_json_value_is_documented(kind: type[msgspec.Struct]) -> None:
-    """A new field must be documented."""
-    names = {field.encode_name for field in msgspec.structs.fields(kind)} - {"*"}
-    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
-    found = [set(re.findall(r"`([^`]+)`", line)) for line in rows]
-    assert any(names <= have for have in found), names
+def test_fields_and_defaults_of_a_json_value_are_those_of_the_code(
+    kind: type[msgspec.Struct],
+) -> None:
+    """A writer may leave a default out, so another implementation must know it."""
+    fields = [field for field in msgspec.structs.fields(kind) if field.name != "unknown"]
+    assert [(field.encode_name, default_of(field)) for field in fields] in TABLES
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> str:
+    """A cell of the column `default`."""
+    if field.required:
+        return "required"
+    is_made = field.default_factory is not msgspec.NODEFAULT
+    default = field.default_factory() if is_made else field.default
+    return f"`{msgspec.json.encode(default).decode()}`"
+
+
+def test_every_json_value_of_a_row_is_tested() -> None:
+    """All structs that are in a partition value, or in a table property, are above."""
+    (mark,) = test_fields_and_defaults_of_a_json_value_are_those_of_the_code.pytestmark
+    text = "\n".join(path.read_text() for path in SOURCES)
+    found = set(re.findall(r"^class (\w+)\(Extensible, ", text, re.MULTILINE))
+    assert found == {kind.__name__ for kind in mark.args[1]}
+
+
+def test_items_of_an_offset_and_fields_of_a_clock_note_are_documented() -> None:
+    named = {"offset": "next offset", "version": "log version"}
+    items = [named.get(name, name) for name in CommittedOffset.__struct_fields__]
+    assert f"`[{', '.join(items)}]`" in PAGE
+    assert all(f"`{name}`" in PAGE for name in ClockReading.__struct_fields__)
 
 
 def test_fields_of_commit_info_are_documented() -> None:
-    names = {field.encode_name for field in msgspec.structs.fields(CommitInfo)}
-    ours = {name for name in names if name.startswith("txnlog")}
-    assert ours in [{name for name, _ in table} for table in TABLES]
+    names = [field.encode_name for field in msgspec.structs.fields(CommitInfo)]
+    assert sorted(names_in("field of `commitInfo`")) == sorted(names)
+
+
+def test_columns_of_a_checkpoint_are_those_of_the_code() -> None:
+    found = [
+        (names[0], re.findall(r"`(\w+)`", rest))
+        for names, rest in table_of("column of a checkpoint")
+    ]
+    schema = checkpoint_file.SCHEMA
+    assert found == [(kind.name, [field.name for field in kind.type]) for kind in schema]
+
+
+def test_statistics_are_those_of_the_code() -> None:
+    stats = encode_stats(2, 1_767_225_600_000_000, 1_767_225_600_500_000)
+    assert stats in "".join(PAGE.split())
+    assert encode_stats(2, 0, 2**62) == '{"numRecords":2}'
+
+
+def test_filter_of_forgotten_queries_is_as_described() -> None:
+    """Decoded as the page says, without the code that writes it."""
+    owner = Owner()
+    for number in range(QUERIES_MAX + 1):
+        owner = remember_batch(owner, f"query-{number}", LastBatch(batch_id=0))
+    assert len(owner.batches) == QUERIES_MAX
+    assert [*owner.batches][-1] == f"query-{QUERIES_MAX}"
+    bits = base64.b64decode(owner.forgotten, validate=True)
+    digest = blake2b(b"query-0", digest_size=8).digest()
+    places = {int.from_bytes(digest[at : at + 2], "big") % 8_192 for at in (0, 2, 4, 6)}
+    assert {i for i in range(8 * len(bits)) if bits[i // 8] & 1 << (i % 8)} == places
+    assert f"of {FILTER_BITS:,} bits" in PAGE
+    assert f"committed last at the end; {QUERIES_MAX} are kept" in PAGE
+    assert f"the last {FORMER_RUNS_MAX} runs" in PAGE
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def names_of_txn_actions() -> list[str]:
+    """The strings of the code that begin the `appId` of a `txn` action."""
+    text = "\n".join(path.read_text() for path in SOURCES)
+    return sorted(set(re.findall(r'"(txnlog/[a-z/-]+)"', text)))
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *(f"{p}<partition>" for p in (END_PREFIX, START_PREFIX, CLEANED_PREFIX)),
-        *(f"{p}<partition>" for p in (TOMBSTONES_PREFIX, HORIZON_PREFIX)),
-        EXPIRED_PRODUCERS,
-        EXPIRED_TRANSACTIONS,
-        EXPIRING_TRANSACTIONS,
-        VACUUM_AGE,
+        RETENTION_PROPERTY,
+        TXN_RETENTION_PROPERTY,
+        transactional_id_of("<txnAppId>"),
+        "_batch-<uuid>",
         MAGIC.decode(),
         MAGIC_WITHOUT_NAME.decode(),
+        *(SEALED.writer_features or ()),
+        *(f"txnlog.{name}" for name in (STATE_SHARDS, OFFSETS_SHARDS)),
         *sorted(STATUSES),
         *(state.name for state in TransactionState if state is not TransactionState.DEAD),
     ],
@@ -106,10 +193,28 @@ def test_name_on_disk_is_documented(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-def test_range_of_partitions_is_that_of_the_code() -> None:
-    assert f"| `partition` | integer | 0 to {PARTITIONS_MAX - 1} |" in PAGE
+def test_txn_actions_are_those_of_the_code() -> None:
+    """In both directions, but for the markers and sequences, whose names are numbers."""
+    stated = set(re.findall(r"(?<=[`{])(txnlog/[a-z/-]*)", PAGE)) - {"txnlog/"}
+    prefixes = {"txnlog/expired/", "txnlog/expiring/", "txnlog/vacuum/"}
+    assert stated - prefixes == set(names_of_txn_actions())
 
 
-def test_version_and_producer_ids_are_documented() -> None:
-    assert f"Format version {FORMAT}." in PAGE
-    assert f"`txn{{{PRODUCER_IDS}}}`" in PAGE
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        f"| `partition` | integer | 0 to {PARTITIONS_MAX - 1} |",
+        f"Format version {FORMAT}.",
+        f"| `txnlog.format` | `{FORMAT}`;",
+        f"a process reserves {PRODUCER_ID_BLOCK:,} at a time",
+        f"a commit of more than {COMMIT_BYTES_MAX >> 20} MiB",
+        f"nests deeper than {NESTING_MAX} levels",
+    ],
+)
+def test_number_is_that_of_the_code(sentence: str) -> None:
+    assert sentence in PAGE
+
+
+def test_offsets_after_a_forced_deletion_are_those_of_the_code() -> None:
+    assert f"10^{len(str(UNKNOWN_RECORDS)) - 1} above" in PAGE
+    assert set(str(UNKNOWN_RECORDS)[1:]) == {"0"}
