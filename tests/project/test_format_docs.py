@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -33,7 +35,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
 )
 from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_batch
-from txnlog.protocol.states import TransactionState
+from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.delta import checkpoint_file
@@ -218,3 +220,112 @@ def test_number_is_that_of_the_code(sentence: str) -> None:
 def test_offsets_after_a_forced_deletion_are_those_of_the_code() -> None:
     assert f"10^{len(str(UNKNOWN_RECORDS)) - 1} above" in PAGE
     assert set(str(UNKNOWN_RECORDS)[1:]) == {"0"}
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+
+def test_operations_are_those_that_the_code_commits() -> None:
+    """In both directions; what the code commits is found in it, see `Operations`."""
+    assert sorted(names_in("operation")) == sorted(Operations().found)
+
+
+def test_operations_named_elsewhere_are_in_their_table() -> None:
+    steps = [rest.split(" | ")[1] for _, rest in table_of("step")]
+    named = [*re.findall(r"`([^`]+)`", " ".join(steps)), *names_in("`operationParameters` of")]
+    assert set(named) <= set(names_in("operation"))
+
+
+class Operations:
+    """All values of arguments and fields `operation` in the package, read from its syntax.
+
+    A value that is not a constant must be one that `_values` follows: a name, a parameter or a
+    field `operation` whose own values are found where they are given, the name of a state.
+    """
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        modules = {
+            path: ast.parse(path.read_text())
+            for path in SOURCES
+            if path.relative_to(ROOT).parts[1] not in ("settings", "testing")
+        }
+        self._constants: dict[str, str] = {}
+        public: dict[str, int | None] = {}
+        for tree in modules.values():
+            for node in tree.body:
+                match node:
+                    case ast.Assign([ast.Name(name)], ast.Constant(str(text))):
+                        self._constants[name] = text
+            public |= {n: at for n, at in places(tree).items() if not n.startswith("_")}
+        for tree in modules.values():
+            self._places = {**public, **places(tree)}
+            self._visit(tree, ())
+
+    def _visit(self, node: ast.AST, inside: tuple[ast.FunctionDef, ...]) -> None:
+        if isinstance(node, ast.FunctionDef):
+            inside = (*inside, node)
+        if isinstance(node, ast.Call):
+            for value in self._given(node):
+                self.found |= self._values(value, inside)
+        for child in ast.iter_child_nodes(node):
+            self._visit(child, inside)
+
+    def _given(self, call: ast.Call) -> Iterator[ast.expr]:
+        """The argument `operation` of a call, if it has one."""
+        yield from (each.value for each in call.keywords if each.arg == "operation")
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        at = self._places.get(name)
+        if at is not None:
+            yield from call.args[at : at + 1]
+
+    def _values(self, value: ast.expr, inside: tuple[ast.FunctionDef, ...]) -> set[str]:
+        match value:
+            case ast.Constant(str(text)):
+                return {text}
+            case ast.Attribute(_, "operation"):
+                return set()
+            case ast.Attribute(ast.Attribute(ast.Name("TransactionState"), name), "name"):
+                return {TransactionState[name].name}
+            case ast.Attribute(ast.Attribute(_, "prepared" | "complete" as when), "name"):
+                return {getattr(result, when).name for result in TransactionResult}
+            case ast.Name(name):
+                assigned = {text for where in inside for text in assigned_to(name, where)}
+                if assigned or any(name in parameters(where) for where in inside):
+                    return assigned
+                return {self._constants[name]}
+        raise AssertionError(f"teach this test what {ast.unparse(value)!r} can be")
+
+
+def places(tree: ast.AST) -> dict[str, int | None]:
+    """Functions and classes that take `operation` -> its place among positional arguments."""
+    found: dict[str, int | None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and "operation" in parameters(node):
+            names = [arg.arg for arg in node.args.args if arg.arg not in ("self", "cls")]
+        elif isinstance(node, ast.ClassDef):
+            fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+            names = [field.id for field in fields if isinstance(field, ast.Name)]
+        else:
+            continue
+        if isinstance(node, ast.FunctionDef) or "operation" in names:
+            found[node.name] = names.index("operation") if "operation" in names else None
+    return found
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    return [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)]
+
+
+def assigned_to(name: str, function: ast.FunctionDef) -> Iterator[str]:
+    """The strings that a function assigns to a local name."""
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Assign):
+            continue
+        pairs = [(target, node.value) for target in node.targets]
+        if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = [*zip(node.targets[0].elts, node.value.elts, strict=True)]
+        for pair in pairs:
+            match pair:
+                case ast.Name(found), ast.Constant(str(text)) if found == name:
+                    yield text
