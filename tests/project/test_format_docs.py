@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import ast
 import base64
+import json
 import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from txnlog import Producer
+from txnlog.cluster import Cluster
+from txnlog.coordinator.groups import GroupCoordinator
+from txnlog.housekeeping.housekeeper import Housekeeper
 from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.app_transactions import transactional_id_of
 from txnlog.protocol.batches import HEADER_COLUMNS, STATUSES, encode_stats
@@ -38,10 +46,12 @@ from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_bat
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
-from txnlog.storage.delta import checkpoint_file
+from txnlog.storage.delta import checkpoint_file, checkpoint_writer
 from txnlog.storage.delta.actions import COMMIT_BYTES_MAX, CommitInfo
+from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.table_protocol import SEALED
-from txnlog.storage.store.seals import MAGIC, MAGIC_WITHOUT_NAME
+from txnlog.storage.store.local_disk import LocalDisk
+from txnlog.storage.store.seals import MAGIC, MAGIC_WITHOUT_NAME, Span, read_seal
 from txnlog.storage.tables.cluster_log import (
     FORMAT,
     OFFSETS_SHARDS,
@@ -329,3 +339,104 @@ def assigned_to(name: str, function: ast.FunctionDef) -> Iterator[str]:
             match pair:
                 case ast.Name(found), ast.Constant(str(text)) if found == name:
                     yield text
+
+
+# -- files of a root -------------------------------------------------------------------------------
+
+PLACEHOLDERS = {
+    "<n>": r"\d+",
+    "<uuid>": r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "<hex>": r"[0-9a-f]{32}",
+    "<boot id>": r"[0-9a-f-]+",
+    "<version>": r"\d{20}",
+    "<partition>": r"\d{1,5}",
+    "<table>": r"(?:__cluster|(?:__transaction_state|__consumer_offsets)-\d+|[A-Za-z0-9.-]+)",
+    "<topic>": r"[A-Za-z0-9.-]+",
+}
+
+
+def files_of_the_layout() -> dict[str, re.Pattern[str]]:
+    """Each file of the layout, and a pattern of its path."""
+    (block,) = [part for part in PARTS if part.startswith("    <root>/")]
+    found = [re.split(r"\s{2,}", line.strip())[0] for line in block.splitlines()]
+    return {path: pattern_of(path) for path in found if not path.endswith("/")}
+
+
+def pattern_of(path: str) -> re.Pattern[str]:
+    parts = re.split(r"(<[^>]+>)", path)
+    return re.compile("".join(PLACEHOLDERS.get(part) or re.escape(part) for part in parts))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, set[str]]]:
+    """A root with a file of each kind, and the paths of all files ever written to it."""
+    paths: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put", "put_new", "put_if_absent", "open_writer", "_write_temporary"):
+            patch.setattr(LocalDisk, name, noting(getattr(LocalDisk, name), paths))
+        patch.setattr(checkpoint_writer, "ROWS_PER_GROUP", 2)
+        root = tmp_path_factory.mktemp("format")
+        cluster = Cluster.open(str(root), create=True)
+        cluster.create_topic("t", partitions=1)
+        with Producer({"txnlog.root": str(root), "transactional.id": "x"}) as producer:
+            producer.init_transactions()
+            for value in (b"1", b"2"):
+                with producer.transaction():
+                    producer.produce("t", value=value)
+        GroupCoordinator(cluster).start("g")
+        create_checkpoint(cluster.store, "t", trust_ms=3_600_000)
+        assert Housekeeper(cluster).run_once() is not None
+        yield cluster, {path.removeprefix(f"{root}/") for path in paths}
+
+
+def noting(method: Any, paths: set[str]) -> Any:
+    def call(self: LocalDisk, path: str, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, path, *args, **kwargs)
+        paths.add(result if isinstance(result, str) else path)
+        return result
+
+    return call
+
+
+def test_every_file_that_is_written_is_described(written: tuple[Cluster, set[str]]) -> None:
+    """Under its name, or under a temporary one; and every file that is described is written."""
+    names = {re.sub(r"#\d+\Z", "", path) for path in written[1]}
+    layout = files_of_the_layout()
+    assert [path for path in names if not any(p.fullmatch(path) for p in layout.values())] == []
+    assert [path for path, p in layout.items() if not any(map(p.fullmatch, names))] == []
+
+
+def test_temporary_files_are_of_what_the_page_says(written: tuple[Cluster, set[str]]) -> None:
+    kinds = {re.sub(r"#\d+\Z", "", path) for path in written[1] if re.search(r"#\d+\Z", path)}
+    assert {path for path in kinds if "/_" not in path} == set()
+    whole = {path for path in written[1] if re.search(r"/(part|row)-[^/]+\.parquet\Z", path)}
+    assert whole
+    assert not whole & kinds
+
+
+def test_fields_of_the_hint_are_those_that_are_written(written: tuple[Cluster, set[str]]) -> None:
+    hint = json.loads(written[0].store.get("t/_delta_log/_last_checkpoint"))
+    assert sorted(names_in("field of `_last_checkpoint`")) == sorted(hint)
+
+
+def test_files_are_sealed_as_described(written: tuple[Cluster, set[str]]) -> None:
+    """A data file by row group, a checkpoint as a whole, a row file not at all."""
+    store, paths = written[0].store, [path for path in written[1] if path.endswith(".parquet")]
+    seals = {path: spans_of(store.get(path), path) for path in paths}
+    rows = {path for path in paths if "/row-" in path}
+    assert rows
+    assert {path for path, spans in seals.items() if spans is None} == rows
+    (checkpoint,) = [path for path in paths if path.endswith(".checkpoint.parquet")]
+    assert row_groups(store.get(checkpoint)) > 1
+    for path, spans in seals.items():
+        if spans is not None:
+            assert len(spans) == (1 if path == checkpoint else row_groups(store.get(path)))
+
+
+def spans_of(data: bytes, path: str) -> tuple[Span, ...] | None:
+    seal = read_seal(lambda at, end: data[at:end], len(data), name=path.rpartition("/")[2])
+    return None if seal is None else seal.spans
+
+
+def row_groups(data: bytes) -> int:
+    return int(pq.ParquetFile(pa.BufferReader(data)).num_row_groups)
