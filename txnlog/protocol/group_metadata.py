@@ -1,7 +1,7 @@
 """The group row: committed offsets, pending offsets of open transactions, and the members.
 
-A row is in `__consumer_offsets`; values are frozen, a decision makes new ones. Mirrors the state
-of a classic group in org.apache.kafka.coordinator.group.
+A row is in `__consumer_offsets-<n>`; values are frozen, a decision makes new ones. Mirrors the
+state of a classic group in org.apache.kafka.coordinator.group.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Member(Extensible, frozen=True, kw_only=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `__consumer_offsets`.
+    """One row of `__consumer_offsets-<n>`.
 
     `assignment` is that of the generation, member id -> topic -> partitions; empty when the
     generation was started by a process that is no member.

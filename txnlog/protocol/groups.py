@@ -53,7 +53,7 @@ Partitions = Mapping[str, Collection[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCommit:
-    """One commit to `__consumer_offsets`: rows to write, transactional markers to set."""
+    """One commit to `__consumer_offsets-<n>`: rows to write, transactional markers to set."""
 
     operation: str
     groups: tuple[Group, ...] = ()

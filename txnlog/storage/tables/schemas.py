@@ -1,7 +1,7 @@
 """Schema actions of our tables, and the one-row files of row tables.
 
-A row table (`__transaction_state-<n>`, `__consumer_offsets`) keeps one live one-row file per id;
-a transition re-adds that file with new partition values, so Delta readers see exactly one row.
+A row table (`__transaction_state-<n>`, `__consumer_offsets-<n>`) keeps one live one-row file per
+id; a transition re-adds that file with new partition values, so Delta readers see exactly one row.
 """
 
 from __future__ import annotations
