@@ -79,9 +79,34 @@ def test_refresh_any_byte_of_a_commit_flipped_is_noticed(store: ObjectStore) -> 
 def test_refresh_commits_of_another_tool_without_checksum_are_read(store: ObjectStore) -> None:
     """Spark's OPTIMIZE does not count lines; without a count there is no such check."""
     created(store)
-    store.put(commit_path(TABLE, 1), b'{"txn":{"appId":"x","version":5}}\n{"cdc":{"path":"y"}}\n')
+    lines = (
+        b'{"commitInfo":{"operation":"OPTIMIZE"}}',
+        b'{"txn":{"appId":"x","version":5}}',
+        b'{"cdc":{"path":"y"}}\n',
+    )
+    store.put(commit_path(TABLE, 1), b"\n".join(lines))
     log, view = opened(store)
     assert (log.version, view.numbers) == (1, {"x": 5})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [b"{}", b'{"version":10,"size":3}', b'{"commitInfo":{}}', b'{"txn":{"appId":"x","version":5}}'],
+)
+@pytest.mark.parametrize("warm", [True, False])
+def test_newest_commit_replaced_by_other_json_is_damage(
+    store: ObjectStore, other: bytes, warm: bool
+) -> None:
+    """Taken for a commit of another tool it would be silently lost, with all that it published."""
+    created(store, 3)
+    reader, _ = opened(store)
+    writer, _ = opened(store)
+    write(writer, 4)
+    store.put(commit_path(TABLE, writer.version), other + b"\n")
+    if not warm:
+        reader = DeltaLog(store, TABLE, History(), settings=OFF)
+    with pytest.raises(CorruptLogError, match=f"{writer.version:020}.json.*no operation"):
+        reader.refresh()
 
 
 @pytest.mark.parametrize("missing", [0, 2, 4])

@@ -289,12 +289,25 @@ def table_damages() -> Iterator[Damage]:
 
     def upgraded(root: str) -> str:
         path = commit_file(root, STOCK, commits(root, STOCK)[-1] + 1)
-        path.write_text('{"protocol":{"minReaderVersion":3,"minWriterVersion":7}}\n')
+        lines = (
+            '{"commitInfo":{"operation":"UPGRADE PROTOCOL"}}',
+            '{"protocol":{"minReaderVersion":3,"minWriterVersion":7}}\n',
+        )
+        path.write_text("\n".join(lines))
         return STOCK
 
     def by_another_tool(root: str) -> str:
         path = commit_file(root, STOCK, commits(root, STOCK)[-1] + 1)
-        path.write_text('{"txn":{"appId":"other","version":5}}\n')
+        lines = (
+            '{"commitInfo":{"operation":"WRITE"}}',
+            '{"txn":{"appId":"other","version":5}}\n',
+        )
+        path.write_text("\n".join(lines))
+        return path.name
+
+    def other_json(root: str) -> str:
+        path = commit_file(root, STOCK, commits(root, STOCK)[-1])
+        path.write_text('{"version":10,"size":3}\n')
         return path.name
 
     def many_partitions(root: str) -> str:
@@ -309,6 +322,7 @@ def table_damages() -> Iterator[Damage]:
     yield Damage("a topic without its log", without_log, (K.LOG_MISSING,))
     yield Damage("a shard that is gone", without_shard, (K.LOG_MISSING,))
     yield Damage("a table upgrade", upgraded, (K.TABLE_UNSUPPORTED,))
+    yield Damage("a commit that is other JSON", other_json, (K.COMMIT_DAMAGED,))
     yield Damage("a commit of another tool", by_another_tool, (K.COMMIT_FOREIGN,))
     yield Damage("partitions that cannot be", many_partitions, (K.BOUND_WRONG,))
 

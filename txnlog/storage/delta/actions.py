@@ -190,9 +190,9 @@ def decode_commit(data: bytes, *, version: int, source: str) -> Commit:
             actions.append(action)
     if not lines:
         raise _corrupt(source, "it is empty")
-    # Those of other tools have neither chain nor checksum, so any JSON would do for one of them.
-    if not info.operation:
-        raise _corrupt(source, "it names no operation, as the commits of all writers do")
+    # Other tools' commits have neither chain nor checksum, so any JSON would pass for one of them.
+    if version > 0 and not info.operation:
+        raise _corrupt(source, "it names no operation, which every writer of Delta does")
     if info.actions >= 0 and info.actions != len(lines) - 1:
         raise _corrupt(source, f"{info.actions} actions were written, {len(lines) - 1} are there")
     if info.checksum >= 0 and crc32(data.partition(b"\n")[2]) != info.checksum:
