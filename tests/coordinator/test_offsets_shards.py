@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.coordinator.processes import (
@@ -17,8 +19,9 @@ from tests.coordinator.processes import (
 )
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import IllegalGenerationError
+from txnlog.errors import IllegalGenerationError, LogGapError
 from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.shards import offsets_table, shard_number
 from txnlog.testing.faults import FaultsAt, FaultyStore, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
@@ -110,6 +113,52 @@ def test_shard_that_was_announced_is_created_by_the_next_that_uses_it() -> None:
         Sweeper(after).sweep()
         assert after.groups.start("another") in (1, 2)
         check_cluster(after, settled=True)
+
+
+def test_shard_that_is_lost_is_an_error_and_never_made_again() -> None:
+    """An empty one would hide that its offsets, or decided transactions, are lost (D95).
+
+    Also if its creator died before it recorded that it had created it: the next sweep does.
+    """
+    lost = 0
+    used = {shard_number(group, SHARDS) for group in GROUPS}
+    group = next(name for name in "defghijk" if shard_number(name, SHARDS) not in used)
+    for number in range(12):
+        shared = world()
+        dying = process(shared)
+        assert isinstance(dying.store, FaultyStore)
+        dying.store.plan = FaultsAt({number: CRASHES[0]})
+        outcome_of(lambda c=dying: c.groups.start(group))
+        after = process(shared)
+        table = offsets_table(shard_number(group, SHARDS))
+        files = [item.path for item in after.store.list_files(f"{table}/_delta_log")]
+        if not files:
+            continue
+        lost += 1
+        Sweeper(after).sweep()
+        after.store.delete(files)
+        acts: list[Callable[[Cluster], object]] = [
+            lambda cluster: cluster.groups.start(group),
+            lambda cluster: cluster.groups.describe(group),
+            lambda cluster: cluster.groups.fetch(group),
+            lambda cluster: Sweeper(cluster).sweep(),
+        ]
+        for act in acts:
+            with pytest.raises(LogGapError, match=table):
+                act(process(shared))
+        assert not after.store.list_files(f"{table}/_delta_log")
+    assert lost > 2
+
+
+def test_lost_shard_of_decided_transactions_stops_the_successor() -> None:
+    """It would begin anew, and the decided transaction would be half published for ever (R36)."""
+    shared = world()
+    owned(process(shared), "first")
+    store = process(shared).store
+    (table,) = {path.split("/")[0] for path in store.list_folders() if path.startswith("__tr")}
+    store.delete([item.path for item in store.list_files(f"{table}/_delta_log")])
+    with pytest.raises(LogGapError, match=table):
+        owned(process(shared), "second")
 
 
 def test_readers_create_no_shard() -> None:

@@ -39,6 +39,7 @@ FOREIGN = {
     *("spark.sql.files.ignoreMissingFiles", "spark.yarn.appMasterEnv.PYSPARK_PYTHON"),
     *("delta_scan", "pl.read_delta"),  # DuckDB, polars
     *("AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "startFrom"),  # clouds
+    *("engineInfo", "operationParameters"),  # Delta
     *("ListMultipartUploadParts", "daysSinceNoncurrentTime"),
 }
 

@@ -278,6 +278,14 @@ def table_damages() -> Iterator[Damage]:
         append(root, OFFSETS, [replace(metadata, id="another-offsets")])
         return OFFSETS
 
+    def swapped(root: str) -> str:
+        one, other = Path(root, STOCK), Path(root, ORDERS)
+        aside = one.with_name("aside")
+        one.rename(aside)
+        other.rename(one)
+        aside.rename(other)
+        return STOCK
+
     def without_log(root: str) -> str:
         shutil.rmtree(Path(root, STOCK, "_delta_log"))
         return STOCK
@@ -319,6 +327,7 @@ def table_damages() -> Iterator[Damage]:
     yield Damage("two tables with one id", copied, (K.TABLE_ID_SHARED,))
     yield Damage("a foreign table", foreign, (K.TABLE_FOREIGN,))
     yield Damage("a table of another cluster", other_cluster, (K.TABLE_ID_WRONG,))
+    yield Damage("two topics swapped", swapped, (K.TABLE_ID_WRONG,))
     yield Damage("a topic without its log", without_log, (K.LOG_MISSING,))
     yield Damage("a shard that is gone", without_shard, (K.LOG_MISSING,))
     yield Damage("a table upgrade", upgraded, (K.TABLE_UNSUPPORTED,))

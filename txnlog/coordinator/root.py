@@ -58,7 +58,9 @@ class Root:
         check_topic_name(name, internal=internal)
         log = self._topics.get(name)
         if log is None:
-            log = TopicLog(self.store, name, settings=self.settings)
+            log = TopicLog(
+                self.store, name, settings=self.settings, cluster_id=self._meta.cluster_id
+            )
             self._topics[name] = log
         return log
 
@@ -197,11 +199,19 @@ class Root:
 
         return [partial(tail, number) for number in numbers]
 
+    def confirm_shard(self, table: str) -> None:
+        """Record that a shard exists, if its creator died before it did; usually no request."""
+        with self._opening:
+            self._meta.confirm_shard(table)
+
     def _open_shard(self, log: TransactionLog | OffsetsLog, expected: str) -> None:
-        log.refresh()
-        if not log.log.exists:
+        def exists() -> bool:
+            log.refresh()
+            return log.log.exists
+
+        if not exists():
             with self._opening:
-                self._meta.create_shard(log.path, lambda: log.create(expected, {}))
+                self._meta.create_shard(log.path, lambda: log.create(expected, {}), exists)
         found = log.log.metadata
         if found is not None and found.id != expected:
             raise NotCoordinatorError(

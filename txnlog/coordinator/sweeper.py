@@ -99,6 +99,9 @@ class Sweeper:
         for row in rows.values():
             with failures.of(f"transactional.id {row.transactional_id!r}"):
                 settled += self._sweep_row(row, seen)
+        for table in [log.path for log in offsets] + [log.path for log in shards]:
+            with failures.of(table):
+                self._root.confirm_shard(table)
         self._report_unreadable([*offsets, *shards], failures)
         entries = [
             (group_id, entry)

@@ -16,7 +16,7 @@ from txnlog.settings.options import warn_once
 from txnlog.settings.values import not_negative, positive, positive_int, setting_text
 
 PARTITIONS: Final = "partitions"
-_INTERNAL: Final = frozenset({PARTITIONS, "deleted"})
+_INTERNAL: Final = frozenset({PARTITIONS, "deleted", "home"})
 
 BROKER_NAMES: Final = frozenset(
     {

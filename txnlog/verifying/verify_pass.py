@@ -22,6 +22,7 @@ from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import check_format
 from txnlog.storage.tables.schemas import CONFIG_PREFIX
+from txnlog.storage.tables.topic_log import HOME
 from txnlog.verifying import data_files
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.report import Progress, Verification, VerifySettings
@@ -44,6 +45,7 @@ class VerifyPass:
         self._settings = settings
         self._progress = progress
         self._first = first
+        self._cluster_id = ""
         self._ids: dict[str, across.TableId] = {} if first is None else dict(first._ids)
         self._topics: dict[str, TopicFacts] = {}
         self._rows: dict[str, RowFacts[TransactionMetadata]] = {}
@@ -168,7 +170,7 @@ class VerifyPass:
             self._unfinished = _shards_with(reading.state, cluster_log.ANNOUNCED)
         self._shards = sorted({*self._shards, *_numbers(created, STATE_PREFIX)})
         self._offsets_shards = sorted({*self._offsets_shards, *_numbers(created, OFFSETS_PREFIX)})
-        cluster_id = reading.metadata.table_id
+        cluster_id = self._cluster_id = reading.metadata.table_id
         for number in self._offsets_shards:
             self._expect(offsets_table(number), f"{cluster_id}-offsets-{number}")
         for number in self._shards:
@@ -272,6 +274,10 @@ class VerifyPass:
             for key, value in metadata.configuration.items()
             if key.startswith(CONFIG_PREFIX)
         }
+        home, found = f"{self._cluster_id}/{name}", config.get(HOME, "")
+        if self._cluster_id and found and found != home:
+            what = f"it is the topic {found} (cluster/topic), not {home}"
+            self.findings.add(Finding(kind=FindingKind.TABLE_ID_WRONG, table=name, what=what))
         batches = read_batches(name, state, self.findings)
         self._topics[name] = check_topic(name, state, batches, config, self.findings)
         self.found.batches += len(batches.partition)

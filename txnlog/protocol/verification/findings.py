@@ -154,7 +154,7 @@ KINDS: Mapping[FindingKind, KindText] = {
         "Upgrade txnlog, or undo the table upgrade that another tool made.",
     ),
     _K.TABLE_ID_WRONG: KindText(
-        _E, "an internal table belongs to another cluster or has another number", _KEEP
+        _E, "a table belongs to another cluster, or is another topic or another shard", _KEEP
     ),
     _K.TABLE_ID_SHARED: KindText(
         _E,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from txnlog.errors import (
     ConfigError,
+    LogGapError,
     UnsupportedProtocolError,
 )
 from txnlog.protocol.leases import Lease, decode_lease, encode_lease
@@ -164,25 +165,42 @@ class ClusterLog:
         self._log.refresh()
         return frozenset(self._view.created)
 
-    def create_shard(self, table: str, create: Callable[[], None]) -> None:
+    def create_shard(
+        self, table: str, create: Callable[[], None], exists: Callable[[], bool]
+    ) -> None:
         """Announce a shard, call `create` to write its first version, and record that it exists.
 
         So a process that reads `created` misses a shard only if that has no version yet. If this
-        process dies in between, the next process that uses the shard creates it; that it was
-        created is for `txnlog verify`, which reports a shard that was lost.
+        process dies in between, the next process that uses the shard creates it. Raises
+        LogGapError for a shard that was created before and no longer `exists`: an empty one would
+        hide that its transactions, or its groups' offsets, are lost.
         """
-        self._record(table, ANNOUNCED)
-        create()
-        self._record(table, CREATED)
+        if self._record(table, ANNOUNCED) < CREATED:
+            create()
+            self._record(table, CREATED)
+        elif not exists():
+            raise LogGapError(
+                f"{self._store.url}/{table}: this table was created, and has no commits any more. "
+                "The transactional ids or consumer groups in it are lost. Stop all clients, and "
+                "restore the folder from a backup, whole.",
+                file=table,
+            )
 
-    def _record(self, table: str, state: int) -> None:
+    def confirm_shard(self, table: str) -> None:
+        """Record that a shard exists whose creator died before it did."""
+        if self._view.created.get(table) == ANNOUNCED:
+            self._record(table, CREATED)
+
+    def _record(self, table: str, state: int) -> int:
+        """Record that a shard has come to `state`, or further; returns the state before."""
+
         def commit(found: int) -> Outcome | None:
             if found >= state:
                 return None
             action = Txn(CREATED_PREFIX + table, state, self._store.clock.now_ms())
             return self._log.commit([action], operation="CREATE SHARD")
 
-        transact(self._log, lambda: self._view.created.get(table, 0), commit)
+        return transact(self._log, lambda: self._view.created.get(table, 0), commit)
 
     def next_producer_id(self) -> int:
         """A cluster-wide unique id (R10). One commit reserves a block of them for this process."""

@@ -51,7 +51,7 @@ from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
-from txnlog.storage.tables.topic_log import DATA_COLUMNS
+from txnlog.storage.tables.topic_log import DATA_COLUMNS, HOME
 
 UNKNOWN_RECORDS = 10**12
 """Ends are raised by this many offsets, for records in damaged files of the log."""
@@ -186,6 +186,8 @@ def _actions(store: ObjectStore, topic: str, found: _Salvage) -> list[Action]:
     names = [item.path[len(topic) + 1 :] for item in store.list_files(topic)]
     files = [match for match in map(_DATA_FILE.match, names) if match is not None]
     config = {} if found.metadata is None else config_of(found.metadata)
+    # What is deleted may be the log of another topic.
+    config.pop(HOME, None)
     count = config.get("partitions", "")
     counts = [int(count) if count.isdigit() else 1, *(number + 1 for number in found.ends)]
     counts += [int(file[1]) + 1 for file in files]

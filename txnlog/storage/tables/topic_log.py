@@ -48,6 +48,8 @@ _HEADER = {
         {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
     ],
 }
+HOME = "home"
+"""The setting that names a topic's cluster and the topic, by which a foreign log is known."""
 DATA_COLUMNS: Mapping[str, object] = {
     "offset_delta": "long",
     "timestamp": "timestamp",
@@ -70,8 +72,9 @@ class _Parsed(NamedTuple):
 class TopicView(TopicState):
     """TopicState fed from Delta commits."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, home: str = "") -> None:
         self._source = path
+        self._home = home
         super().__init__()
 
     def parse(self, commit: Commit) -> _Parsed:
@@ -98,6 +101,7 @@ class TopicView(TopicState):
             elif isinstance(action, Metadata):
                 config = config_of(action)
                 partition_count(config)
+                self._check_home(config.get(HOME, ""), commit.version)
                 parsed.topics.append((action.id, config))
         if len(parsed.adds) > 1:
             parsed.adds.sort(key=_by_offset)
@@ -115,6 +119,16 @@ class TopicView(TopicState):
             self.remove(parsed.removes)
         for header in parsed.adds:
             self.add(header)
+
+    def _check_home(self, found: str, version: int) -> None:
+        """The log of another topic has other markers: what they settle here would be lost."""
+        if self._home and found and found != self._home:
+            raise CorruptLogError(
+                f"{commit_path(self._source, version)}: this is the log of {found} (cluster/topic),"
+                f" and here is {self._home}: the folder was copied, moved or restored from "
+                "elsewhere. Stop all clients, and bring the topic's own folder back, whole.",
+                file=commit_path(self._source, version),
+            )
 
     def _header(self, add: Add, version: int) -> BatchHeader:
         return header_from_values(
@@ -134,12 +148,19 @@ class TopicLog:
     """Handle of one topic: `refresh` tails, `transact` commits. The constructor does no I/O."""
 
     def __init__(
-        self, store: ObjectStore, name: str, *, settings: LogSettings | None = None
+        self,
+        store: ObjectStore,
+        name: str,
+        *,
+        settings: LogSettings | None = None,
+        cluster_id: str = "",
     ) -> None:
+        """`cluster_id`, if known: the log of another topic or cluster is refused as damage."""
         self.store = store
         self.name = name
         self.path = name
-        self.view = TopicView(name)
+        self._home = f"{cluster_id}/{name}" if cluster_id else ""
+        self.view = TopicView(name, self._home)
         mark = CONFIG_PREFIX + "partitions"
         self.log = DeltaLog(store, name, self.view, settings=settings, mark=mark)
 
@@ -233,12 +254,15 @@ class TopicLog:
                 table_id=topic_id,
                 data_columns=DATA_COLUMNS,
                 partition_columns=HEADER_COLUMNS,
-                config={**config, "partitions": str(count)},
+                config={**config, **self._own_home(), "partitions": str(count)},
                 created_ms=self.store.clock.now_ms(),
             )
             return actions[1:] if self.log.exists else actions
 
         self._change("CREATE TOPIC", decide)
+
+    def _own_home(self) -> dict[str, str]:
+        return {HOME: self._home} if self._home else {}
 
     def delete(self) -> None:
         """Delete the topic by a commit: files removed, ends kept; the log continues (D12).
