@@ -22,6 +22,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+__all__ = ["AuditedTransaction", "Auditor", "BrokenPromiseError", "Place"]
+
 Place = tuple[str, int]
 """A partition: topic and number."""
 

@@ -16,6 +16,19 @@ from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.row_log import OffsetsLog, RowLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog, TopicView
 
+__all__ = [
+    "BrokenInvariantError",
+    "Visible",
+    "Witness",
+    "check_cluster",
+    "check_groups",
+    "check_rows",
+    "check_topic",
+    "check_topic_rebuilds",
+    "describe_view",
+    "read_committed",
+]
+
 Visible = Mapping[int, Sequence[BatchHeader]]
 
 
