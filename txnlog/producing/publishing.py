@@ -19,7 +19,7 @@ from typing import Protocol
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
-from txnlog.process.failures import caught
+from txnlog.process.failures import Failures
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
@@ -78,6 +78,11 @@ class _PartitionBuffer:
     waiting: list[Batch] = field(default_factory=list)
     waiting_bytes: int = 0
     files: list[tuple[StagedBatch, list[Batch]]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        first = self.waiting[0]
+        return f"{first.topic}-{first.partition}"
 
 
 class Deferred:
@@ -180,20 +185,15 @@ class Deferred:
     def _stage(self, buffers: Sequence[_PartitionBuffer]) -> None:
         """Write a file for each partition, together; raises after all have been tried."""
         store = self._cluster.store
-        made = store.together(
-            [
-                partial(caught, partial(stage, store, buffer.waiting, self._compression))
-                for buffer in buffers
-            ]
-        )
-        errors = []
-        for buffer, staged in zip(buffers, made, strict=True):
-            if isinstance(staged, TxnLogError):
-                errors.append(staged)
-            else:
-                self._keep(buffer, staged)
-        if errors:
-            raise next((error for error in errors if not error.retriable), errors[0])
+        failures = Failures("Writing the files of the transaction", logging.DEBUG)
+
+        def write(buffer: _PartitionBuffer) -> tuple[_PartitionBuffer, StagedBatch]:
+            return buffer, stage(store, buffer.waiting, self._compression)
+
+        calls = [(buffer.name, partial(write, buffer)) for buffer in buffers]
+        for buffer, staged in failures.together(store.together, calls):
+            self._keep(buffer, staged)
+        failures.check()
 
     def _keep(self, buffer: _PartitionBuffer, staged: StagedBatch) -> None:
         # Only delivery reports need the records again.

@@ -19,6 +19,7 @@ from txnlog.errors import (
     unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.process.failures import parts_of
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -208,7 +209,7 @@ class TransactionManager:
 
     def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
         self.session.note_failure(error)
-        if isinstance(error, UnknownTopicIdError):
+        if any(isinstance(one, UnknownTopicIdError) for one in parts_of(error)):
             self._destinations.forget_all()
         to = failed_state(error, self._lifecycle.state)
         if call is ProducerCall.COMMIT and self._is_decided():
