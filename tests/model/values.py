@@ -12,7 +12,7 @@ from msgspec.structs import astuple, replace
 from txnlog.protocol.batches import ABORTED, COMMITTED, ONGOING
 from txnlog.protocol.groups import Group
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
-from txnlog.protocol.sequences import ProducerState
+from txnlog.protocol.sequences import ProducerStateEntry
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import Done, Transition
 
@@ -86,7 +86,7 @@ def topic_key(state: TopicState) -> Hashable:
     return state.topic_id, state.deleted, partitions, remembered, markers
 
 
-def _producer(known: ProducerState) -> Hashable:
+def _producer(known: ProducerStateEntry) -> Hashable:
     return known.producer_epoch, tuple(astuple(batch) for batch in known.recent)
 
 

@@ -72,7 +72,7 @@ class Publication(Protocol):
 
 
 @dataclass(slots=True)
-class _PartitionBuffer:
+class _DeferredPartition:
     """One partition of a deferred transaction: waiting batches, and the files staged so far."""
 
     waiting: list[Batch] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Deferred:
         self._release = outlet.release
         self._memory_bytes = outlet.memory_bytes
         self._compression = outlet.compression
-        self._buffers: dict[tuple[str, str, int], _PartitionBuffer] = {}
+        self._buffers: dict[tuple[str, str, int], _DeferredPartition] = {}
         self.error: TxnLogError | None = None
         self.last_error: TxnLogError | None = None
 
@@ -110,7 +110,7 @@ class Deferred:
 
     def add(self, batch: Batch) -> None:
         key = (batch.topic, batch.topic_id, batch.partition)
-        buffer = self._buffers.setdefault(key, _PartitionBuffer())
+        buffer = self._buffers.setdefault(key, _DeferredPartition())
         if not batch.is_taken:
             end, size_bytes = len(buffer.waiting), buffer.waiting_bytes + batch.size_bytes
             buffer.waiting[end:], buffer.waiting_bytes, batch.is_taken = [batch], size_bytes, True
@@ -131,7 +131,7 @@ class Deferred:
             if not failed.retriable:
                 self.error = failed
 
-    def _too_large(self) -> list[_PartitionBuffer]:
+    def _too_large(self) -> list[_DeferredPartition]:
         largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)
         left_bytes = sum(buffer.waiting_bytes for buffer in largest_first)
         is_memory_full = left_bytes >= self._memory_bytes
@@ -182,12 +182,12 @@ class Deferred:
             self.error = error
             self.discard(error)
 
-    def _stage(self, buffers: Sequence[_PartitionBuffer]) -> None:
+    def _stage(self, buffers: Sequence[_DeferredPartition]) -> None:
         """Write a file for each partition, together; raises after all have been tried."""
         store = self._cluster.store
         failures = Failures("Writing the files of the transaction", logging.DEBUG)
 
-        def write(buffer: _PartitionBuffer) -> tuple[_PartitionBuffer, StagedBatch]:
+        def write(buffer: _DeferredPartition) -> tuple[_DeferredPartition, StagedBatch]:
             return buffer, stage(store, buffer.waiting, self._compression)
 
         calls = [(buffer.name, partial(write, buffer)) for buffer in buffers]
@@ -195,7 +195,7 @@ class Deferred:
             self._keep(buffer, staged)
         failures.check()
 
-    def _keep(self, buffer: _PartitionBuffer, staged: StagedBatch) -> None:
+    def _keep(self, buffer: _DeferredPartition, staged: StagedBatch) -> None:
         # Only delivery reports need the records again.
         kept = buffer.waiting if any(batch.callbacks for batch in buffer.waiting) else []
         # First: it may be repeated, and a batch that is no longer waiting would not be released.

@@ -12,7 +12,7 @@ order. That alone determines what readers may see; nothing here depends on how t
     producer.commit_transaction()
     txn.settle(committed=True)
     auditor.see("orders", 0, offset, value, committed=False)        # every record that readers get
-    auditor.look()                                  # after readers have read to the end
+    auditor.check()                                  # after readers have read to the end
     auditor.finish({}, {})                          # after everything is settled
 """
 
@@ -215,7 +215,7 @@ class Auditor:
 
     # -- verdicts ----------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def check(self) -> None:
         """After readers have read to the end: acknowledged records and whole transactions."""
         there = self._places[False]
         for txn in self._touched:

@@ -227,7 +227,7 @@ class Witness:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[tuple[int, str]]] = {}
 
-    def look(self, cluster: Cluster) -> dict[str, set[str]]:
+    def observe(self, cluster: Cluster) -> dict[str, set[str]]:
         """Read every topic and check that nothing seen before moved; topic -> visible paths.
 
         Topics are read one after another, as by any reader. Raises BrokenInvariantError.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from txnlog.cluster import Cluster
 from txnlog.process.clock import Clock
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.protocol.sequences import ProducerState
+from txnlog.protocol.sequences import ProducerStateEntry
 from txnlog.protocol.topics import TopicState
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.records import RECORD_SCHEMA
@@ -178,7 +178,7 @@ def bounds(state: TopicState) -> list[Bounds]:
     ]
 
 
-def remembered(state: TopicState) -> dict[tuple[int, int], ProducerState]:
+def remembered(state: TopicState) -> dict[tuple[int, int], ProducerStateEntry]:
     """What a topic knows of each producer."""
     return dict(state.sequences)
 
