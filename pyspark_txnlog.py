@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+__all__ = ["DefaultSource"]
+
 
 class DefaultSource(DataSource):
     """Format `txnlog`: batch and stream, source and sink. No method does I/O."""

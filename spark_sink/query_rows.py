@@ -24,7 +24,7 @@ from functools import partial
 
 from txnlog.cluster import Cluster
 from txnlog.errors import ConcurrentTransactionsError
-from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.metadata import Owner, TransactionMetadata
 from txnlog.protocol.micro_batches import (
     is_of_query,
@@ -91,7 +91,7 @@ def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
     """Persist a decision on the newest row, after finishing its decided transaction."""
     coordinator = cluster.coordinator
     shard = cluster.shard_for(transactional_id)
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(OPERATION_ATTEMPTS_MAX):
         row = coordinator.describe(transactional_id)
         if row is not None and row.state.is_prepared:
             coordinator.finish(row)

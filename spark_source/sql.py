@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+__all__ = [
+    "CONSUMER_OFFSETS",
+    "TRANSACTION_STATE",
+    "Views",
+    "create_views",
+    "read_committed",
+    "read_uncommitted",
+]
+
 TRANSACTION_STATE = "__transaction_state"
 CONSUMER_OFFSETS = "__consumer_offsets"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 
 from spark_source.offsets import LATEST_OFFSET
@@ -18,6 +19,7 @@ from spark_source.positions import (
 from spark_source.settings import ERROR, SourceSettings, Times
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
+from txnlog.process.failures import Failures
 from txnlog.protocol.group_metadata import Positions
 from txnlog.settings.options import redacted_url, warn_once
 from txnlog.storage.tables.offset_lookup import offsets_for_times
@@ -62,17 +64,19 @@ class SourceTopics:
         self._list_names(matches)
         surveyed = self.cluster.survey_topics(matches, self._names)
         self.count = len(surveyed)
+        failures = Failures("Reading topics", logging.DEBUG)
         for topic, log in surveyed.items():
             if isinstance(log, TopicLog):
                 logs[topic] = log
             elif log.retriable:
-                raise log
+                failures.add(topic, log)
             else:
                 self._unreadable[topic] = log
                 warn_once(
                     f"Topic {topic} matches subscribePattern, but cannot be read and is skipped: "
                     f"{log.message}"
                 )
+        failures.check()
         return logs
 
     def _list_names(self, matches: Callable[[str], bool]) -> None:
@@ -86,13 +90,15 @@ class SourceTopics:
         self._listed_ms = now_ms
 
     def check_readable(self, wanted: Collection[str] | None = None) -> None:
-        """Raise the error of a wanted topic (None: any topic) that the last `logs` skipped.
+        """Raise the errors of wanted topics (None: all topics) that the last `logs` skipped.
 
         A topic a query has read must not be taken for deleted, nor a batch lack a topic.
         """
+        failures = Failures("Reading topics", logging.DEBUG)
         for topic, error in self._unreadable.items():
             if wanted is None or topic in wanted:
-                raise error
+                failures.add(topic, error)
+        failures.check()
 
     def check_exist(self, existing: Collection[str]) -> None:
         """Raise UnknownTopicOrPartitionError, naming the existing topics, if one is missing."""

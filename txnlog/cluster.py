@@ -22,6 +22,7 @@ from txnlog.errors import (
     unexpected,
 )
 from txnlog.process.caches import ProcessCache
+from txnlog.process.failures import Failures
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
 from txnlog.settings import arguments
@@ -132,10 +133,18 @@ class Cluster(Root):
         return self._existing(log)
 
     def topics(self, names: Iterable[str]) -> dict[str, TopicLog]:
-        """The topics' logs by name, tailed to their heads together; raises as `topic`."""
+        """The topics' logs by name, tailed to their heads together.
+
+        Raises as `topic`, one error for all of them.
+        """
         logs = {name: self.topic_log(name) for name in names}
         self.refresh_together(logs.values())
-        return {name: self._existing(log) for name, log in logs.items()}
+        failures = Failures("Looking up topics", logging.DEBUG)
+        for name, log in logs.items():
+            with failures.of(name):
+                self._existing(log)
+        failures.check()
+        return logs
 
     def look_up(self, names: Iterable[str]) -> dict[str, TopicLog | TxnLogError]:
         """As `topics`, with the error in the place of a log that cannot be had."""
@@ -181,13 +190,15 @@ class Cluster(Root):
         Raises StorageError for a retriable failure.
         """
         found = []
+        failures = Failures("Reading topics", logging.DEBUG)
         for name, log in self.survey_topics(matches).items():
             if isinstance(log, TopicLog):
                 found.append(name)
             elif log.retriable:
-                raise log
+                failures.add(name, log)
             else:
                 logger.warning("Topic %r cannot be read and is left out: %s", name, log)
+        failures.check()
         return found
 
     def survey_topics(

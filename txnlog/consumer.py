@@ -163,10 +163,11 @@ class Consumer:
         return found
 
     def consume_batch(self, num_records: int | None = None, timeout: float = -1) -> pa.Table:
-        """An Arrow table of storage.batches.records.MESSAGE_SCHEMA as soon as there is a record.
+        """An Arrow table with the columns of Spark's Kafka source, as soon as there is a record.
 
-        Up to fetch.max.bytes, and up to `num_records` or max.poll.records rows. Empty after
-        `timeout`.
+        key, value (binary), topic (string), partition (int32), offset (int64), timestamp (UTC, us),
+        timestampType (int32) and headers (list of key and value). Up to fetch.max.bytes, and up to
+        `num_records` or max.poll.records rows. Empty after `timeout`.
         """
         rows = num_records
         if rows is not None:

@@ -53,7 +53,7 @@ from txnlog.producing.record_arguments import (
 from txnlog.producing.requests import Idempotent
 from txnlog.producing.sender import Sender
 from txnlog.producing.transaction_manager import TransactionManager
-from txnlog.protocol.producer_states import ProducerCall, ProducerState, failed_call
+from txnlog.protocol.producer_states import LifecycleState, ProducerCall, failed_call
 from txnlog.settings import arguments
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
@@ -381,11 +381,11 @@ class Producer:
         self.begin_transaction()
         try:
             yield self
-            if self._lifecycle.state not in (ProducerState.READY, ProducerState.PREPARED):
+            if self._lifecycle.state not in (LifecycleState.READY, LifecycleState.PREPARED):
                 self.commit_transaction()
         except BaseException:
             state = self._lifecycle.state
-            if state in (ProducerState.IN_TRANSACTION, ProducerState.ABORTABLE_ERROR):
+            if state in (LifecycleState.IN_TRANSACTION, LifecycleState.ABORTABLE_ERROR):
                 try:
                     self.abort_transaction()
                 except TxnLogError as error:

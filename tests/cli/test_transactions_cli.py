@@ -14,10 +14,11 @@ import pytest
 
 from tests.cli.runner import Command
 from tests.cli.test_records import ended, process
+from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
 from txnlog.producer import Producer
-from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.metadata import Owner, TopicPartitions, TransactionMetadata
 from txnlog.testing.counts import count
 
 LIST = ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
@@ -124,10 +125,7 @@ def lost(cluster: Cluster) -> TransactionMetadata:
     )
     path = f"part-0-{uuid.uuid4()}.parquet"
     cluster.store.put(f"t/{path}", b"x")
-    batch = StagedBatch(
-        topic="t", topic_id=log.topic_id, partition=0, path=path, size_bytes=1, num_records=1,
-        timestamp_min_us=0, timestamp_max_us=0, staged_ms=cluster.store.now_ms(),
-    )  # fmt: skip
+    batch = named_file_of(log, path, staged_ms=cluster.store.now_ms())
     cluster.coordinator.append(row, [batch], {0: 0})
     return row
 

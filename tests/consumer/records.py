@@ -6,16 +6,13 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-
+from tests.staged_files import record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.messages import Message, TopicPartition
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.batches.records import RECORD_SCHEMA
-from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
 
@@ -48,32 +45,13 @@ def staged(
     headers: Sequence[object] | None = None,
 ) -> StagedBatch:
     """A data file of these records, one millisecond apart."""
-    log = cluster.topic(topic)
-    count = len(values)
-    times_us = [(time_ms + number) * 1000 for number in range(count)]
-    records = pa.RecordBatch.from_arrays(
-        [
-            pa.array(times_us, pa.timestamp("us", tz="UTC")),
-            pa.array(keys or [None] * count, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array(headers or [None] * count, RECORD_SCHEMA.field("headers").type),
-        ],
-        schema=RECORD_SCHEMA,
+    records = record_columns(
+        timestamp=[(time_ms + number) * 1000 for number in range(len(values))],
+        key=list(keys or []),
+        value=list(values),
+        headers=list(headers or []),
     )
-    path = f"part-{partition}-{uuid.uuid4()}.parquet"
-    staged_ms = cluster.store.now_ms()
-    file = write_batch_file(cluster.store, f"{topic}/{path}", records)
-    return StagedBatch(
-        topic=topic,
-        topic_id=log.topic_id,
-        partition=partition,
-        path=path,
-        size_bytes=file.size_bytes,
-        num_records=file.num_records,
-        timestamp_min_us=file.timestamp_min_us,
-        timestamp_max_us=file.timestamp_max_us,
-        staged_ms=staged_ms,
-    )
+    return written_file(cluster, topic, records, partition=partition)
 
 
 def put(cluster: Cluster, *values: bytes, **where: Any) -> None:

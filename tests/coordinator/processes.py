@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import TxnLogError
@@ -59,17 +60,14 @@ def world(
 
 def staged(cluster: Cluster, topic: str, name: str, *, records: int = 2) -> StagedBatch:
     """A staged file that exists by name only: the coordinator never reads it."""
-    log = cluster.topic(topic)
     partition = sum(name.encode()) % 2
-    return StagedBatch(
-        topic=topic,
-        topic_id=log.topic_id,
+    return named_file_of(
+        cluster.topic(topic),
+        f"part-{partition}-{name}.parquet",
         partition=partition,
-        path=f"part-{partition}-{name}.parquet",
+        records=records,
         size_bytes=7,
-        num_records=records,
-        timestamp_min_us=1,
-        timestamp_max_us=2,
+        times_us=(1, 2),
         staged_ms=cluster.store.now_ms(),
     )
 

@@ -211,17 +211,17 @@ def test_transaction_cut_at_any_call_is_all_or_nothing(
             shared = world(settings=settings)
             actor = kind.begin(shared, settings)
             witness = Witness()
-            witness.look(process(shared))
+            witness.observe(process(shared))
             with planned(actor.cluster, {number: fault}):
                 outcome = outcome_of(actor.act)
             check_cluster(process(shared))
-            witness.look(process(shared))
+            witness.observe(process(shared))
             shared.land_late()
             try:
                 results.add(judge(kind, shared, outcome))
             except AssertionError as error:
                 raise AssertionError(f"{kind.__name__}: {fault} at call {number}") from error
-            witness.look(process(shared))
+            witness.observe(process(shared))
     assert results == ({True, False} if kind.commits else {False})
 
 
@@ -330,7 +330,7 @@ def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
             other = process(shared)
             other_act(other)
             check_cluster(process(shared))
-            witness.look(other)
+            witness.observe(other)
 
         store = faults(actor.cluster)
         at = number + 1 if late else number
@@ -346,7 +346,7 @@ def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
             judge(kind, shared, outcome)
         except AssertionError as error:
             raise AssertionError(f"{kind.__name__} against {other_act} at {number}") from error
-        witness.look(process(shared))
+        witness.observe(process(shared))
 
 
 def start_new_query_and_commit(other: Cluster) -> None:

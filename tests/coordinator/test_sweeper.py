@@ -9,6 +9,7 @@ import weakref
 import pytest
 from obstore.store import MemoryStore
 
+from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import CorruptLogError, InvalidTxnStateError
@@ -29,17 +30,8 @@ def process(backing: MemoryStore, clock: VirtualClock) -> Cluster:
 
 
 def staged(cluster: Cluster, topic: TopicLog) -> StagedBatch:
-    return StagedBatch(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=0,
-        path=f"part-0-{uuid.uuid4()}.parquet",
-        size_bytes=1,
-        num_records=3,
-        timestamp_min_us=0,
-        timestamp_max_us=0,
-        staged_ms=cluster.store.now_ms(),
-    )
+    path = f"part-0-{uuid.uuid4()}.parquet"
+    return named_file_of(topic, path, records=3, staged_ms=cluster.store.now_ms())
 
 
 def test_sweeper_prepared_row_of_dead_process_finished_without_other_traffic() -> None:

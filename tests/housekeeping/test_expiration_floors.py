@@ -7,6 +7,7 @@ import pytest
 from tests.coordinator.processes import MINUTE_MS, process, world
 from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
+from tests.staged_files import named_file
 from txnlog.errors import ConfigError, UnknownProducerIdError
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
@@ -17,7 +18,6 @@ from txnlog.protocol.expiry import (
     SEEN_MS_MAX,
     TRANSACTIONAL_ID_EXPIRATION_MS_MIN,
 )
-from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.producer_expiry import (
     EXPIRED_PRODUCERS,
     ExpiryLimits,
@@ -78,12 +78,6 @@ def test_first_batch_of_a_new_producer_is_younger_than_the_minimum_expiration() 
     memory.set_txn(EXPIRED_PRODUCERS, txns[EXPIRED_PRODUCERS], now_ms)
     staged_ms = now_ms - DELIVERY_TIMEOUT_MS_DEFAULT - CLOCK_ERROR_MS
 
-    def batch(at_ms: int) -> StagedBatch:
-        return StagedBatch(
-            topic="t", topic_id="i", partition=0, path="p", size_bytes=1, num_records=1,
-            timestamp_min_us=0, timestamp_max_us=0, staged_ms=at_ms,
-        )  # fmt: skip
-
-    check_remembered(memory, [batch(staged_ms)], topic="t", producer_id=8)
+    check_remembered(memory, [named_file(staged_ms=staged_ms)], topic="t", producer_id=8)
     with pytest.raises(UnknownProducerIdError):
-        check_remembered(memory, [batch(staged_ms - 1)], topic="t", producer_id=8)
+        check_remembered(memory, [named_file(staged_ms=staged_ms - 1)], topic="t", producer_id=8)

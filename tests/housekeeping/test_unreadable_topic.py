@@ -140,7 +140,7 @@ def test_compaction_continues_past_an_unreadable_topic(
 
 
 @unreadable
-def test_log_clean_up_continues_past_an_unreadable_topic(
+def test_log_cleanup_continues_past_an_unreadable_topic(
     broken: Break, error: type[TxnLogError], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Logs of the others do not grow meanwhile, and nothing of its own is removed (R37, R66)."""

@@ -23,16 +23,13 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import pyarrow as pa
-
 from tests.interaction.environment import Process, Stop, World
 from tests.interaction.rendering import render
+from tests.staged_files import record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.storage.batches.records import RECORD_SCHEMA
-from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.readings import Reading
 
 GROUP = "readers"
@@ -201,26 +198,7 @@ def _given(cluster: Cluster, given: Sequence[str]) -> tuple[list[StagedBatch], l
 
 def _staged(cluster: Cluster, topic: str, values: Sequence[str]) -> StagedBatch:
     """A data file of these records, named after them."""
-    count = len(values)
-    records = pa.RecordBatch.from_arrays(
-        [
-            pa.array(range(count), pa.timestamp("us", tz="UTC")),
-            pa.nulls(count, pa.binary()),
-            pa.array([value.encode() for value in values], pa.binary()),
-            pa.nulls(count, RECORD_SCHEMA.field("headers").type),
-        ],
-        schema=RECORD_SCHEMA,
+    records = record_columns(
+        timestamp=list(range(len(values))), value=[value.encode() for value in values]
     )
-    path = f"part-0-{'-'.join(values)}.parquet"
-    file = write_batch_file(cluster.store, f"{topic}/{path}", records)
-    return StagedBatch(
-        topic=topic,
-        topic_id=cluster.topic(topic).topic_id,
-        partition=0,
-        path=path,
-        size_bytes=file.size_bytes,
-        num_records=count,
-        timestamp_min_us=0,
-        timestamp_max_us=count,
-        staged_ms=cluster.store.now_ms(),
-    )
+    return written_file(cluster, topic, records, path=f"part-0-{'-'.join(values)}.parquet")

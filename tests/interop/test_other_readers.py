@@ -16,6 +16,7 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 from msgspec.structs import replace
 
+from tests.staged_files import record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.protocol.metadata import (
@@ -54,30 +55,12 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def stage(cluster: Cluster, topic: TopicLog, partition: int, values: list[bytes]) -> StagedBatch:
-    path = f"part-{partition}-{uuid.uuid4()}.parquet"
-    columns = {
-        "timestamp": pa.array([1_700_000_000_000_000] * len(values), pa.timestamp("us", tz="UTC")),
-        "key": pa.array(
-            [None if i % 3 == 1 else b"k" * i for i in range(len(values))], pa.binary()
-        ),
-        "value": pa.array(values),
-    }
-    records = pa.table(
-        [columns.get(f.name, pa.nulls(len(values), f.type)).cast(f.type) for f in RECORD_SCHEMA],
-        schema=RECORD_SCHEMA,
+    records = record_columns(
+        timestamp=[1_700_000_000_000_000] * len(values),
+        key=[None if i % 3 == 1 else b"k" * i for i in range(len(values))],
+        value=values,
     )
-    written = write_batch_file(cluster.store, f"{topic.path}/{path}", records)
-    return StagedBatch(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=partition,
-        path=path,
-        size_bytes=written.size_bytes,
-        num_records=written.num_records,
-        timestamp_min_us=written.timestamp_min_us,
-        timestamp_max_us=written.timestamp_max_us,
-        staged_ms=cluster.store.now_ms(),
-    )
+    return written_file(cluster, topic.name, records, partition=partition)
 
 
 def history(cluster: Cluster) -> TopicLog:

@@ -17,11 +17,11 @@ from tests.machine.world import (
 from txnlog.errors import OutcomeLostError, TxnLogError
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.producer import Producer
-from txnlog.protocol.producer_states import ProducerState
+from txnlog.protocol.producer_states import LifecycleState
 from txnlog.testing.auditor import AuditedTransaction
 from txnlog.testing.faults import SimulatedCrash
 
-S = ProducerState
+S = LifecycleState
 ENDS = {
     "commit": (S.IN_TRANSACTION, S.COMMITTING, S.PREPARED),
     "abort": (S.IN_TRANSACTION, S.ABORTING, S.PREPARING, S.PREPARED, S.ABORTABLE_ERROR),

@@ -177,7 +177,7 @@ class World:
         for committed, stream in self._readers.items():
             for message in stream.take(MESSAGES_MAX):
                 self.auditor.see(*_read(message), committed=committed)
-        self.auditor.look()
+        self.auditor.check()
         self._check_bounds()
         self._check_groups()
 

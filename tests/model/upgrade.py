@@ -25,7 +25,7 @@ from txnlog.protocol.groups import (
 )
 from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionResult
-from txnlog.protocol.upgrade import Copy, RootState, Seal, Switch, next_step, rows_of_shard
+from txnlog.protocol.upgrade import Copy, RootState, SealLog, Switch, next_step, rows_of_shard
 
 NOT_SEALED = "the old log is not sealed"
 SEALED_LATE = "the old log is sealed after it was copied"
@@ -141,7 +141,7 @@ class Upgrading:
         if SWITCHED_FIRST in self._broken and state.format == "2":
             return None if copied else "copy"
         match next_step(RootState(state.format, sealed_for, copied), shards=1):
-            case Seal():
+            case SealLog():
                 return "seal"
             case Copy():
                 return "copy"

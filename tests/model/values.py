@@ -9,10 +9,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import astuple, replace
 
+from tests.staged_files import named_file
 from txnlog.protocol.batches import ABORTED, COMMITTED, ONGOING
 from txnlog.protocol.groups import Group
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
-from txnlog.protocol.sequences import ProducerState
+from txnlog.protocol.sequences import ProducerStateEntry
 from txnlog.protocol.topics import TopicState
 from txnlog.protocol.transitions import Done, Transition
 
@@ -86,7 +87,7 @@ def topic_key(state: TopicState) -> Hashable:
     return state.topic_id, state.deleted, partitions, remembered, markers
 
 
-def _producer(known: ProducerState) -> Hashable:
+def _producer(known: ProducerStateEntry) -> Hashable:
     return known.producer_epoch, tuple(astuple(batch) for batch in known.recent)
 
 
@@ -105,17 +106,7 @@ def rebuilt(state: TopicState) -> TopicState:
 
 def staged(topic: str, unit: int, by: str, *, topic_id: str = "") -> StagedBatch:
     """A file of one record, the output for input offset `unit`, written by one task attempt."""
-    return StagedBatch(
-        topic=topic,
-        topic_id=topic_id or f"{topic}-id",
-        partition=0,
-        path=f"{topic}-{unit}-{by}",
-        size_bytes=1,
-        num_records=1,
-        timestamp_min_us=0,
-        timestamp_max_us=0,
-        staged_ms=0,
-    )
+    return named_file(f"{topic}-{unit}-{by}", topic, topic_id=topic_id or f"{topic}-id")
 
 
 def visible_units(state: TopicState) -> tuple[int, ...]:

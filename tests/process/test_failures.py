@@ -28,7 +28,7 @@ from txnlog.housekeeping.log_cleanup import LogCleanup
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.housekeeping.retention import Retention
 from txnlog.housekeeping.vacuum import Vacuum
-from txnlog.process.failures import Failures
+from txnlog.process.failures import PARTS_SHOWN_MAX, Failures, parts_of
 from txnlog.storage.delta.delta_log import DeltaLog
 from txnlog.testing.faults import Fault, SharedMemory
 
@@ -76,6 +76,26 @@ def test_several_failures_are_one_error_with_the_flags_for_a_handler(
     for number, error in enumerate(errors):
         assert f"part {number}: {type(error).__name__}: {error.message}" in found.message
     assert len(pickle.loads(pickle.dumps(with_causes(found))).errors) == len(errors)
+
+
+def test_message_of_very_many_failures_is_bounded() -> None:
+    """A store that is away fails every file of a thousand."""
+    errors = [StorageError(f"number {n}") for n in range(PARTS_SHOWN_MAX + 5)]
+    found = raised(*errors)
+    lines = found.message.splitlines()
+    assert lines[0] == f"Work: {len(errors)} parts failed."
+    assert lines[PARTS_SHOWN_MAX].endswith(f"number {PARTS_SHOWN_MAX - 1}")
+    assert lines[PARTS_SHOWN_MAX + 1 :] == ["... and 5 more"]
+    assert parts_of(found) == tuple(errors)
+    assert parts_of(errors[0]) == (errors[0],)
+
+
+def test_cause_of_the_first_failure_is_shown() -> None:
+    """Spark shows an error with its causes, which are those of the first."""
+    first = StorageError("a")
+    first.__cause__ = OSError("the disk is gone")
+    shown = with_causes(raised(first, StorageError("b")))
+    assert shown.message.endswith("Caused by OSError: the disk is gone")
 
 
 def test_failures_of_a_part_with_parts_are_each_reported_once(

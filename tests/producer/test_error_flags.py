@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.coordinator.processes import process
-from tests.producer.worlds import BOTH, cluster_of, producer, started, values, world
+from tests.producer.worlds import BOTH, TOPICS, cluster_of, producer, started, values, world
 from txnlog.errors import (
     FLAGS,
     CorruptLogError,
@@ -17,6 +17,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     OperationTimedOutError,
     RecordTooLargeError,
+    TopicAuthorizationError,
     TransactionAbortableError,
     TxnLogError,
     UnknownTopicOrPartitionError,
@@ -24,7 +25,7 @@ from txnlog.errors import (
 from txnlog.producer import Producer
 from txnlog.producing import arrow_records
 from txnlog.storage.delta.log_files import commit_path
-from txnlog.testing.faults import Fault
+from txnlog.testing.faults import Fault, no_faults
 
 REFUSED: list[tuple[str, Callable[[Producer], object], type[TxnLogError]]] = [
     ("too large", lambda p: p.produce("orders", b"x" * 2_000_000), RecordTooLargeError),
@@ -111,6 +112,49 @@ def test_partly_accepted_table_outside_a_transaction_reports_the_rows_taken(
     made.flush()
     assert flags(failed.value) == []
     assert failed.value.rows_taken == len(values(process(shared), "orders")) > 0
+
+
+def test_commit_names_every_file_that_cannot_be_written() -> None:
+    """Of the second an operator learned after mending the first (D59)."""
+    shared = world()
+    made = started(shared)
+    made.begin_transaction()
+    for topic in TOPICS:
+        made.produce(topic, "v")
+    store = cluster_of(made).store
+    store.plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith(TOPICS) else Fault.NONE
+    )
+    with pytest.raises(TransactionAbortableError) as failed:
+        made.commit_transaction()
+    cause = failed.value.__cause__
+    assert isinstance(cause, TopicAuthorizationError)
+    assert len(cause.errors) == len(TOPICS)
+    assert all(topic in failed.value.message for topic in TOPICS)
+    made.abort_transaction()
+
+
+def test_topic_created_again_is_looked_up_again_beside_another_failure() -> None:
+    """With the id of the deleted topic every later transaction would fail (R71)."""
+    shared = world()
+    made, admin = started(shared), process(shared)
+    made.begin_transaction()
+    for topic in TOPICS:
+        made.produce(topic, "old")
+    admin.delete_topic("orders")
+    admin.create_topic("orders", partitions=2)
+    store = cluster_of(made).store
+    store.plan = lambda verb, path: (
+        Fault.FAIL_BEFORE if path.startswith("stock/_delta_log") else Fault.NONE
+    )
+    with pytest.raises(TxnLogError, match="2 parts failed") as failed:
+        made.commit_transaction()
+    assert flags(failed.value) == ["abortable"]
+    store.plan = no_faults
+    made.abort_transaction()
+    with made.transaction():
+        made.produce("orders", "new")
+    assert values(process(shared), "orders") == ["new"]
 
 
 def test_delivery_timeout_is_not_retriable() -> None:

@@ -190,14 +190,14 @@ def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act) -> None:
             shared = world()
             made = act.begin(shared)
             witness = Witness()
-            witness.look(process(shared))
+            witness.observe(process(shared))
             with planned(cluster_of(made), {number: fault}):
                 assert outcome_of(lambda m=made: act.act(m)) in ("crashed", "done")
             check_cluster(process(shared))
-            witness.look(process(shared))
+            witness.observe(process(shared))
             settle_prepared(shared)
             results.add(judge(act, shared, "crashed"))
-            witness.look(process(shared))
+            witness.observe(process(shared))
     assert results == ({True, False} if act.commits else {False})
 
 

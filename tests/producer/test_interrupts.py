@@ -14,7 +14,7 @@ from tests.producer.worlds import Reports, cluster_of, producer, started, values
 from txnlog.errors import OperationTimedOutError, OutcomeLostError, TransactionAbortableError
 from txnlog.producer import Producer
 from txnlog.producing.publishing import Deferred
-from txnlog.protocol.producer_states import ProducerState
+from txnlog.protocol.producer_states import LifecycleState
 
 VALUES = ["0", "1", "2", "3", "4", "5"]
 STRIDE = 97
@@ -52,11 +52,11 @@ class Run:
         """What the application calls again after the interrupt."""
         if self.made._transactions is None:
             assert self.made.flush() == 0
-        elif self.made._lifecycle.state is not ProducerState.READY:
+        elif self.made._lifecycle.state is not LifecycleState.READY:
             self.made.commit_transaction()
 
     def abort(self) -> None:
-        if self.made._lifecycle.state is not ProducerState.READY:
+        if self.made._lifecycle.state is not LifecycleState.READY:
             self.made.abort_transaction()
 
     @property

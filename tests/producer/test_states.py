@@ -17,14 +17,14 @@ from txnlog.protocol.producer_states import (
     ADVICE,
     CALLS,
     VALID_PREVIOUS,
+    LifecycleState,
     ProducerCall,
-    ProducerState,
     failed_state,
     prepare_call,
     prepare_move,
 )
 
-S = ProducerState
+S = LifecycleState
 
 
 def test_table_has_an_answer_for_every_state() -> None:
@@ -34,7 +34,7 @@ def test_table_has_an_answer_for_every_state() -> None:
 
 @pytest.mark.parametrize(("state", "call"), list(itertools.product(S, ProducerCall)))
 def test_call_is_allowed_by_the_table_or_refused_with_advice(
-    state: ProducerState, call: ProducerCall
+    state: LifecycleState, call: ProducerCall
 ) -> None:
     """The error of a call out of order names the call to make instead (R39)."""
     if (state, call) in CALLS:
@@ -82,7 +82,7 @@ def test_moves_outside_the_table_are_refused() -> None:
     ],
 )
 def test_errors_make_a_producer_abortable_or_end_it(
-    error: Exception, state: ProducerState, expected: ProducerState
+    error: Exception, state: LifecycleState, expected: LifecycleState
 ) -> None:
     """Fenced is fatal; one topic that cannot be written is not (R42)."""
     assert failed_state(error, state) is expected  # type: ignore[arg-type]

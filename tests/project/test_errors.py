@@ -10,7 +10,7 @@ import pytest
 
 from txnlog import errors
 from txnlog.errors import FLAGS, TxnLogError
-from txnlog.protocol.producer_states import ProducerState, failed_call, failed_state
+from txnlog.protocol.producer_states import LifecycleState, failed_call, failed_state
 
 # org.apache.kafka.common.protocol.Errors: code -> (exception, whether it is retriable).
 KAFKA = {
@@ -170,19 +170,21 @@ def test_errors_pass_between_processes_with_their_flags() -> None:
 @pytest.mark.parametrize(
     ("name", "state"),
     list(
-        itertools.product(sorted(CLASSES), [ProducerState.IN_TRANSACTION, ProducerState.COMMITTING])
+        itertools.product(
+            sorted(CLASSES), [LifecycleState.IN_TRANSACTION, LifecycleState.COMMITTING]
+        )
     ),
 )
 def test_call_that_failed_raises_what_the_producers_state_allows(
-    name: str, state: ProducerState
+    name: str, state: LifecycleState
 ) -> None:
     """An error is abortable only while the producer accepts an abort (R42)."""
     error = CLASSES[name]("it failed", topic="t")
     left = failed_state(error, state)
     told = failed_call(error, left)
-    assert told.fatal == (left is ProducerState.FATAL_ERROR)
-    assert told.abortable == (left is ProducerState.ABORTABLE_ERROR)
-    assert not told.retriable or left is not ProducerState.ABORTABLE_ERROR
+    assert told.fatal == (left is LifecycleState.FATAL_ERROR)
+    assert told.abortable == (left is LifecycleState.ABORTABLE_ERROR)
+    assert not told.retriable or left is not LifecycleState.ABORTABLE_ERROR
     assert error.message in told.message
     # A commit that may be decided stays a commit: only the same call may be repeated.
-    assert not failed_call(error, ProducerState.COMMITTING).abortable
+    assert not failed_call(error, LifecycleState.COMMITTING).abortable

@@ -1,10 +1,13 @@
-"""The public names of the package; examples and docs import no others."""
+"""The public names of the package; examples, notebooks and docs use no others."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -32,8 +35,28 @@ NAMES = [
     "__version__",
     "errors",
 ]
-PUBLIC_MODULES = {"txnlog", "txnlog.admin", "txnlog.errors", "spark_source.sql", "spark_sink"}
-OURS = re.compile(r"\bfrom ((?:txnlog|spark_source|spark_sink|checkpoint)[\w.]*) import")
+WITH_NAMES = (
+    "txnlog",
+    "txnlog.admin",
+    "txnlog.errors",
+    "spark_source.sql",
+    "spark_sink",
+    "pyspark_txnlog",
+    *sorted(
+        f"txnlog.testing.{path.stem}"
+        for path in (ROOT / "txnlog" / "testing").glob("*.py")
+        if path.name != "__init__.py"
+    ),
+)
+PUBLIC_MODULES = {*WITH_NAMES, "txnlog.testing"}
+
+OURS = r"(?:txnlog|spark_source|spark_sink|checkpoint|pyspark_txnlog)"
+FROM = re.compile(rf"\bfrom ({OURS}(?:\.\w+)*) import (\([^)]*\)|[\w, ]+)")
+IMPORT = re.compile(r"\bimport ([\w.]+(?:, ?[\w.]+)*)")
+QUOTED = re.compile(rf"`({OURS}(?:\.\w+)+)")
+PRIVATE = re.compile(r"(?<=[\w)\]])\._[a-z]\w*")
+# Attributes of pyspark, for which it has no public name.
+FOREIGN = {"._jvm"}
 
 
 def test_public_names_are_these() -> None:
@@ -63,10 +86,18 @@ def test_importing_the_package_imports_no_client() -> None:
     assert run.stdout.strip() == "[]"
 
 
-def test_all_names_of_a_public_module_exist() -> None:
-    for module in ("txnlog.admin", "spark_sink"):
-        found = import_module(module)
-        assert [name for name in found.__all__ if not hasattr(found, name)] == []
+@pytest.mark.parametrize("name", WITH_NAMES)
+def test_all_names_of_a_public_module_exist(name: str) -> None:
+    """A module without __all__ does not say which of its names users may rely on."""
+    module = import_module(name)
+    assert [public for public in module.__all__ if not hasattr(module, public)] == []
+
+
+def test_every_error_is_public() -> None:
+    """Handlers need all of them."""
+    errors = import_module("txnlog.errors")
+    classes = {name for name, _ in inspect.getmembers(errors, inspect.isclass)}
+    assert set(errors.__all__) == {name for name in classes if name.endswith("Error")}
 
 
 def test_version_is_that_of_the_command() -> None:
@@ -77,11 +108,88 @@ def test_version_is_that_of_the_command() -> None:
 
 def texts() -> list[Path]:
     folders = ("docs", "examples", "notebooks")
-    found = [path for folder in folders for path in (ROOT / folder).iterdir()]
-    return [ROOT / "README.md", *(path for path in found if path.suffix in (".md", ".py"))]
+    kinds = (".md", ".py", ".ipynb")
+    found = [path for folder in folders for path in sorted((ROOT / folder).iterdir())]
+    return [ROOT / "README.md", *(path for path in found if path.suffix in kinds)]
 
 
 @pytest.mark.parametrize("path", texts(), ids=lambda path: path.name)
-def test_examples_and_docs_import_only_public_names(path: Path) -> None:
+def test_examples_and_docs_use_only_public_names(path: Path) -> None:
     """Users who copy them must not depend on names that may change."""
-    assert set(OURS.findall(path.read_text())) <= PUBLIC_MODULES
+    assert list(private_names(text_of(path))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("from txnlog.verifying.report import VerifySettings", "txnlog.verifying.report"),
+        ("Use `from txnlog.cluster import Cluster`.", "txnlog.cluster"),
+        ("from txnlog import (\n    Cluster,\n    Broker as B,\n)", "txnlog.Broker"),
+        ("from txnlog.errors import FLAGS", "txnlog.errors.FLAGS"),
+        ("import txnlog.producing.sender", "txnlog.producing.sender"),
+        ('python -c "import pyspark_txnlog, spark_sink.sink"', "spark_sink.sink"),
+        ("It takes `txnlog.verifying.report.VerifySettings`.", "txnlog.verifying.report"),
+        ("See `spark_source.sql.conditions(view)`.", "spark_source.sql.conditions"),
+        ("cluster._topics.clear()", "._topics"),
+    ],
+)
+def test_private_name_in_a_text_is_found(text: str, name: str) -> None:
+    """Otherwise the test of the docs passes whatever they name."""
+    assert list(private_names(text)) == [name]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from txnlog import OFFSET_END, errors",
+        "from txnlog.testing.auditor import Auditor",
+        "import txnlog.errors, pyspark.sql",
+        "`txnlog.root`, `txnlog.errors.<Name>Error` and `spark_sink.TxnLogListener`",
+        "Tasks import txnlog on the executors.",
+        "txnlog.__version__",
+    ],
+)
+def test_public_name_in_a_text_is_not_reported(text: str) -> None:
+    assert list(private_names(text)) == []
+
+
+def private_names(text: str) -> Iterator[str]:
+    """Modules and names of the project that are not public, in code or in backticks."""
+    for module, names in FROM.findall(text):
+        yield from unless_public(module, re.findall(r"\w+", re.sub(r"\bas \w+", "", names)))
+    for names in IMPORT.findall(text):
+        for module in re.split(", ?", names.rstrip(".")):
+            if re.match(rf"{OURS}\.", module):
+                yield from unless_public(module, [])
+    for name in QUOTED.findall(text):
+        module, names = split_name(name)
+        # Without a submodule it may be a setting, or a property of a table.
+        if "." in module or module.startswith("spark_"):
+            yield from unless_public(module, names)
+    yield from (name for name in PRIVATE.findall(text) if name not in FOREIGN)
+
+
+def unless_public(module: str, names: list[str]) -> Iterator[str]:
+    if module not in PUBLIC_MODULES:
+        yield module
+    elif names:
+        public = import_module(module).__all__
+        yield from (f"{module}.{name}" for name in names if name not in public)
+
+
+def split_name(name: str) -> tuple[str, list[str]]:
+    """The longest beginning that is a module, and what follows it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:count])
+        if path.is_dir() or path.with_suffix(".py").exists():
+            return ".".join(parts[:count]), parts[count : count + 1]
+    raise AssertionError(name)
+
+
+def text_of(path: Path) -> str:
+    """The content of a file; of a notebook, its cells."""
+    text = path.read_text()
+    if path.suffix != ".ipynb":
+        return text
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.model.values import rebuilt, topic_key
+from tests.staged_files import named_file
 from txnlog.errors import (
     DuplicateSequenceError,
     InvalidProducerEpochError,
@@ -37,17 +38,7 @@ def topic(partitions: int = 2, topic_id: str = "id") -> TopicState:
 
 
 def staged(path: str, partition: int = 0, count: int = 1, topic_id: str = "id") -> StagedBatch:
-    return StagedBatch(
-        topic="t",
-        topic_id=topic_id,
-        partition=partition,
-        path=path,
-        size_bytes=1,
-        num_records=count,
-        timestamp_min_us=0,
-        timestamp_max_us=0,
-        staged_ms=0,
-    )
+    return named_file(path, topic_id=topic_id, partition=partition, records=count)
 
 
 def append(

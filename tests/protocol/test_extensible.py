@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.staged_files import named_file
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.group_metadata import CommittedOffset, Group, Member, PendingOffsets
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit, prepare_generation, prepare_pending
@@ -30,7 +31,6 @@ from txnlog.protocol.metadata import (
     Manifest,
     Owner,
     ProducerIdAndEpoch,
-    StagedBatch,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -44,10 +44,7 @@ from txnlog.protocol.transitions import (
     prepare_time_out,
 )
 
-BATCH = StagedBatch(
-    topic="t", topic_id="i", partition=0, path="p", size_bytes=1, num_records=1,
-    timestamp_min_us=0, timestamp_max_us=0, staged_ms=0,
-)  # fmt: skip
+BATCH = named_file(topic_id="i")
 ROW = TransactionMetadata(
     transactional_id="tx",
     producer_id=1,

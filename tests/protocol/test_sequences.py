@@ -12,7 +12,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.batches import ABORTED, COMMITTED, NONE, BatchHeader
 from txnlog.protocol.sequences import (
-    ProducerState,
+    ProducerStateEntry,
     check_sequence,
     observe,
 )
@@ -24,14 +24,14 @@ def header(base_sequence: int, count: int = 1, *, epoch: int = 0, at: int = 0) -
     return BatchHeader(path, 0, at, last, 7, epoch, base_sequence, NONE, 1, "")
 
 
-def after(*headers: BatchHeader) -> ProducerState | None:
+def after(*headers: BatchHeader) -> ProducerStateEntry | None:
     state = None
     for each in headers:
         state = observe(state, each)
     return state
 
 
-def check(state: ProducerState | None, base: int, last: int, *, epoch: int = 0) -> int | None:
+def check(state: ProducerStateEntry | None, base: int, last: int, *, epoch: int = 0) -> int | None:
     return check_sequence(
         state,
         header(base, last - base + 1, epoch=epoch),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.staged_files import named_file
 from txnlog.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
@@ -103,17 +104,7 @@ def complete(row: TransactionMetadata) -> TransactionMetadata:
 
 
 def staged(topic: str = "t") -> StagedBatch:
-    return StagedBatch(
-        topic=topic,
-        topic_id=f"{topic}-id",
-        partition=0,
-        path="p",
-        size_bytes=1,
-        num_records=1,
-        timestamp_min_us=0,
-        timestamp_max_us=0,
-        staged_ms=0,
-    )
+    return named_file(topic=topic, topic_id=f"{topic}-id")
 
 
 def fence(row: Row, above_epoch: int, *, spare_two_phase: bool = False) -> Transition | Done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.staged_files import named_file
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError
 from txnlog.protocol.appends import check_added
 from txnlog.protocol.metadata import (
@@ -12,7 +13,6 @@ from txnlog.protocol.metadata import (
     Manifest,
     Owner,
     ProducerIdAndEpoch,
-    StagedBatch,
     TopicPartitions,
     TransactionMetadata,
 )
@@ -26,17 +26,7 @@ from txnlog.protocol.transitions import (
     prepare_init,
 )
 
-BATCH = StagedBatch(
-    topic="orders",
-    topic_id="o",
-    partition=0,
-    path="part-0-a.parquet",
-    size_bytes=1,
-    num_records=1,
-    timestamp_min_us=0,
-    timestamp_max_us=0,
-    staged_ms=0,
-)
+BATCH = named_file("part-0-a.parquet", "orders", topic_id="o")
 OTHER = replace(BATCH, path="part-0-b.parquet")
 IDLE = TransactionMetadata(
     transactional_id="tx",

@@ -16,7 +16,7 @@ import pytest
 from tests.storage.hostile import DELTAS, HUGE, OFF, World, case, roomy
 from txnlog.errors import TxnLogError
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
-from txnlog.storage.batches.small_batch import footer_begin
+from txnlog.storage.batches.small_batch_form import footer_begin
 from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.checkpoints import create_checkpoint

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interrupting import interrupted_at
+from tests.staged_files import named_file_of
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, slots, write
 from txnlog.errors import CorruptLogError, LogGapError, StorageError
 from txnlog.process import threads
@@ -121,16 +122,13 @@ def test_topic_memory_rebuilt_from_a_checkpoint_equals_warm_memory(store: Object
 
 
 def staged(topic: TopicLog, partition: int, number: int) -> StagedBatch:
-    return StagedBatch(
-        topic=topic.name,
-        topic_id=topic.topic_id,
+    return named_file_of(
+        topic,
+        f"part-{partition}-{number}.parquet",
         partition=partition,
-        path=f"part-{partition}-{number}.parquet",
+        records=1 + number % 3,
         size_bytes=100 + number,
-        num_records=1 + number % 3,
-        timestamp_min_us=-5 + number,
-        timestamp_max_us=1_700_000_000_123_456 + number,
-        staged_ms=0,
+        times_us=(-5 + number, 1_700_000_000_123_456 + number),
     )
 
 

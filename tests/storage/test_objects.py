@@ -106,6 +106,23 @@ def test_path_that_cannot_be_deleted_is_named_and_stops_no_other() -> None:
     assert [item.path for item in store.list("t")] == ["t/3"]
 
 
+def test_every_path_that_cannot_be_deleted_is_named() -> None:
+    """Of the second an operator learned after mending the first (D59)."""
+    store = SharedMemory().open()
+    paths = [f"t/{number}" for number in range(5)]
+    for path in paths:
+        store.put(path, b"1")
+    calls = iter([Fault.DENY])
+    denied = ("t/1", "t/3")
+    store.plan = lambda verb, path: Fault.DENY if path in denied else next(calls, Fault.NONE)
+    with pytest.raises(StorePermissionError) as failed:
+        store.delete(paths)
+    assert all(path in failed.value.message for path in denied)
+    assert "t/2" not in failed.value.message
+    store.plan = no_faults
+    assert sorted(item.path for item in store.list("t")) == list(denied)
+
+
 def test_store_that_answers_nothing_is_asked_twice_not_once_per_path() -> None:
     """Each request to a store that is away takes minutes."""
     store = SharedMemory().open(plan=lambda verb, path: Fault.FAIL_BEFORE)

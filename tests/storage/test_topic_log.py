@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.staged_files import named_file_of
 from tests.storage.number_log import plant
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -55,17 +56,8 @@ def created(store: ObjectStore, *, partitions: int = 2) -> TopicLog:
 
 
 def batch(topic: TopicLog, name: str, *, partition: int = 0, records: int = 3) -> StagedBatch:
-    return StagedBatch(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        partition=partition,
-        path=f"part-{partition}-{name}.parquet",
-        size_bytes=1,
-        num_records=records,
-        timestamp_min_us=0,
-        timestamp_max_us=0,
-        staged_ms=0,
-    )
+    path = f"part-{partition}-{name}.parquet"
+    return named_file_of(topic, path, partition=partition, records=records)
 
 
 def publish(topic: TopicLog, batches: list[StagedBatch], *, epoch: int = 0) -> object:

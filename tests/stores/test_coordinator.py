@@ -99,16 +99,16 @@ def test_transaction_amid_faults_is_all_or_nothing(
         trial = Trial(server, proxy, chosen.randrange(2**32))
         actor = kind.begin(trial.shared, PLAIN)
         witness = Witness()
-        witness.look(process(trial.shared))
+        witness.observe(process(trial.shared))
         crash = {chosen.randrange(calls): chosen.choice(CRASHES)} if number else {}
         trial.begin_faults()
         with planned(actor.cluster, crash):
             outcome = outcome_of(actor.act)
         trial.end_faults()
         check_cluster(process(trial.shared))
-        witness.look(process(trial.shared))
+        witness.observe(process(trial.shared))
         judge(kind, trial.shared, outcome)
-        witness.look(process(trial.shared))
+        witness.observe(process(trial.shared))
         verify_place(trial.place, expected=NAMES_ONLY)
         count("histories", "coordinator's scenarios amid faults of a store's server")
 

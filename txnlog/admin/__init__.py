@@ -29,6 +29,8 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
+from txnlog.verifying.report import Verification, VerifySettings
 
 __all__ = [
     "AbortTransactionSpec",
@@ -42,6 +44,8 @@ __all__ = [
     "ConsumerGroupTopicPartitions",
     "DeletedRecords",
     "FencedProducer",
+    "Finding",
+    "FindingKind",
     "HangingTransaction",
     "IsolationLevel",
     "ListConsumerGroupsResult",
@@ -55,7 +59,10 @@ __all__ = [
     "PendingTransaction",
     "ProducerState",
     "ResourceType",
+    "Severity",
     "TopicDescription",
     "TransactionDescription",
     "TransactionListing",
+    "Verification",
+    "VerifySettings",
 ]

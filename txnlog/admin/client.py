@@ -393,7 +393,7 @@ class AdminClient:
     def verify(
         self, settings: VerifySettings | None = None, *, progress: Progress | None = None
     ) -> Future[Verification]:
-        """Check everything below the root; writes nothing. See txnlog.verifying.verifier.
+        """Check everything below the root; writes nothing. See VerifySettings.
 
         Errors: ConfigError when there is no cluster, StorageError, UnknownTopicOrPartitionError.
         """

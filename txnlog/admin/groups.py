@@ -18,7 +18,7 @@ from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
 from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.group_changes import (
     is_gone,
     prepare_delete_group,
@@ -199,7 +199,7 @@ def _change(
 ) -> None:
     """Write the decision, after settling the group's pending offsets."""
     clock = cluster.store.clock
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(OPERATION_ATTEMPTS_MAX):
         found = cluster.offsets_log(group_id).change(
             lambda view, _: decide(view.rows.get(group_id), clock.now_ms())
         )

@@ -23,7 +23,7 @@ from txnlog.errors import (
     ObjectNotFoundError,
 )
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.appends import prepare_marker
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
@@ -292,7 +292,7 @@ def _carry_out(
     """Write the decision, finish its transaction, and settle its pending offsets."""
     coordinator = cluster.coordinator
     shard = cluster.shard_for(row.transactional_id)
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(OPERATION_ATTEMPTS_MAX):
         try:
             moved = shard.transition(row.transactional_id, decide)
         except ConcurrentTransactionsError:

@@ -9,7 +9,7 @@ from functools import partial
 from txnlog.errors import ConcurrentTransactionsError, ConfigError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table
-from txnlog.protocol.upgrade import Copy, RootState, Seal, Switch, busy_tables, next_step
+from txnlog.protocol.upgrade import Copy, RootState, SealLog, Switch, busy_tables, next_step
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT
 from txnlog.storage.delta.log_files import list_log
 from txnlog.storage.store.objects import ObjectStore
@@ -63,7 +63,7 @@ class Upgrade:
             steps.append(_describe(step))
             if isinstance(step, Switch):
                 break
-            copied = root.copied if isinstance(step, Seal) else range(step.shards)
+            copied = root.copied if isinstance(step, SealLog) else range(step.shards)
             root = RootState(root.format, step.shards, copied)
         return self._report(steps)
 
@@ -75,7 +75,7 @@ class Upgrade:
         """
         steps: list[str] = []
         root = self._read()
-        if self._watch_ms and isinstance(next_step(root, shards=self._shards), Seal):
+        if self._watch_ms and isinstance(next_step(root, shards=self._shards), SealLog):
             self._check_idle()
         while (step := next_step(root, shards=self._shards)) is not None:
             steps.append(_describe(step))
@@ -84,10 +84,10 @@ class Upgrade:
             root = self._read()
         return self._report(steps)
 
-    def _do(self, step: Seal | Copy | Switch) -> None:
+    def _do(self, step: SealLog | Copy | Switch) -> None:
         cluster_id = self._cluster.cluster_id
         match step:
-            case Seal():
+            case SealLog():
                 self._old.seal(cluster_id=cluster_id, shards=step.shards)
                 reach("upgrade.sealed")
             case Copy():
@@ -163,9 +163,9 @@ class Upgrade:
         )
 
 
-def _describe(step: Seal | Copy | Switch) -> str:
+def _describe(step: SealLog | Copy | Switch) -> str:
     match step:
-        case Seal():
+        case SealLog():
             return "seal __consumer_offsets"
         case Copy():
             return f"copy it into {len(step.numbers)} of {step.shards} shards"

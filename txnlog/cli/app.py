@@ -19,7 +19,7 @@ from txnlog.process.version import VERSION
 GLOBAL = ("--root", "--storage", "--output")
 
 
-class Root(TyperGroup):
+class RootCommand(TyperGroup):
     """Accepts the global options anywhere on the line, and prints errors on one line each."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -54,7 +54,7 @@ def hoisted(args: list[str]) -> list[str]:
 
 
 app = typer.Typer(
-    cls=Root,
+    cls=RootCommand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

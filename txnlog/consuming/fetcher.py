@@ -38,7 +38,7 @@ class Fetcher:
         self._turns: deque[PartitionReader] = deque()
         self._logs: dict[str, TopicLog] = {}
         self._failures: dict[str, Exception] = {}
-        self._untold: set[str] = set()
+        self._unreported: set[str] = set()
         self.readers: dict[Key, PartitionReader] = {}
 
     def add(self, log: TopicLog, partition: int) -> PartitionReader:
@@ -73,7 +73,7 @@ class Fetcher:
         """
         found = zip(logs, self._tail_each(logs), strict=True)
         self._failures = {log.name: error for log, error in found if error is not None}
-        self._untold = set(self._failures)
+        self._unreported = set(self._failures)
 
     def can_read(self, topic: str) -> bool:
         """Whether the topic's log could be read when it was tailed last."""
@@ -146,8 +146,8 @@ class Fetcher:
         for _ in range(len(self._turns)):
             reader = self._turns[0]
             self._turns.rotate(-1)
-            if reader.topic in self._untold and not reader.is_paused:
-                self._tell(reader.topic)
+            if reader.topic in self._unreported and not reader.is_paused:
+                self._raise_failure(reader.topic)
             if not reader.is_active:
                 continue
             if reader.must_fetch:
@@ -157,9 +157,9 @@ class Fetcher:
                 return chunk
         return None
 
-    def _tell(self, topic: str) -> None:
+    def _raise_failure(self, topic: str) -> None:
         """Raise the error of a topic that cannot be read; all others have their turns first."""
-        self._untold.discard(topic)
+        self._unreported.discard(topic)
         self._turns = deque(sorted(self._turns, key=lambda reader: reader.topic == topic))
         raise self._failures[topic]
 

@@ -6,7 +6,7 @@ from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import ConcurrentTransactionsError
-from txnlog.process.clock import ATTEMPTS_MAX
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.transitions import prepare_fence, prepare_time_out
 
@@ -24,7 +24,7 @@ def fence(
 
     `spare_two_phase` leaves a transaction that its client has prepared unchanged.
     """
-    for _ in range(ATTEMPTS_MAX):
+    for _ in range(OPERATION_ATTEMPTS_MAX):
         row = describe(root, transactional_id)
         if row is not None and row.state.is_prepared:
             finish(root, row)

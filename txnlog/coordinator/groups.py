@@ -9,7 +9,7 @@ from txnlog.coordinator.fencing import fence as fence_producer
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.state_rows import describe
-from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.groups import (
     Group,
     GroupOffsets,
@@ -77,7 +77,7 @@ class GroupCoordinator:
             is_patient = clock.boot_ms() < patient_until_ms
             if not is_patient:
                 rounds += 1
-                if rounds > (ATTEMPTS_MAX if fence else 1):
+                if rounds > (OPERATION_ATTEMPTS_MAX if fence else 1):
                     raise unstable(group_id, found.entries)
             for entry in found.entries:
                 by = f"a reader of group {group_id!r}"
@@ -131,7 +131,7 @@ class GroupCoordinator:
         """
         left = by_shard(self._root, requests, lambda request: request.group_id)
         entries: tuple[PendingOffsets, ...] = ()
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(OPERATION_ATTEMPTS_MAX):
             written = self._add_pending_in(row, left)
             left = [one for one, refused in zip(left, written, strict=True) if refused]
             if not left:
@@ -180,7 +180,7 @@ class GroupCoordinator:
     def reset(self, group_id: str, positions: Positions) -> int:
         """Reset offsets as an operator: new positions under a new generation, which is returned."""
         log = self._root.offsets_log(group_id)
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(OPERATION_ATTEMPTS_MAX):
             written = log.change(
                 lambda view, version: prepare_reset(
                     view.rows.get(group_id),

@@ -14,7 +14,7 @@ from txnlog.errors import (
     DuplicateTransactionError,
     InvalidTxnStateError,
 )
-from txnlog.process.clock import ATTEMPTS_MAX
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
 from txnlog.protocol.app_transactions import is_written, newest_version, transactional_id_of
 from txnlog.protocol.metadata import (
@@ -58,7 +58,7 @@ def commit_one_off(
     with measured.measure("tail"):
         check_batches(root, batches)
     reach("prepare_commit.before")
-    for _ in range(ATTEMPTS_MAX):
+    for _ in range(OPERATION_ATTEMPTS_MAX):
         reading = Reading.begin(root.store.clock)
         try:
             with measured.measure("prepare"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from txnlog.errors import NotCoordinatorError
+from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
@@ -67,10 +69,9 @@ class Root:
     def refresh_together(self, logs: Iterable[TopicLog | TransactionLog | OffsetsLog]) -> None:
         """Tail logs to their heads, together; each may be given several times.
 
-        All are tried, then the first error is raised.
+        All are tried, then the errors are raised, as one.
         """
-        distinct = {id(log): log for log in logs}
-        self.store.together([log.refresh for log in distinct.values()])
+        self._read_together({log.path: log.refresh for log in logs}.items())
 
     def tail_each(self, logs: Sequence[TopicLog]) -> list[Exception | None]:
         """Tail distinct logs together; for each its error, or None."""
@@ -111,7 +112,8 @@ class Root:
         """
         created = self._created()
         numbers = [n for n in range(self.shards) if state_table(n) in created]
-        return self._tailed(numbers, self._shards, self.shard)
+        tails = self._tails(numbers, self._shards, self.shard)
+        return self._read_together(zip(map(state_table, numbers), tails, strict=True))
 
     def offsets_log(self, group_id: str) -> OffsetsLog:
         """The shard of the consumer offsets that holds this group, created on first use.
@@ -131,7 +133,9 @@ class Root:
 
         Tailed to their heads, together.
         """
-        return self._tailed(self._offsets_numbers(), self._offsets, self._offsets_shard)
+        numbers = self._offsets_numbers()
+        tails = self._tails(numbers, self._offsets, self._offsets_shard)
+        return self._read_together(zip(map(offsets_table, numbers), tails, strict=True))
 
     def offsets_handles(self) -> list[OffsetsLog]:
         """The same, not tailed: one that cannot be read fails where it is used."""
@@ -181,10 +185,11 @@ class Root:
             ),
         ]
 
-    def _tailed(
-        self, numbers: Sequence[int], known: Mapping[int, L], open_shard: Callable[[int], L]
-    ) -> list[L]:
-        return self.store.together(self._tails(numbers, known, open_shard))
+    def _read_together(self, reads: Iterable[tuple[str, Callable[[], T]]]) -> list[T]:
+        failures = Failures("Reading tables", logging.DEBUG)
+        found = failures.together(self.store.together, list(reads))
+        failures.check()
+        return found
 
     def _tails(
         self, numbers: Sequence[int], known: Mapping[int, L], open_shard: Callable[[int], L]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.root import Root
 from txnlog.errors import StagedFileTooOldError, TxnLogError
-from txnlog.process.failures import caught
+from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import check_topic_id
 from txnlog.protocol.metadata import StagedBatch
 
@@ -50,11 +51,14 @@ def read_topics(root: Root, topics: Iterable[str]) -> TopicsRead:
 def check_read_batches(root: Root, batches: Sequence[StagedBatch], read: TopicsRead) -> None:
     """`check_batches` of topics that `read_topics` has just read; raises their errors, too."""
     check_ages(root, batches)
+    failures = Failures("Checking the topics of the transaction", logging.DEBUG)
     for topic, topic_id in sorted({(batch.topic, batch.topic_id) for batch in batches}):
-        error = read[topic]
-        if error is not None:
-            raise error
-        check_topic_id(root.topic_log(topic).view, topic=topic, topic_id=topic_id)
+        with failures.of(f"topic {topic!r}"):
+            error = read[topic]
+            if error is not None:
+                raise error
+            check_topic_id(root.topic_log(topic).view, topic=topic, topic_id=topic_id)
+    failures.check()
 
 
 def check_ages(root: Root, batches: Sequence[StagedBatch]) -> None:

@@ -39,7 +39,7 @@ L = TypeVar("L")
 
 INTERVAL_MS = 10_000
 PENDING_TIMEOUT_MS = 60_000
-REST_MS_MAX = 600_000
+BACK_OFF_MS_MAX = 600_000
 
 
 class Sweeper:
@@ -54,7 +54,7 @@ class Sweeper:
         self._swept_ms: int | None = None
         self._refused = False
         self._reported: set[str] = set()
-        self._rests = _Rests(root.store.clock, interval_ms)
+        self._back_offs = _BackOffs(root.store.clock, interval_ms)
         self._name = f"the sweeper of process {os.getpid()} on {socket.gethostname()}"
 
     def sweep_if_due(self) -> None:
@@ -113,7 +113,7 @@ class Sweeper:
             with failures.of(f"group {group_id!r}"):
                 settled += self._sweep_entry(group_id, entry, rows, seen)
         self._first_seen = seen
-        self._rests.keep(seen)
+        self._back_offs.keep(seen)
         failures.check()
         return settled
 
@@ -127,9 +127,9 @@ class Sweeper:
         is_due = (
             age_ms >= self._interval_ms if row.state.is_prepared else (watched_ms >= row.timeout_ms)
         )
-        if not is_due or self._rests.is_resting(_key(row)):
+        if not is_due or self._back_offs.is_backing_off(_key(row)):
             return 0
-        with self._rests.after_failure(_key(row)):
+        with self._back_offs.after_failure(_key(row)):
             if row.state.is_prepared:
                 finish(self._root, row)
             else:
@@ -185,7 +185,7 @@ def _allowed(tail: Callable[[], L]) -> L | None:
         return None
 
 
-class _Rests:
+class _BackOffs:
     """Transactions that could not be ended: each is left alone for twice as long every time.
 
     Each attempt on a topic that cannot be written takes a time-out, which delays other work.
@@ -196,17 +196,17 @@ class _Rests:
         self._interval_ms = interval_ms
         self._until: dict[Hashable, tuple[int, int]] = {}
 
-    def is_resting(self, key: Hashable) -> bool:
+    def is_backing_off(self, key: Hashable) -> bool:
         return key in self._until and self._clock.boot_ms() < self._until[key][0]
 
     @contextmanager
     def after_failure(self, key: Hashable) -> Iterator[None]:
-        """Let the key rest if the block raises a TxnLogError."""
+        """Back off from the key if the block raises a TxnLogError."""
         try:
             yield
         except TxnLogError:
             _, pause_ms = self._until.get(key, (0, self._interval_ms // 2))
-            pause_ms = min(2 * pause_ms, max(REST_MS_MAX, self._interval_ms))
+            pause_ms = min(2 * pause_ms, max(BACK_OFF_MS_MAX, self._interval_ms))
             self._until[key] = self._clock.boot_ms() + pause_ms, pause_ms
             raise
 

@@ -42,7 +42,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     TxnLogError,
 )
-from txnlog.process.clock import ATTEMPTS_MAX, backoff_ms
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets
@@ -120,7 +120,7 @@ class TransactionCoordinator:
                 take_over=take_over,
             )
 
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(OPERATION_ATTEMPTS_MAX):
             row = self.describe(transactional_id)
             if row is not None and row.state.is_prepared:
                 self.finish(row)
@@ -250,7 +250,7 @@ class TransactionCoordinator:
         parts: list[Callable[[], Any]] = [
             staging.write,
             partial(read_topics, root, () if read is not None else staging.topics),
-            partial(shard.get_ready, must_look=False),
+            partial(shard.get_ready, check_head=False),
         ]
         if offsets:
             for request in offsets:

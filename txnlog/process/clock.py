@@ -82,8 +82,8 @@ class VirtualClock:
         self._now_ms += delta_ms
 
 
-ATTEMPTS_MAX = 50
-"""Maximum number of attempts at a commit that others keep winning, `backoff_ms` apart."""
+OPERATION_ATTEMPTS_MAX = 50
+"""Maximum number of attempts at an operation that others keep interrupting, `backoff_ms` apart."""
 
 
 def backoff_ms(attempt: int) -> float:

@@ -19,6 +19,9 @@ from txnlog.errors import FLAGS, TxnLogError, unexpected
 logger = logging.getLogger("txnlog")
 
 T = TypeVar("T")
+PARTS_SHOWN_MAX = 100
+"""Parts that the message of a combined error names; its `errors` are all."""
+
 Together = Callable[[Sequence[Callable[[], T]]], list[T]]
 
 
@@ -113,6 +116,12 @@ class _Part:
         return True
 
 
+def parts_of(error: TxnLogError) -> tuple[TxnLogError, ...]:
+    """The errors of a combined error; of any other that error."""
+    found = error.context.get("errors")
+    return found if isinstance(found, tuple) else (error,)
+
+
 def caught(call: Callable[[], T]) -> T | TxnLogError:
     """What a call returns, or the error that it raises: for calls that are made together.
 
@@ -131,7 +140,8 @@ def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
     """One error for all; a single one is returned as it is.
 
     Its class is the nearest common base class, its code that of the first. It is retriable
-    only if all are, fatal if any is. `errors` are the errors, `failures` pairs of part and error.
+    only if all are, fatal if any is. `errors` are the errors, `failures` pairs of part and error;
+    its cause is the first.
     """
     first = found[0][1]
     if len(found) == 1:
@@ -139,6 +149,8 @@ def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
     errors = tuple(error for _, error in found)
     common = next(kind for kind in type(first).__mro__ if all(isinstance(e, kind) for e in errors))
     lines = [f"{part}: {type(error).__name__}: {error.message}" for part, error in found]
+    if len(lines) > PARTS_SHOWN_MAX:
+        lines[PARTS_SHOWN_MAX:] = [f"... and {len(lines) - PARTS_SHOWN_MAX} more"]
     fatal = any(error.fatal for error in errors)
     flags = {
         "fatal": fatal,
@@ -154,4 +166,5 @@ def combined(work: str, found: list[tuple[str, TxnLogError]]) -> TxnLogError:
         **flags,
     )
     assert isinstance(raised, TxnLogError)
+    raised.__cause__ = first
     return raised

@@ -79,7 +79,7 @@ class Table:
 Piece = Rows | Table
 
 
-class Holder(Protocol):
+class Releasable(Protocol):
     """Records drained from the accumulator: `held_bytes` is what of its memory they still hold."""
 
     held_bytes: int
@@ -202,7 +202,7 @@ class Accumulator:
             self._drained, self._pieces, self.buffers, self.is_full = drained, [], {}, False
             return drained
 
-    def release(self, holders: Iterable[Holder]) -> None:
+    def release(self, holders: Iterable[Releasable]) -> None:
         """Free the bytes of records that are sent, staged or failed; a repeated call does nothing.
 
         `Admission` polls for it.

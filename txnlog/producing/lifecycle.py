@@ -10,26 +10,26 @@ from txnlog.errors import ClientStateError, TxnLogError
 from txnlog.process.forking import refusal
 from txnlog.producing.accumulator import Accumulator
 from txnlog.protocol.producer_states import (
+    LifecycleState,
     ProducerCall,
-    ProducerState,
     failed_state,
     failed_transaction,
     prepare_call,
     prepare_move,
 )
 
-_OPEN = frozenset({ProducerState.IDLE, ProducerState.IN_TRANSACTION})
+_OPEN = frozenset({LifecycleState.IDLE, LifecycleState.IN_TRANSACTION})
 """States in which records are accepted."""
 
 _ABORTED_BY_CLOSE = frozenset(
     {
-        ProducerState.IN_TRANSACTION,
-        ProducerState.PREPARING,
-        ProducerState.ABORTING,
-        ProducerState.ABORTABLE_ERROR,
+        LifecycleState.IN_TRANSACTION,
+        LifecycleState.PREPARING,
+        LifecycleState.ABORTING,
+        LifecycleState.ABORTABLE_ERROR,
     }
 )
-_PURGEABLE = _OPEN | {ProducerState.ABORTABLE_ERROR}
+_PURGEABLE = _OPEN | {LifecycleState.ABORTABLE_ERROR}
 
 
 class Lifecycle:
@@ -39,16 +39,16 @@ class Lifecycle:
         self._accumulator = accumulator
         self._error: TxnLogError | None = None
         self._is_forked = False
-        self._set(ProducerState.UNINITIALIZED if is_transactional else ProducerState.IDLE)
+        self._set(LifecycleState.UNINITIALIZED if is_transactional else LifecycleState.IDLE)
 
     @property
-    def state(self) -> ProducerState:
+    def state(self) -> LifecycleState:
         return self._state
 
     @property
     def is_over(self) -> bool:
         """Whether the producer is closed, or belongs to the parent of this process."""
-        return self._is_forked or self._state is ProducerState.CLOSED
+        return self._is_forked or self._state is LifecycleState.CLOSED
 
     @property
     def must_abort_on_close(self) -> bool:
@@ -64,18 +64,18 @@ class Lifecycle:
         """Raises ForkedProcessError, ClientStateError."""
         if self._is_forked:
             raise refusal("producer")
-        if self._state is ProducerState.CLOSED:
+        if self._state is LifecycleState.CLOSED:
             raise ClientStateError("This producer is closed. Make a new one.")
 
-    def check_call(self, call: ProducerCall) -> ProducerState:
+    def check_call(self, call: ProducerCall) -> LifecycleState:
         """The state while `call` runs.
 
         Raises the producer's own error in an error state (R39, R42), else InvalidTxnStateError.
         """
         error = self._error
-        if self._state is ProducerState.FATAL_ERROR and error is not None:
+        if self._state is LifecycleState.FATAL_ERROR and error is not None:
             raise type(error)(error.message, **error.context) from error
-        if self._state is ProducerState.ABORTABLE_ERROR and call is not ProducerCall.ABORT:
+        if self._state is LifecycleState.ABORTABLE_ERROR and call is not ProducerCall.ABORT:
             raise failed_transaction(error) from error
         return prepare_call(self._state, call)
 
@@ -90,23 +90,23 @@ class Lifecycle:
             if move:
                 self._set(entered)
 
-    def is_done_by_another(self, call: ProducerCall, during: ProducerState) -> bool:
+    def is_done_by_another(self, call: ProducerCall, during: LifecycleState) -> bool:
         """Whether another thread's call did the same while this one waited for `io`.
 
         Raises as `check_call` does when that call failed.
         """
         if self._state is during:
             return False
-        if self._state not in (ProducerState.READY, ProducerState.PREPARED):
+        if self._state not in (LifecycleState.READY, LifecycleState.PREPARED):
             self.check_call(call)
         return True
 
-    def move(self, to: ProducerState) -> None:
+    def move(self, to: LifecycleState) -> None:
         """Record the outcome of a call."""
         with self._accumulator.lock:
             self._set(prepare_move(self._state, to))
 
-    def fail(self, error: TxnLogError, to: ProducerState) -> None:
+    def fail(self, error: TxnLogError, to: LifecycleState) -> None:
         """Record the error of a call, and the error state that it leads to."""
         self._error = error
         self.move(to)
@@ -122,19 +122,19 @@ class Lifecycle:
     def end_transaction(self, error: TxnLogError | None) -> None:
         """Record the end of a transaction; `error` prevents another one."""
         self._error = error
-        self.move(ProducerState.READY)
+        self.move(LifecycleState.READY)
         if error is not None:
-            self.move(ProducerState.FATAL_ERROR)
+            self.move(LifecycleState.FATAL_ERROR)
 
     def close(self) -> None:
         with self._accumulator.lock:
-            self._set(ProducerState.CLOSED)
+            self._set(LifecycleState.CLOSED)
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call from now on."""
         self._is_forked = True
 
-    def _set(self, to: ProducerState) -> None:
+    def _set(self, to: LifecycleState) -> None:
         """The accumulator's lock is held."""
         is_open = to in _OPEN
         self._state, self._accumulator.is_open = to, is_open

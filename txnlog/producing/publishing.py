@@ -19,7 +19,7 @@ from typing import Protocol
 from txnlog.cluster import Cluster
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import TransactionAbortedError, TxnLogError, unexpected
-from txnlog.process.failures import caught
+from txnlog.process.failures import Failures
 from txnlog.producing.batching import Batch, stage
 from txnlog.producing.deliveries import Deliveries
 from txnlog.protocol.metadata import StagedBatch
@@ -72,12 +72,17 @@ class Publication(Protocol):
 
 
 @dataclass(slots=True)
-class _PartitionBuffer:
+class _DeferredPartition:
     """One partition of a deferred transaction: waiting batches, and the files staged so far."""
 
     waiting: list[Batch] = field(default_factory=list)
     waiting_bytes: int = 0
     files: list[tuple[StagedBatch, list[Batch]]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        first = self.waiting[0]
+        return f"{first.topic}-{first.partition}"
 
 
 class Deferred:
@@ -94,7 +99,7 @@ class Deferred:
         self._release = outlet.release
         self._memory_bytes = outlet.memory_bytes
         self._compression = outlet.compression
-        self._buffers: dict[tuple[str, str, int], _PartitionBuffer] = {}
+        self._buffers: dict[tuple[str, str, int], _DeferredPartition] = {}
         self.error: TxnLogError | None = None
         self.last_error: TxnLogError | None = None
 
@@ -105,7 +110,7 @@ class Deferred:
 
     def add(self, batch: Batch) -> None:
         key = (batch.topic, batch.topic_id, batch.partition)
-        buffer = self._buffers.setdefault(key, _PartitionBuffer())
+        buffer = self._buffers.setdefault(key, _DeferredPartition())
         if not batch.is_taken:
             end, size_bytes = len(buffer.waiting), buffer.waiting_bytes + batch.size_bytes
             buffer.waiting[end:], buffer.waiting_bytes, batch.is_taken = [batch], size_bytes, True
@@ -126,7 +131,7 @@ class Deferred:
             if not failed.retriable:
                 self.error = failed
 
-    def _too_large(self) -> list[_PartitionBuffer]:
+    def _too_large(self) -> list[_DeferredPartition]:
         largest_first = sorted(self._buffers.values(), key=lambda each: -each.waiting_bytes)
         left_bytes = sum(buffer.waiting_bytes for buffer in largest_first)
         is_memory_full = left_bytes >= self._memory_bytes
@@ -177,25 +182,20 @@ class Deferred:
             self.error = error
             self.discard(error)
 
-    def _stage(self, buffers: Sequence[_PartitionBuffer]) -> None:
+    def _stage(self, buffers: Sequence[_DeferredPartition]) -> None:
         """Write a file for each partition, together; raises after all have been tried."""
         store = self._cluster.store
-        made = store.together(
-            [
-                partial(caught, partial(stage, store, buffer.waiting, self._compression))
-                for buffer in buffers
-            ]
-        )
-        errors = []
-        for buffer, staged in zip(buffers, made, strict=True):
-            if isinstance(staged, TxnLogError):
-                errors.append(staged)
-            else:
-                self._keep(buffer, staged)
-        if errors:
-            raise next((error for error in errors if not error.retriable), errors[0])
+        failures = Failures("Writing the files of the transaction", logging.DEBUG)
 
-    def _keep(self, buffer: _PartitionBuffer, staged: StagedBatch) -> None:
+        def write(buffer: _DeferredPartition) -> tuple[_DeferredPartition, StagedBatch]:
+            return buffer, stage(store, buffer.waiting, self._compression)
+
+        calls = [(buffer.name, partial(write, buffer)) for buffer in buffers]
+        for buffer, staged in failures.together(store.together, calls):
+            self._keep(buffer, staged)
+        failures.check()
+
+    def _keep(self, buffer: _DeferredPartition, staged: StagedBatch) -> None:
         # Only delivery reports need the records again.
         kept = buffer.waiting if any(batch.callbacks for batch in buffer.waiting) else []
         # First: it may be repeated, and a batch that is no longer waiting would not be released.

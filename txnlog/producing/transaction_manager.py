@@ -19,6 +19,7 @@ from txnlog.errors import (
     unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.process.failures import parts_of
 from txnlog.producing.deadlines import Deadline
 from txnlog.producing.destinations import Destinations
 from txnlog.producing.lifecycle import Lifecycle
@@ -27,8 +28,8 @@ from txnlog.producing.publishing import Deferred, Outlet, aborted
 from txnlog.producing.requests import Eager
 from txnlog.producing.sender import Sender
 from txnlog.protocol.producer_states import (
+    LifecycleState,
     ProducerCall,
-    ProducerState,
     failed_call,
     failed_state,
     failed_transaction,
@@ -63,7 +64,7 @@ class TransactionManager:
     @property
     def prepared_state(self) -> str | None:
         """State of the prepared transaction; None when there is none."""
-        if self._lifecycle.state is not ProducerState.PREPARED:
+        if self._lifecycle.state is not LifecycleState.PREPARED:
             return None
         return self.session.prepared_state
 
@@ -72,10 +73,10 @@ class TransactionManager:
         self._lifecycle.enter(call)
 
         def init() -> None:
-            if self._lifecycle.is_done_by_another(call, ProducerState.INITIALIZING):
+            if self._lifecycle.is_done_by_another(call, LifecycleState.INITIALIZING):
                 return
             is_kept = deadline.retry(lambda: self.session.init(keep_prepared=keep_prepared))
-            self._lifecycle.move(ProducerState.PREPARED if is_kept else ProducerState.READY)
+            self._lifecycle.move(LifecycleState.PREPARED if is_kept else LifecycleState.READY)
 
         self._run(call, deadline, init)
 
@@ -90,7 +91,7 @@ class TransactionManager:
             if self.is_eager
             else Deferred(self._outlet)
         )
-        self._lifecycle.move(ProducerState.IN_TRANSACTION)
+        self._lifecycle.move(LifecycleState.IN_TRANSACTION)
 
     def add_offsets(
         self,
@@ -111,11 +112,11 @@ class TransactionManager:
         self._lifecycle.enter(call)
 
         def prepare() -> str:
-            if self._lifecycle.state is ProducerState.PREPARED:
+            if self._lifecycle.state is LifecycleState.PREPARED:
                 return self.session.prepared_state
             staging = self._flush(deadline)
             state = deadline.retry(lambda: self.session.prepare(staging))
-            self._lifecycle.move(ProducerState.PREPARED)
+            self._lifecycle.move(LifecycleState.PREPARED)
             return state
 
         return self._run(call, deadline, prepare)
@@ -127,10 +128,10 @@ class TransactionManager:
         """
         self._lifecycle.enter(ProducerCall.COMPLETE)
         entered = self._lifecycle.state
-        if state == self.session.prepared_state and entered is not ProducerState.ABORTING:
+        if state == self.session.prepared_state and entered is not LifecycleState.ABORTING:
             self.commit(deadline)
             return True
-        if entered is ProducerState.COMMITTING:
+        if entered is LifecycleState.COMMITTING:
             raise InvalidTxnStateError(
                 f"This producer is committing {self.session.prepared_state}; it cannot complete "
                 f"{state!r} now. Call commit_transaction() again.",
@@ -144,7 +145,7 @@ class TransactionManager:
         self._lifecycle.enter(call)
 
         def commit() -> None:
-            if self._lifecycle.is_done_by_another(call, ProducerState.COMMITTING):
+            if self._lifecycle.is_done_by_another(call, LifecycleState.COMMITTING):
                 return
             staging = self._flush(deadline)
             if not self.session.is_empty(staging):
@@ -161,7 +162,7 @@ class TransactionManager:
         self._lifecycle.enter(call)
 
         def abort() -> None:
-            if self._lifecycle.is_done_by_another(call, ProducerState.ABORTING):
+            if self._lifecycle.is_done_by_another(call, LifecycleState.ABORTING):
                 return
             self._sender.discard_held(aborted(self.session.transactional_id))
             deadline.retry(self.session.abort)
@@ -186,7 +187,7 @@ class TransactionManager:
         self._sender.flush(deadline)
         error = publication.error
         if error is not None:
-            if failed_state(error, self._lifecycle.state) is ProducerState.FATAL_ERROR:
+            if failed_state(error, self._lifecycle.state) is LifecycleState.FATAL_ERROR:
                 raise error
             raise failed_transaction(error) from error
         return publication.staging if isinstance(publication, Deferred) else Staging.done(())
@@ -208,12 +209,12 @@ class TransactionManager:
 
     def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
         self.session.note_failure(error)
-        if isinstance(error, UnknownTopicIdError):
+        if any(isinstance(one, UnknownTopicIdError) for one in parts_of(error)):
             self._destinations.forget_all()
         to = failed_state(error, self._lifecycle.state)
         if call is ProducerCall.COMMIT and self._is_decided():
             return
-        if to is ProducerState.ABORTABLE_ERROR and call in _WITHOUT_TRANSACTION:
+        if to is LifecycleState.ABORTABLE_ERROR and call in _WITHOUT_TRANSACTION:
             return
         self._lifecycle.fail(error, to)
 

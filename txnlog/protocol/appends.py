@@ -26,7 +26,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
 )
 from txnlog.protocol.producer_expiry import check_remembered
-from txnlog.protocol.sequences import ProducerState, check_sequence, observe
+from txnlog.protocol.sequences import ProducerStateEntry, check_sequence, observe
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState, marker_app_id, sequence_app_id
 
@@ -154,7 +154,7 @@ def prepare_marker(
 
 def _repeats(state: TopicState, adds: Sequence[BatchHeader], *, topic: str) -> tuple[int, ...]:
     """First offsets of the batches if all of them are repeats, () if none is."""
-    seen: dict[int, ProducerState | None] = {}
+    seen: dict[int, ProducerStateEntry | None] = {}
     known = []
     for add in adds:
         key = add.producer_id, add.partition

@@ -17,7 +17,7 @@ from txnlog.errors import (
 )
 
 
-class ProducerState(Enum):
+class LifecycleState(Enum):
     """What a producer is doing."""
 
     IDLE = "without transactional.id"
@@ -47,11 +47,11 @@ class ProducerCall(Enum):
     COMPLETE = "complete_transaction()"
 
 
-S = ProducerState
+S = LifecycleState
 C = ProducerCall
 
 # (state, call) -> the state while the call runs; every other pair is refused.
-CALLS: Mapping[tuple[ProducerState, ProducerCall], ProducerState] = {
+CALLS: Mapping[tuple[LifecycleState, ProducerCall], LifecycleState] = {
     (S.IDLE, C.SEND): S.IDLE,
     (S.UNINITIALIZED, C.INIT): S.INITIALIZING,
     (S.INITIALIZING, C.INIT): S.INITIALIZING,
@@ -74,7 +74,7 @@ CALLS: Mapping[tuple[ProducerState, ProducerCall], ProducerState] = {
 }
 
 # state -> the states it may be entered from; FATAL_ERROR and CLOSED from every one.
-VALID_PREVIOUS: Mapping[ProducerState, frozenset[ProducerState]] = {
+VALID_PREVIOUS: Mapping[LifecycleState, frozenset[LifecycleState]] = {
     S.IDLE: frozenset({S.IDLE}),
     S.UNINITIALIZED: frozenset(),
     S.INITIALIZING: frozenset({S.UNINITIALIZED, S.INITIALIZING}),
@@ -92,7 +92,7 @@ VALID_PREVIOUS: Mapping[ProducerState, frozenset[ProducerState]] = {
 }
 
 # What to do instead, as the end of the sentence "This producer is <state>: ...".
-ADVICE: Mapping[ProducerState, str] = {
+ADVICE: Mapping[LifecycleState, str] = {
     S.IDLE: "set transactional.id to use transactions, or just call produce() and flush()",
     S.UNINITIALIZED: "call init_transactions() first",
     S.INITIALIZING: "call init_transactions() again, it has not succeeded yet",
@@ -109,7 +109,7 @@ ADVICE: Mapping[ProducerState, str] = {
 del S, C
 
 
-def prepare_call(state: ProducerState, call: ProducerCall) -> ProducerState:
+def prepare_call(state: LifecycleState, call: ProducerCall) -> LifecycleState:
     """The state while `call` runs. Raises InvalidTxnStateError that names what to call (R39)."""
     entered = CALLS.get((state, call))
     if entered is None:
@@ -121,7 +121,7 @@ def prepare_call(state: ProducerState, call: ProducerCall) -> ProducerState:
     return entered
 
 
-def prepare_move(state: ProducerState, to: ProducerState) -> ProducerState:
+def prepare_move(state: LifecycleState, to: LifecycleState) -> LifecycleState:
     """The state after an outcome. A pair that is not in the table is a bug, and refused."""
     if state not in VALID_PREVIOUS[to]:
         raise InvalidTxnStateError(
@@ -130,19 +130,19 @@ def prepare_move(state: ProducerState, to: ProducerState) -> ProducerState:
     return to
 
 
-def failed_state(error: TxnLogError, state: ProducerState) -> ProducerState:
+def failed_state(error: TxnLogError, state: LifecycleState) -> LifecycleState:
     """The state after an error that is not retriable; an idempotent producer stays IDLE."""
     if error.fatal:
-        return ProducerState.FATAL_ERROR
-    return state if state is ProducerState.IDLE else ProducerState.ABORTABLE_ERROR
+        return LifecycleState.FATAL_ERROR
+    return state if state is LifecycleState.IDLE else LifecycleState.ABORTABLE_ERROR
 
 
-def failed_call(error: TxnLogError, state: ProducerState) -> TxnLogError:
+def failed_call(error: TxnLogError, state: LifecycleState) -> TxnLogError:
     """The error that a call raises in `state`: its flags say what that state allows.
 
     If only the same call may be repeated, no error says "abort".
     """
-    if state is ProducerState.ABORTABLE_ERROR:
+    if state is LifecycleState.ABORTABLE_ERROR:
         return error if error.abortable else failed_transaction(error)
     return error.replace(abortable=False) if error.abortable else error
 

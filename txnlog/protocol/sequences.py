@@ -26,7 +26,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     base_offset: int
 
 
-class ProducerState(msgspec.Struct, frozen=True):
+class ProducerStateEntry(msgspec.Struct, frozen=True):
     """A producer's newest epoch in a partition, and its last five batches in order."""
 
     producer_epoch: int
@@ -37,7 +37,7 @@ class ProducerState(msgspec.Struct, frozen=True):
         return self.recent[-1].last_sequence if self.recent else -1
 
 
-def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | None:
+def observe(state: ProducerStateEntry | None, batch: BatchHeader) -> ProducerStateEntry | None:
     """The state after a header is read from the log; the same header twice changes nothing.
 
     A batch of an ended transaction is forgotten: the marker refuses later batches of its epoch
@@ -51,25 +51,27 @@ def observe(state: ProducerState | None, batch: BatchHeader) -> ProducerState | 
         return state
     entry = Appended(batch.base_sequence, batch.last_sequence, batch.base_offset)
     if state is None or batch.producer_epoch > state.producer_epoch:
-        return ProducerState(batch.producer_epoch, (entry,))
+        return ProducerStateEntry(batch.producer_epoch, (entry,))
     last = state.recent[-1]
     if entry.base_sequence > last.last_sequence:
-        return ProducerState(state.producer_epoch, (*state.recent, entry)[-BATCHES_REMEMBERED:])
+        return ProducerStateEntry(
+            state.producer_epoch, (*state.recent, entry)[-BATCHES_REMEMBERED:]
+        )
     if entry in state.recent:
         return state
     merged = sorted({*state.recent, entry}, key=lambda known: known.base_sequence)
-    return ProducerState(state.producer_epoch, tuple(merged[-BATCHES_REMEMBERED:]))
+    return ProducerStateEntry(state.producer_epoch, tuple(merged[-BATCHES_REMEMBERED:]))
 
 
-def forget(state: ProducerState, batch: BatchHeader) -> ProducerState | None:
+def forget(state: ProducerStateEntry, batch: BatchHeader) -> ProducerStateEntry | None:
     """The state without a removed batch, as rebuilt from the others; None if none is left."""
     if batch.producer_epoch != state.producer_epoch:
         return state
     left = tuple(known for known in state.recent if known.base_offset != batch.base_offset)
-    return ProducerState(state.producer_epoch, left) if left else None
+    return ProducerStateEntry(state.producer_epoch, left) if left else None
 
 
-def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
+def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerStateEntry]:
     """(producer id, partition) -> the state after `observe` of each of many headers."""
     counted = (columns.producer_id >= 0) & (columns.base_sequence >= 0) & ~columns.is_ended
     written = np.flatnonzero(counted)
@@ -85,7 +87,7 @@ def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
     for end in ends.tolist():
         recent = slice(max(start, end - BATCHES_REMEMBERED), end)
         newest = int(epochs[end - 1])
-        states[int(ids[start]), int(partitions[start])] = ProducerState(
+        states[int(ids[start]), int(partitions[start])] = ProducerStateEntry(
             newest,
             tuple(
                 Appended(first, last, offset)
@@ -104,7 +106,7 @@ def observe_all(columns: HeaderColumns) -> dict[tuple[int, int], ProducerState]:
 
 
 def check_sequence(
-    state: ProducerState | None, batch: BatchHeader, *, where: str, newest_sequence: int = -1
+    state: ProducerStateEntry | None, batch: BatchHeader, *, where: str, newest_sequence: int = -1
 ) -> int | None:
     """None: append the batch. An offset: an exact repeat, whose first offset this is (R1-R3).
 

@@ -138,7 +138,7 @@ class TopicState:
         self.config: dict[str, str] = {}
         self.partitions: list[PartitionState] = []
         self.by_path: dict[str, BatchHeader] = {}
-        self.sequences: dict[tuple[int, int], sequences.ProducerState] = {}
+        self.sequences: dict[tuple[int, int], sequences.ProducerStateEntry] = {}
         self.txns = TxnMemory()
         self.markers = self.txns.markers
         self.last_sequences = self.txns.sequences

@@ -43,7 +43,7 @@ class RootState:
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
+class SealLog:
     """Seal the old log; the number of shards is fixed with it."""
 
     shards: int
@@ -64,7 +64,7 @@ class Switch:
     shards: int
 
 
-def next_step(root: RootState, *, shards: int) -> Seal | Copy | Switch | None:
+def next_step(root: RootState, *, shards: int) -> SealLog | Copy | Switch | None:
     """The next step; None if the root has the new format. `shards` counts unless it is sealed.
 
     Raises UnsupportedProtocolError for a format that is neither.
@@ -77,7 +77,7 @@ def next_step(root: RootState, *, shards: int) -> Seal | Copy | Switch | None:
             f"{NEW_FORMAT}. Upgrade with the version of txnlog that reads it."
         )
     if not root.sealed_for:
-        return Seal(shards)
+        return SealLog(shards)
     left = tuple(n for n in range(root.sealed_for) if n not in root.copied)
     return Copy(left, root.sealed_for) if left else Switch(root.sealed_for)
 

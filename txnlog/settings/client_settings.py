@@ -43,27 +43,6 @@ CONSUMER: Final = frozenset({"consumer"})
 PRODUCER: Final = frozenset({"producer"})
 EVERY: Final = CONSUMER | PRODUCER | frozenset({"admin"})
 
-BROKER_NAMES: Final = frozenset(
-    {
-        "acks", "allow.auto.create.topics", "api.version.request", "check.crcs",
-        "client.dns.lookup", "client.rack", "debug", "error_cb", "fetch.error.backoff.ms",
-        "fetch.max.wait.ms", "fetch.message.max.bytes", "fetch.min.bytes", "fetch.wait.max.ms",
-        "group.protocol", "log_cb", "logger", "max.in.flight",
-        "max.in.flight.requests.per.connection", "max.partition.fetch.bytes",
-        "message.send.max.retries", "oauth_cb", "plugin.library.paths",
-        "queued.max.messages.kbytes", "queued.min.messages", "receive.message.max.bytes",
-        "request.required.acks", "request.timeout.ms", "retries", "retry.backoff.max.ms",
-        "retry.backoff.ms", "stats_cb", "statistics.interval.ms", "throttle_cb",
-        "batch.num.messages", "enable.gapless.guarantee",
-        "queue.buffering.backpressure.threshold", "queue.buffering.max.kbytes",
-        "queue.buffering.max.messages", "sticky.partitioning.linger.ms",
-    }
-)  # fmt: skip
-BROKER_PREFIXES: Final = (
-    "bootstrap.", "broker.", "enable.ssl.", "metadata.broker.", "reconnect.", "sasl.", "security.",
-    "socket.", "ssl.",
-)  # fmt: skip
-
 
 def callback(name: str, value: object) -> Callable[..., Any]:
     """A function. Raises ConfigError."""

@@ -13,16 +13,15 @@ from typing import Any, Final
 
 from txnlog.errors import ConfigError
 from txnlog.settings.arguments import shown
+from txnlog.settings.broker_names import BROKERS_OF_CLIENTS
 from txnlog.settings.client_settings import (
-    BROKER_NAMES,
-    BROKER_PREFIXES,
     SETTINGS,
     Client,
     Setting,
     Value,
     callback,
 )
-from txnlog.settings.names import nearest
+from txnlog.settings.names import suggestion
 from txnlog.settings.options import (
     ROOT_NAMES,
     redacted_url,
@@ -104,14 +103,12 @@ def _find(name: str, client: Client) -> Setting | None:
     setting = _BY_NAME.get(lowered)
     if setting is not None and client in setting.clients:
         return setting
-    if setting is not None or lowered in BROKER_NAMES or lowered.startswith(BROKER_PREFIXES):
+    if setting is not None or lowered in BROKERS_OF_CLIENTS:
         reason = f"it is not a setting of a {client}" if setting else "there are no brokers"
         warn_once(f"Setting {name} has no effect here: {reason}.")
         return None
-    names = [s.name for s in SETTINGS if client in s.clients]
-    near = nearest(lowered, names)
-    hint = f" Did you mean {near}?" if near else f" There are: {', '.join(sorted(names))}."
-    raise ConfigError(f"There is no {client} setting {shown(name)}.{hint}", option=name)
+    advice = suggestion(lowered, [s.name for s in SETTINGS if client in s.clients])
+    raise ConfigError(f"There is no {client} setting {shown(name)}. {advice}", option=name)
 
 
 def _to_parse(setting: Setting, value: object) -> object:

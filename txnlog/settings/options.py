@@ -18,7 +18,8 @@ from typing import Final
 from txnlog.errors import ConfigError
 from txnlog.process.caches import normal_url
 from txnlog.settings.arguments import shown
-from txnlog.settings.names import nearest
+from txnlog.settings.broker_names import BROKERS_OF_SPARK
+from txnlog.settings.names import nearest, suggestion
 from txnlog.settings.redaction import regex_of_conf, warning_of
 from txnlog.settings.roots import canonical_url, place_of
 from txnlog.settings.spark_options import (
@@ -39,8 +40,6 @@ from txnlog.settings.storage_options import (
 KAFKA_PREFIX: Final = "kafka."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
-BROKER_PREFIXES: Final = ("fetchoffset.", "kafkaconsumer.")
-BROKER_NAMES: Final = frozenset({"acks", "replication.factor"})
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
 logger = logging.getLogger("txnlog")
@@ -228,7 +227,7 @@ def _find(key: str, operation: Operation) -> Option | None:
     lowered = key.lower()
     if lowered.startswith(KAFKA_PREFIX):
         return _find_kafka(key, lowered[len(KAFKA_PREFIX) :], operation)
-    if lowered in BROKER_NAMES or lowered.startswith(BROKER_PREFIXES):
+    if lowered in BROKERS_OF_SPARK:
         return None
     option = BY_NAME.get(lowered)
     if option is None:
@@ -264,18 +263,10 @@ def _find_kafka(key: str, name: str, operation: Operation) -> Option | None:
 
 
 def _unknown(key: str, operation: Operation) -> ConfigError:
-    here = {
-        row.name.lower(): row.name
-        for row in OPTIONS
-        if operation in row.applies_to | row.ignored_in
-    }
-    here.update({name: name for name in ROOT_NAMES})
-    near = nearest(key.lower(), here)
-    advice = (
-        f"Did you mean {here[near]}?"
-        if near
-        else f"{operation} takes {', '.join(sorted(here.values()))}, and {STORAGE_PREFIX}<key>."
-    )
+    here = [row.name for row in OPTIONS if operation in row.applies_to | row.ignored_in]
+    here += ROOT_NAMES
+    others = f"{operation} takes {', '.join(sorted(here))}, and {STORAGE_PREFIX}<key>."
+    advice = suggestion(key.lower(), here, others)
     return ConfigError(f"Unknown option {key} of format txnlog. {advice}", option=key)
 
 

@@ -11,26 +11,13 @@ from typing import Final
 
 from txnlog.errors import ConfigError, InvalidPartitionsError
 from txnlog.settings.arguments import shown
-from txnlog.settings.names import nearest
+from txnlog.settings.broker_names import BROKERS_OF_TOPICS
+from txnlog.settings.names import suggestion
 from txnlog.settings.options import warn_once
 from txnlog.settings.values import not_negative, positive, positive_int, setting_text
 
 PARTITIONS: Final = "partitions"
 _INTERNAL: Final = frozenset({PARTITIONS, "deleted", "home"})
-
-BROKER_NAMES: Final = frozenset(
-    {
-        "compression.gzip.level", "compression.lz4.level", "compression.type",
-        "compression.zstd.level", "file.delete.delay.ms", "flush.messages", "flush.ms",
-        "follower.replication.throttled.replicas", "index.interval.bytes",
-        "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
-        "message.downconversion.enable", "message.format.version",
-        "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
-        "message.timestamp.difference.max.ms", "message.timestamp.type",
-        "min.insync.replicas", "preallocate", "remote.storage.enable", "segment.index.bytes",
-        "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
-    }
-)  # fmt: skip
 
 
 def unlimited(name: str, value: str) -> int:
@@ -157,7 +144,7 @@ def find_config(name: str) -> TopicConfig | None:
     row = TOPIC_CONFIGS.get(lowered)
     if row is not None:
         return row
-    if lowered in BROKER_NAMES:
+    if lowered in BROKERS_OF_TOPICS:
         warn_once(f"Topic configuration {lowered} has no effect here: there are no brokers.")
         return None
     if lowered in (PARTITIONS, "num.partitions"):
@@ -166,9 +153,8 @@ def find_config(name: str) -> TopicConfig | None:
             "or create_partitions (`txnlog topics alter --partitions`).",
             option=name,
         )
-    near = nearest(lowered, TOPIC_CONFIGS)
-    hint = f"Did you mean {near}?" if near else f"There are: {', '.join(TOPIC_CONFIGS)}."
-    raise ConfigError(f"There is no topic configuration {shown(name)}. {hint}", option=name)
+    advice = suggestion(lowered, TOPIC_CONFIGS)
+    raise ConfigError(f"There is no topic configuration {shown(name)}. {advice}", option=name)
 
 
 def config_value(config: Mapping[str, str], name: str) -> float | str:

@@ -12,7 +12,7 @@ order. That alone determines what readers may see; nothing here depends on how t
     producer.commit_transaction()
     txn.settle(committed=True)
     auditor.see("orders", 0, offset, value, committed=False)        # every record that readers get
-    auditor.look()                                  # after readers have read to the end
+    auditor.check()                                  # after readers have read to the end
     auditor.finish({}, {})                          # after everything is settled
 """
 
@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+
+__all__ = ["AuditedTransaction", "Auditor", "BrokenPromiseError", "Place"]
 
 Place = tuple[str, int]
 """A partition: topic and number."""
@@ -213,7 +215,7 @@ class Auditor:
 
     # -- verdicts ----------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def check(self) -> None:
         """After readers have read to the end: acknowledged records and whole transactions."""
         there = self._places[False]
         for txn in self._touched:

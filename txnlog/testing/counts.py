@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+__all__ = ["GROUPS", "count", "counted"]
+
 GROUPS = {
     "faults": "storage calls that failed, lost their reply, or killed the caller",
     "kills": "processes killed with SIGKILL, or stopped with SIGSTOP while a successor took over",

@@ -20,6 +20,18 @@ from txnlog.process.clock import Clock, VirtualClock
 from txnlog.storage.store.objects import ObjectMeta, ObjectStore
 from txnlog.testing.counts import count
 
+__all__ = [
+    "Fault",
+    "FaultsAt",
+    "FaultyStore",
+    "PausedClock",
+    "Plan",
+    "SharedMemory",
+    "SimulatedCrash",
+    "SkewedClock",
+    "no_faults",
+]
+
 T = TypeVar("T")
 
 

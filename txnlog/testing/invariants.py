@@ -16,6 +16,19 @@ from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.row_log import OffsetsLog, RowLog, TransactionLog
 from txnlog.storage.tables.topic_log import TopicLog, TopicView
 
+__all__ = [
+    "BrokenInvariantError",
+    "Visible",
+    "Witness",
+    "check_cluster",
+    "check_groups",
+    "check_rows",
+    "check_topic",
+    "check_topic_rebuilds",
+    "describe_view",
+    "read_committed",
+]
+
 Visible = Mapping[int, Sequence[BatchHeader]]
 
 
@@ -214,7 +227,7 @@ class Witness:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[tuple[int, str]]] = {}
 
-    def look(self, cluster: Cluster) -> dict[str, set[str]]:
+    def observe(self, cluster: Cluster) -> dict[str, set[str]]:
         """Read every topic and check that nothing seen before moved; topic -> visible paths.
 
         Topics are read one after another, as by any reader. Raises BrokenInvariantError.

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 from txnlog.testing.faults import FaultyStore, SharedMemory
 
+__all__ = ["RoundsStore"]
+
 T = TypeVar("T")
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from txnlog.testing.faults import Fault
 
+__all__ = ["BURSTS", "CALLS_MAX", "COMMITS_MAX", "FAULTS", "Trouble", "TroublePlan", "troubles"]
+
 FAULTS = tuple(fault for fault in Fault if fault not in (Fault.NONE, Fault.DENY))
 CALLS_MAX = 24
 COMMITS_MAX = 8

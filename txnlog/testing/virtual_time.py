@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from txnlog.storage.store.objects import ObjectStore
 
+__all__ = ["WAIT_S", "SlowStore", "VirtualTime"]
+
 T = TypeVar("T")
 
 WAIT_S = 600

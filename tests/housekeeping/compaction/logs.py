@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 
+from tests.staged_files import record_columns, written_file
 from txnlog.cluster import Cluster
 from txnlog.process.clock import Clock
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
-from txnlog.protocol.sequences import ProducerState
+from txnlog.protocol.sequences import ProducerStateEntry
 from txnlog.protocol.topics import TopicState
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
-from txnlog.storage.batches.records import RECORD_SCHEMA
-from txnlog.storage.batches.writer import write_batch_file
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.testing.faults import SharedMemory
@@ -58,25 +56,10 @@ def world(*, partitions: int = 1, config: Mapping[str, str] | None = None) -> Sh
 
 def stage(cluster: Cluster, records: Sequence[Record], *, partition: int = 0) -> StagedBatch:
     """Write a file that no commit refers to yet."""
-    log = cluster.topic(TOPIC)
-    path = f"part-{partition}-{uuid.uuid4()}.parquet"
-    columns = zip(*((r.timestamp_us, r.key, r.value, r.headers) for r in records), strict=True)
-    table = pa.table(
-        [pa.array(list(c), field.type) for c, field in zip(columns, RECORD_SCHEMA, strict=True)],
-        schema=RECORD_SCHEMA,
-    )
-    staged_ms = cluster.store.now_ms()
-    file = write_batch_file(cluster.store, f"{TOPIC}/{path}", table)
-    return StagedBatch(
-        topic=TOPIC,
-        topic_id=log.topic_id,
-        partition=partition,
-        path=path,
-        size_bytes=file.size_bytes,
-        num_records=file.num_records,
-        timestamp_min_us=file.timestamp_min_us,
-        timestamp_max_us=file.timestamp_max_us,
-        staged_ms=staged_ms,
+    columns = {name: [getattr(r, name) for r in records] for name in ("key", "value", "headers")}
+    times_us = [record.timestamp_us for record in records]
+    return written_file(
+        cluster, TOPIC, record_columns(timestamp=times_us, **columns), partition=partition
     )
 
 
@@ -178,7 +161,7 @@ def bounds(state: TopicState) -> list[Bounds]:
     ]
 
 
-def remembered(state: TopicState) -> dict[tuple[int, int], ProducerState]:
+def remembered(state: TopicState) -> dict[tuple[int, int], ProducerStateEntry]:
     """What a topic knows of each producer."""
     return dict(state.sequences)
 

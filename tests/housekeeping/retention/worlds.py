@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from tests.coordinator.processes import PLAIN, process
+from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.housekeeping.retention import Retention
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -43,15 +44,13 @@ def staged(
     newest_us = (now_ms - age_ms if time_ms is None else time_ms) * 1000
     path = f"part-{partition}-{next(_names)}.parquet"
     cluster.store.put(f"{TOPIC}/{path}", b"x")
-    return StagedBatch(
-        topic=TOPIC,
-        topic_id=cluster.topic(TOPIC).topic_id,
+    return named_file_of(
+        cluster.topic(TOPIC),
+        path,
         partition=partition,
-        path=path,
+        records=records,
         size_bytes=size_bytes,
-        num_records=records,
-        timestamp_min_us=newest_us,
-        timestamp_max_us=newest_us,
+        times_us=(newest_us, newest_us),
         staged_ms=now_ms,
     )
 

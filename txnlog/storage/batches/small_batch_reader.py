@@ -13,22 +13,18 @@ from typing import TypeVar, cast
 import pyarrow as pa
 
 from txnlog.storage.batches.record_lists import RecordLists
-from txnlog.storage.batches.small_batch import DELTA_BYTES, ROWS_EVER_MAX, footer_begin
+from txnlog.storage.batches.small_batch_form import (
+    DELTA_BYTES,
+    PAGE_HEADER,
+    ROWS_EVER_MAX,
+    footer_begin,
+)
 
 T = TypeVar("T")
 
 _VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
-# As small_batch writes it: uncompressed_page_size, compressed_page_size, num_values.
-_PAGE_HEADER = re.compile(
-    rb"\x15\x00\x15"
-    + _VARINT
-    + rb"\x15"
-    + _VARINT
-    + rb"\x2c\x15"
-    + _VARINT
-    + rb"\x15\x00\x15\x06\x15\x06\x00\x00",
-    re.DOTALL,
-)
+# The groups are uncompressed_page_size, compressed_page_size, num_values.
+_PAGE_HEADER = re.compile(_VARINT.join(map(re.escape, PAGE_HEADER)), re.DOTALL)
 _LENGTH = struct.Struct("<I")
 
 

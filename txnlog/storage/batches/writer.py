@@ -32,6 +32,7 @@ from txnlog.storage.batches import small_batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
 from txnlog.storage.batches.small_batch import EncodedBatch
+from txnlog.storage.batches.small_batch_form import CODECS
 from txnlog.storage.store.errors import store_errors
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.store.seals import Span, make_seal, split_footer
@@ -39,7 +40,7 @@ from txnlog.storage.store.seals import Span, make_seal, split_footer
 ROW_GROUP_BYTES = 16 << 20
 SNAPPY_BELOW_BYTES = 64 << 10
 _NOT_SMALL_BYTES = 2 * SNAPPY_BELOW_BYTES
-_SMALL_CODECS = (None, *small_batch.CODECS)
+_SMALL_CODECS = (None, *CODECS)
 SAMPLE_BYTES = 32 << 10
 ZSTD_PAYS_BELOW = 0.8
 

@@ -245,16 +245,16 @@ class DeltaLog:
             self._take([decode_commit(data, version=self.version + 1, source=source)])
         self._catch_up(base)
 
-    def get_ready(self, *, must_look: bool = True) -> None:
+    def get_ready(self, *, check_head: bool = True) -> None:
         """Bring the view up to the head for a commit that follows at once, in one round if no other
         process writes here: that commit then needs no refresh, nor requests before its put.
 
-        `must_look`: also where the head is ours, so that most likely nothing follows it. That
+        `check_head`: also where the head is ours, so that most likely nothing follows it. That
         nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
         """
-        if self.exists and self.likely_current and not (must_look and self.store.is_local):
+        if self.exists and self.likely_current and not (check_head and self.store.is_local):
             is_due = self._must_look_for_hole() and not self.store.is_local
-            slots = [self.version + 1] * must_look + [self.version + 2] * is_due
+            slots = [self.version + 1] * check_head + [self.version + 2] * is_due
             paths = [commit_path(self.path, slot) for slot in slots]
             if not any(self.store.together([partial(self.store.exists, path) for path in paths])):
                 if is_due:

@@ -12,7 +12,8 @@ from txnlog.storage.delta.delta_log import Committed, DeltaLog, Outcome, Unknown
 
 D = TypeVar("D")
 
-ATTEMPTS_MAX = 1_000
+CONFLICTS_MAX = 1_000
+"""Maximum number of commits of one call that others win; a wait follows each."""
 UNKNOWNS_MAX = 3
 """Maximum number of commits of one call that end Unknown (up to half a minute each)."""
 
@@ -30,7 +31,7 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     unknowns = 0
     forgotten_at = 0
     log.give_way()
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(CONFLICTS_MAX):
         guess = attempt == 0 and log.likely_current
         try:
             if not guess:
@@ -60,7 +61,7 @@ def transact(log: DeltaLog, decide: Callable[[], D], commit: Callable[[D], Outco
     if unknowns:
         raise _unknown(log, None)
     raise ConcurrentTransactionsError(
-        f"{log.path}: {ATTEMPTS_MAX} commits in a row had a conflict; try again.", table=log.path
+        f"{log.path}: {CONFLICTS_MAX} commits in a row had a conflict; try again.", table=log.path
     )
 
 

@@ -7,6 +7,7 @@ Paths are relative to the store's url, with '/' between parts.
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from txnlog.errors import (
 )
 from txnlog.process.caches import local_path
 from txnlog.process.clock import Clock, SystemClock
+from txnlog.process.failures import Failures
 from txnlog.process.latency import Latency
 from txnlog.process.together import together
 from txnlog.settings.roots import place_of
@@ -328,13 +330,17 @@ class ObjectStore:
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects, in any order; missing ones are ignored.
 
-        S3 and Azure take lists of them, several at a time. All are tried, then the first error is
-        raised: it names its path, and others may have failed, too.
+        S3 and Azure take lists of them, several at a time. All are tried, but of a list only the
+        first if that fails alone, too; then the errors are raised as one, with their paths.
         """
         listed = builtins.list(paths)
         size = _DELETED_AT_ONCE if self._deletes_lists else 1
         parts = [listed[at : at + size] for at in range(0, len(listed), size)]
-        self.together([partial(self._delete_list, part) for part in parts])
+        failures = Failures("Deleting", logging.DEBUG)
+        calls = [partial(self._delete_list, part) for part in parts]
+        names = [part[0] if len(part) == 1 else f"list from {part[0]} on" for part in parts]
+        failures.together(self.together, builtins.list(zip(names, calls, strict=True)))
+        failures.check()
 
     def delete_in_order(self, paths: Iterable[str]) -> None:
         """Delete objects one after the other: if one is gone, so are those before it.
@@ -357,7 +363,10 @@ class ObjectStore:
                 # list does not name its path. If the store is at fault, the next call shows it.
                 pass
         self._delete_one(paths[0])
-        self.together([partial(self._delete_one, path) for path in paths[1:]])
+        failures = Failures("Deleting", logging.DEBUG)
+        calls = [(path, partial(self._delete_one, path)) for path in paths[1:]]
+        failures.together(self.together, calls)
+        failures.check()
 
     def _delete_one(self, path: str) -> None:
         with suppress(ObjectNotFoundError):

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import ForeignTableError, StorageError, TxnLogError
-from txnlog.process.clock import ATTEMPTS_MAX
+from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.protocol.batches import HEADER_COLUMNS
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import END_PREFIX, end_app_id
@@ -110,7 +110,7 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     The readable part of the log gives the ends, which are raised by UNKNOWN_RECORDS for the rest.
     Raises ForeignTableError if the readable part is another tool's, StorageError (retriable).
     """
-    for _ in range(ATTEMPTS_MAX):
+    for _ in range(OPERATION_ATTEMPTS_MAX):
         files = list_whole_log(store, topic)
         actions = _actions(store, topic, _salvage(store, topic, files))
         version = max([*files.commits, *files.checkpoints], default=-1) + 1

@@ -229,9 +229,9 @@ class RowLog(Generic[Row]):
             self.log.invalidate()
             raise
 
-    def get_ready(self, *, must_look: bool = True) -> None:
+    def get_ready(self, *, check_head: bool = True) -> None:
         """See DeltaLog.get_ready; errors as of `refresh`."""
-        self._read(partial(self.log.get_ready, must_look=must_look))
+        self._read(partial(self.log.get_ready, check_head=check_head))
 
     def create(self, table_id: str, config: Mapping[str, str]) -> None:
         """Create the table if it does not exist."""

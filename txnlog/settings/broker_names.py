@@ -1,0 +1,59 @@
+"""Names that configure Kafka's brokers, or the connection to them; they have no effect here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNames:
+    """The names, in lower case, that one table of settings ignores with a warning."""
+
+    names: frozenset[str]
+    prefixes: tuple[str, ...] = ()
+
+    def __contains__(self, lowered: str) -> bool:
+        return lowered in self.names or lowered.startswith(self.prefixes)
+
+
+BROKERS_OF_SPARK: Final = BrokerNames(
+    frozenset({"acks", "replication.factor"}), prefixes=("fetchoffset.", "kafkaconsumer.")
+)
+BROKERS_OF_CLIENTS: Final = BrokerNames(
+    frozenset(
+        {
+            "acks", "allow.auto.create.topics", "api.version.request", "check.crcs",
+            "client.dns.lookup", "client.rack", "debug", "error_cb", "fetch.error.backoff.ms",
+            "fetch.max.wait.ms", "fetch.message.max.bytes", "fetch.min.bytes", "fetch.wait.max.ms",
+            "group.protocol", "log_cb", "logger", "max.in.flight",
+            "max.in.flight.requests.per.connection", "max.partition.fetch.bytes",
+            "message.send.max.retries", "oauth_cb", "plugin.library.paths",
+            "queued.max.messages.kbytes", "queued.min.messages", "receive.message.max.bytes",
+            "request.required.acks", "request.timeout.ms", "retries", "retry.backoff.max.ms",
+            "retry.backoff.ms", "stats_cb", "statistics.interval.ms", "throttle_cb",
+            "batch.num.messages", "enable.gapless.guarantee",
+            "queue.buffering.backpressure.threshold", "queue.buffering.max.kbytes",
+            "queue.buffering.max.messages", "sticky.partitioning.linger.ms",
+        }
+    ),
+    prefixes=(
+        "bootstrap.", "broker.", "enable.ssl.", "metadata.broker.", "reconnect.", "sasl.",
+        "security.", "socket.", "ssl.",
+    ),
+)  # fmt: skip
+BROKERS_OF_TOPICS: Final = BrokerNames(
+    frozenset(
+        {
+            "compression.gzip.level", "compression.lz4.level", "compression.type",
+            "compression.zstd.level", "file.delete.delay.ms", "flush.messages", "flush.ms",
+            "follower.replication.throttled.replicas", "index.interval.bytes",
+            "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
+            "message.downconversion.enable", "message.format.version",
+            "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+            "message.timestamp.difference.max.ms", "message.timestamp.type",
+            "min.insync.replicas", "preallocate", "remote.storage.enable", "segment.index.bytes",
+            "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
+        }
+    )
+)  # fmt: skip
