@@ -24,11 +24,12 @@ class SharedServer(SharedMemory):
         self._place = place
         self._proxy = proxy
 
-    def open(self, *, plan: Plan = no_faults, clock: Clock | None = None) -> FaultyStore:
-        """The store of one process."""
-        opened = self._place.open(**IMPATIENT)
-        chosen = clock or self.clock
-        return FaultyStore(opened._store, plan=plan, clock=chosen, url=self._place.url)
+    def open(
+        self, *, plan: Plan = no_faults, clock: Clock | None = None, seed: int | None = None
+    ) -> FaultyStore:
+        """The store of one process; `seed` as in FaultyStore."""
+        store, clock = self._place.open(**IMPATIENT)._store, clock or self.clock
+        return FaultyStore(store, plan=plan, clock=clock, url=self._place.url, seed=seed)
 
     def land_late(self) -> list[str]:
         """Wait for puts that land late."""
