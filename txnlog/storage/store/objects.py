@@ -360,8 +360,10 @@ class ObjectStore:
         self.together([partial(self._delete_one, path) for path in paths[1:]])
 
     def _delete_one(self, path: str) -> None:
+        disk = self._disk
+        delete = partial(obstore.delete, self._store) if disk is None else disk.delete
         with suppress(ObjectNotFoundError):
-            self._call("delete", path, partial(obstore.delete, self._store, path))
+            self._call("delete", path, partial(delete, path))
 
     def open_writer(self, path: str) -> BinaryIO:
         """A binary file to stream into, which no process reads before it is closed.

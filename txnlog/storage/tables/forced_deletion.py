@@ -48,7 +48,7 @@ from txnlog.storage.delta.actions import (
 )
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
-from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, sort_files
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
 from txnlog.storage.tables.topic_log import DATA_COLUMNS
@@ -111,7 +111,8 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     Raises ForeignTableError if the readable part is another tool's, StorageError (retriable).
     """
     for _ in range(ATTEMPTS_MAX):
-        files = list_whole_log(store, topic)
+        # Without the check for holes, which are damage, too.
+        files = sort_files(topic, store.list(f"{topic}/_delta_log"))
         actions = _actions(store, topic, _salvage(store, topic, files))
         version = max([*files.commits, *files.checkpoints], default=-1) + 1
         digest = _commit(store, topic, version, actions)
