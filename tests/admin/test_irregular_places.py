@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
-from txnlog.errors import CorruptLogError
+from txnlog.consumer import Consumer
+from txnlog.consuming.membership import AGAIN_MS
+from txnlog.errors import CorruptLogError, StorageError
 from txnlog.process.clock import VirtualClock
 from txnlog.producer import Producer
 from txnlog.protocol.verification.findings import FindingKind
+from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.forced_deletion import UNKNOWN_RECORDS
+from txnlog.testing.faults import Fault, SharedMemory
 from txnlog.verifying.verifier import verify
 
 PLAIN = LogSettings(checkpoint_mode="off")
@@ -141,3 +148,148 @@ def test_log_clean_up_removes_what_stood_in_place_of_a_commit(root: Path, plant:
         "_last_checkpoint",
     ]
     assert damage_of(root) == []
+
+
+def a_file(path: Path) -> None:
+    path.write_bytes(b"x")
+
+
+IN_PLACE_OF_FOLDERS = pytest.mark.parametrize("plant", [a_file, a_fifo, a_link_to_itself])
+
+
+def without_log(root: Path, plant: Plant) -> None:
+    shutil.rmtree(root / "bad" / "_delta_log")
+    plant(root / "bad" / "_delta_log")
+
+
+@IN_PLACE_OF_FOLDERS
+def test_log_that_is_no_folder_is_damage_of_its_topic(root: Path, plant: Plant) -> None:
+    """It was an error of the store, to be retried: a pattern read nothing, a record waited for its
+    time-out, and the topic could neither be deleted nor be created.
+    """
+    warm = opened(root)
+    log = warm.topic("bad")
+    without_log(root, plant)
+    for cluster in (opened(root), warm):
+        with pytest.raises(CorruptLogError) as error:
+            cluster.topic("bad")
+        assert error.value.file == "bad/_delta_log"
+    with pytest.raises(CorruptLogError):
+        opened(root).create_topic("bad")
+    assert damage_of(root) == [(FindingKind.LOG_MISSING, "bad/_delta_log")]
+    began_s = time.monotonic()
+    with pytest.raises(CorruptLogError):
+        fill(opened(root), "bad", 1)
+    assert time.monotonic() - began_s < 5
+    admin(root).delete_topics(["bad"], force=True)["bad"].result()
+    assert sorted(admin(root).list_topics().topics) == ["good"]
+    assert warm.find_topic("bad") is None
+    opened(root).create_topic("bad", partitions=1)
+    fill(opened(root), "bad", 2)
+    assert opened(root).topic("bad").view.log_start_offset(0) >= UNKNOWN_RECORDS
+    log.refresh()
+    assert log.view.high_watermark(0) == log.view.log_start_offset(0) + 2
+    assert damage_of(root) == []
+    create_checkpoint(warm.store, "bad", trust_ms=10**9)
+    assert opened(root).topic("bad").view.high_watermark(0) == log.view.high_watermark(0)
+
+
+def consumer_of_all(cluster: Cluster) -> Consumer:
+    config = {"txnlog.root": "memory://", "group.id": "g", "auto.offset.reset": "earliest"}
+    return Consumer({**config, "metadata.max.age.ms": 60_000}, cluster=cluster, background=False)
+
+
+def read(consumer: Consumer, count: int) -> list[tuple[str | None, bytes | str | None]]:
+    found = []
+    for _ in range(50):
+        message = consumer.poll(0)
+        if message is not None:
+            found.append((message.topic(), message.value()))
+    assert len(found) == count, found
+    return sorted(found)
+
+
+@IN_PLACE_OF_FOLDERS
+def test_consumer_of_a_pattern_reads_past_a_log_that_is_no_folder(root: Path, plant: Plant) -> None:
+    """It raised 17,000 errors in six seconds, and read no topic."""
+    without_log(root, plant)
+    consumer = consumer_of_all(opened(root))
+    consumer.subscribe(["^.*"])
+    assert [topic for topic, _ in read(consumer, 3)] == ["good"] * 3
+    consumer.close()
+
+
+def shared_memory() -> SharedMemory:
+    shared = SharedMemory()
+    cluster = Cluster.open(shared.open(), create=True, shards=1, settings=PLAIN)
+    for topic in ("bad", "good"):
+        cluster.create_topic(topic, partitions=1)
+        fill(cluster, topic, 3)
+    return shared
+
+
+def failing(verb: str, path: str) -> Fault:
+    return Fault.FAIL_BEFORE if path.startswith("bad/") else Fault.NONE
+
+
+def test_consumer_of_a_pattern_reads_past_an_unavailable_topic_and_takes_it_up_later() -> None:
+    """One topic of which each request fails kept it from all others. It joins without the topic,
+    and resolves its pattern again within AGAIN_MS.
+    """
+    shared = shared_memory()
+    store = shared.open()
+    store.plan = failing
+    consumer = consumer_of_all(Cluster.open(store, settings=PLAIN))
+    consumer.subscribe(["^.*"])
+    assert [topic for topic, _ in read(consumer, 3)] == ["good"] * 3
+    store.plan = lambda verb, path: Fault.NONE
+    heartbeat = consumer._consumption().require_session().heartbeat
+    heartbeat.send()
+    assert not heartbeat.needs_rejoin
+    shared.clock.advance_ms(AGAIN_MS)
+    heartbeat.send()
+    assert heartbeat.needs_rejoin
+    assert [topic for topic, _ in read(consumer, 3)] == ["bad"] * 3
+    consumer.close()
+
+
+def test_unavailable_topic_is_not_taken_from_its_consumers() -> None:
+    """A lost reply is no deletion: neither the pattern nor a rebalance drops the topic."""
+    shared = shared_memory()
+    store = shared.open()
+    consumer = consumer_of_all(Cluster.open(store, settings=PLAIN))
+    consumer.subscribe(["^.*"])
+    read(consumer, 6)
+    store.plan = failing
+    session = consumer._consumption().require_session()
+    shared.clock.advance_ms(60_000)
+    session.heartbeat.send()
+    assert not session.heartbeat.needs_rejoin
+    session.heartbeat.needs_rejoin = True
+    for _ in range(20):
+        with suppress(StorageError):
+            consumer.poll(0)
+    assert session.membership.assignment == {"bad": (0,), "good": (0,)}
+    store.plan = lambda verb, path: Fault.NONE
+    consumer.close()
+
+
+def test_polls_that_fail_wait_before_they_are_repeated() -> None:
+    """An application polls again at once: it made thousands of requests a second."""
+    shared = shared_memory()
+    store = shared.open()
+    cluster = Cluster.open(store, settings=PLAIN)
+    consumer = consumer_of_all(cluster)
+    consumer.subscribe(["^.*"])
+    store.plan = lambda verb, path: Fault.FAIL_BEFORE
+    began_ms = shared.clock.boot_ms()
+    for _ in range(10):
+        with pytest.raises(StorageError):
+            consumer.poll(0.5)
+    assert shared.clock.boot_ms() - began_ms > 3_000
+    store.plan = lambda verb, path: Fault.NONE
+    read(consumer, 6)
+    began_ms = shared.clock.boot_ms()
+    consumer.poll(0)
+    assert shared.clock.boot_ms() == began_ms
+    consumer.close()

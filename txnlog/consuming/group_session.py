@@ -17,8 +17,8 @@ from txnlog.consuming.membership import (
     HeartbeatThread,
     MemberSettings,
     Membership,
-    resolve,
 )
+from txnlog.consuming.subscriptions import resolve
 from txnlog.errors import (
     ClientStateError,
     RebalanceInProgressError,
@@ -82,12 +82,14 @@ class GroupSession:
 
         To be repeated if it raises.
         """
-        topics = resolve(self._cluster, subscription)
+        topics, is_complete = resolve(self._cluster, subscription, self.membership.topics)
         self._manual_generation = NO_GENERATION
         self._pending_watch = None
         self._start_thread()
         self.membership.join(topics)
-        self.heartbeat.set_member(self.membership.member_id, topics, subscription)
+        self.heartbeat.set_member(
+            self.membership.member_id, topics, subscription, is_complete=is_complete
+        )
         self._last_group = self.heartbeat.group
 
     def start_generation(self) -> None:

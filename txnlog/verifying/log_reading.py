@@ -98,7 +98,11 @@ def read_table(
     called with the number of log files read.
     """
     for _ in range(_READS_MAX):
-        reader = _LogReader(store, table, list_whole_log(store, table), tick)
+        try:
+            files = list_whole_log(store, table)
+        except CorruptLogError as error:
+            return _unlisted(table, error)
+        reader = _LogReader(store, table, files, tick)
         try:
             return reader.read(since_ms=since_ms, newest_only=newest_only, observe=observe)
         except ObjectNotFoundError:
@@ -109,6 +113,21 @@ def read_table(
         "tries. Check the store.",
         file=f"{table}/_delta_log",
     )
+
+
+def _unlisted(table: str, error: CorruptLogError) -> TableReading:
+    """The reading of a log that is no folder, or has a hole that is too large to read past."""
+    is_gap = isinstance(error, LogGapError)
+    found = TableReading(table, exists=True)
+    found.findings.add(
+        Finding(
+            kind=FindingKind.COMMIT_MISSING if is_gap else FindingKind.LOG_MISSING,
+            table=table,
+            file=str(error.file),
+            what=error.message,
+        )
+    )
+    return found
 
 
 class _LogReader:

@@ -130,6 +130,12 @@ class LocalDisk:
         """Whether the folder exists."""
         return os.path.isdir(self.path(path))
 
+    def set_aside(self, path: str) -> None:
+        """Rename whatever has the name of a folder and leads to none; what it holds stays."""
+        target = self.path(path)
+        if os.path.lexists(target) and not os.path.isdir(target):
+            os.rename(target, f"{target}.damaged-{os.urandom(4).hex()}")
+
     def make_folder(self, path: str) -> None:
         """Create a folder and those above it, including the root's."""
         try:

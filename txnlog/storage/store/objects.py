@@ -407,6 +407,12 @@ class ObjectStore:
                 self.check_folder(self._home[0])
             self._call("put", path, lambda: disk.make_folder(path))
 
+    def set_aside(self, path: str) -> None:
+        """Rename what is in the place of a folder and is none, on a local disk."""
+        disk = self._disk
+        if disk is not None:
+            self._call("put", path, lambda: disk.set_aside(path))
+
     def check_folder(self, path: str) -> None:
         """Raise FolderNotFoundError if a folder that existed is gone from a local disk."""
         disk = self._disk
