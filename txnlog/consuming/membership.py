@@ -217,7 +217,7 @@ class Heartbeat:
     ) -> None:
         """Send heartbeats for this member from now on ("": none), joined with these topics.
 
-        `is_complete` is that of `resolve`.
+        `is_complete`: every topic that matches the subscription could be read.
         """
         self._member = (member_id, topics, subscription)
         self.needs_rejoin = False
@@ -315,10 +315,10 @@ class Heartbeat:
         if now_ms - self._resolved_ms < (age_ms if self._is_complete else min(age_ms, AGAIN_MS)):
             return False
         _, topics, subscription = member
-        found, is_complete = resolve(self._cluster, subscription, topics)
+        found, failed = resolve(self._cluster, subscription, topics)
         self._resolved_ms = now_ms
         if member is self._member:
-            self._is_complete = is_complete
+            self._is_complete = failed is None
         return found != topics
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 
 from txnlog.cluster import Cluster
-from txnlog.errors import UnknownTopicOrPartitionError
+from txnlog.errors import TxnLogError, UnknownTopicOrPartitionError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import assigned_count
 from txnlog.protocol.topics import check_topic_name
@@ -22,11 +22,12 @@ PATTERN_PREFIX = "^"
 
 def resolve(
     cluster: Cluster, subscription: Iterable[str], known: Collection[str] = ()
-) -> tuple[tuple[str, ...], bool]:
+) -> tuple[tuple[str, ...], TxnLogError | None]:
     """The topics of names and "^regex" patterns, sorted; a named topic need not exist yet.
 
     Of the topics that match and cannot be read now, only those in `known` are kept; then the second
-    value is False, and the patterns should be resolved again soon. Damaged topics are left out.
+    value is an error of one, and the patterns should be resolved again soon. Damaged topics are
+    left out.
     """
     names = set()
     patterns = []
@@ -35,7 +36,7 @@ def resolve(
             patterns.append(re.compile(entry))
         else:
             names.add(entry)
-    is_complete = True
+    failed = None
     if patterns:
         surveyed = cluster.survey_topics(lambda name: any(p.match(name) for p in patterns))
         for name, found in surveyed.items():
@@ -44,9 +45,9 @@ def resolve(
                 continue
             logger.warning("Topic %r cannot be read and is left out: %s", name, found)
             if found.retriable:
-                is_complete = False
+                failed = found
                 names.update({name}.intersection(known))
-    return tuple(sorted(names)), is_complete
+    return tuple(sorted(names)), failed
 
 
 def check_subscription(topics: Iterable[str]) -> None:
