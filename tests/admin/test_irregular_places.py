@@ -14,8 +14,15 @@ import pytest
 from txnlog.admin import AdminClient
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
+from txnlog.consuming.group_session import FAILED_JOINS_MAX
 from txnlog.consuming.membership import AGAIN_MS
-from txnlog.errors import CorruptLogError, StorageError
+from txnlog.errors import (
+    CorruptLogError,
+    LogGapError,
+    StorageError,
+    TxnLogError,
+    UnknownTopicOrPartitionError,
+)
 from txnlog.process.clock import VirtualClock
 from txnlog.producer import Producer
 from txnlog.protocol.verification.findings import FindingKind
@@ -25,7 +32,7 @@ from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.forced_deletion import UNKNOWN_RECORDS
-from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory, SimulatedCrash
 from txnlog.verifying.verifier import verify
 
 PLAIN = LogSettings(checkpoint_mode="off")
@@ -241,6 +248,9 @@ def test_consumer_of_a_pattern_reads_past_an_unavailable_topic_and_takes_it_up_l
     store.plan = failing
     consumer = consumer_of_all(Cluster.open(store, settings=PLAIN))
     consumer.subscribe(["^.*"])
+    for _ in range(FAILED_JOINS_MAX):
+        with pytest.raises(StorageError):
+            consumer.poll(0)
     assert [topic for topic, _ in read(consumer, 3)] == ["good"] * 3
     store.plan = lambda verb, path: Fault.NONE
     heartbeat = consumer._consumption().require_session().heartbeat
@@ -293,3 +303,101 @@ def test_polls_that_fail_wait_before_they_are_repeated() -> None:
     consumer.poll(0)
     assert shared.clock.boot_ms() == began_ms
     consumer.close()
+
+
+def lost_log(store: ObjectStore) -> None:
+    store.delete([item.path for item in store.list("bad/_delta_log")])
+
+
+def lost_commits(store: ObjectStore) -> None:
+    store.put("bad/_delta_log/_last_checkpoint", b'{"version":3}')
+    store.delete([commit_path("bad", version) for version in range(4)])
+    store.delete([item.path for item in store.list_files("bad")])
+
+
+@pytest.mark.parametrize("lose", [lost_log, lost_commits])
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_topic_whose_log_is_lost_is_created_only_after_a_forced_deletion(
+    root: Path, kind: str, lose: Callable[[ObjectStore], None]
+) -> None:
+    """A producer created it over its data, acknowledged offset 0 again, and verify was content."""
+    shared = shared_memory()
+
+    def new() -> Cluster:
+        return opened(root) if kind == "disk" else Cluster.open(shared.open(), settings=PLAIN)
+
+    warm = new()
+    warm.topic("bad")
+    lose(new().store)
+    # In an object store a process that has the log in memory looks every ten seconds only.
+    for cluster in (new(), warm) if kind == "disk" else (new(),):
+        with pytest.raises(TxnLogError, match="bad"):
+            cluster.find_or_create_topic("bad", auto_create=True)
+    with pytest.raises(LogGapError, match="topics delete --force"):
+        new().create_topic("bad", exist_ok=True)
+    new().delete_topic("bad", force=True)
+    assert sorted(new().survey_topics()) == ["good"]
+    shared.clock.advance_ms(20_000)
+    assert warm.find_topic("bad") is None
+    new().create_topic("bad", partitions=1)
+    fill(new(), "bad", 1)
+    assert new().topic("bad").view.log_start_offset(0) >= UNKNOWN_RECORDS
+
+
+def test_folder_with_parquet_files_of_another_tool_becomes_no_topic(root: Path) -> None:
+    """Vacuum would delete them: no log names them."""
+    (root / "theirs").mkdir()
+    (root / "theirs" / "part-00000-x.snappy.parquet").write_bytes(b"theirs")
+    with pytest.raises(LogGapError, match="theirs"):
+        opened(root).create_topic("theirs")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        opened(root).delete_topic("theirs", force=True)
+    (root / "notes").mkdir()
+    (root / "notes" / "README").write_bytes(b"ours")
+    opened(root).create_topic("notes")
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
+def test_creation_that_failed_at_any_call_can_be_repeated(fault: Fault) -> None:
+    """It finds its own first commit, or an empty folder."""
+    number = calls = 0
+    while calls >= number:
+        shared = shared_memory()
+        dying = shared.open()
+        cluster = Cluster.open(dying, settings=PLAIN)
+        number, calls = number + 1, 0
+
+        def plan(verb: str, path: str) -> Fault:
+            nonlocal calls
+            calls += 1
+            return fault if calls == number else Fault.NONE  # noqa: B023
+
+        dying.plan = plan
+        with suppress(StorageError, SimulatedCrash):
+            cluster.create_topic("new", exist_ok=True)
+        again = Cluster.open(shared.open(), settings=PLAIN)
+        again.create_topic("new", exist_ok=True)
+        fill(again, "new", 1)
+        again.delete_topic("new")
+        Cluster.open(shared.open(), settings=PLAIN).create_topic("new")
+    assert number > 2
+
+
+def test_creation_beside_another_one_finds_that_topic(root: Path) -> None:
+    """The files of a topic that was created after the look for one are no leftovers."""
+    shared = shared_memory()
+    store = shared.open()
+    cluster = Cluster.open(store, settings=PLAIN)
+    raced: list[str] = []
+
+    def plan(verb: str, path: str) -> Fault:
+        if verb == "list" and path == "new" and not raced:
+            raced.append(path)
+            other = Cluster.open(shared.open(), settings=PLAIN)
+            other.create_topic("new", partitions=3)
+            fill(other, "new", 1)
+        return Fault.NONE
+
+    store.plan = plan
+    assert cluster.create_topic("new", partitions=1, exist_ok=True).partitions == 3
+    assert raced == ["new"]

@@ -48,6 +48,8 @@ from txnlog.storage.store.panics import LibraryPanicError, is_panic
 
 T = TypeVar("T")
 
+SOME = 1_000
+"""Objects of one page of a listing."""
 _AT_ONCE = 64
 """Requests of one piece of work that an object store gets at the same time."""
 _DELETED_AT_ONCE = 1_000
@@ -281,6 +283,20 @@ class ObjectStore:
             # Azure's servers of versions before startFrom ignore it, and list from the beginning.
             found = [_meta(item) for page in pages for item in page]
             return [meta for meta in found if meta.path > (start_after or "")]
+
+        return self._call("list", prefix, fetch)
+
+    def list_some(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """Objects below a folder, recursively: the first SOME in an object store, in one request;
+        all of them on a disk.
+        """
+        disk = self._disk
+
+        def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_files(prefix, "")]
+            pages = obstore.list(self._store, prefix or None, chunk_size=SOME)
+            return [_meta(item) for item in next(iter(pages), ())]
 
         return self._call("list", prefix, fetch)
 
