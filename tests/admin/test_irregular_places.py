@@ -21,6 +21,7 @@ from txnlog.errors import (
     LogGapError,
     StorageError,
     TxnLogError,
+    UnexpectedError,
     UnknownTopicOrPartitionError,
 )
 from txnlog.process.clock import VirtualClock
@@ -401,3 +402,30 @@ def test_creation_beside_another_one_finds_that_topic(root: Path) -> None:
     store.plan = plan
     assert cluster.create_topic("new", partitions=1, exist_ok=True).partitions == 3
     assert raced == ["new"]
+
+
+def test_verify_passes_over_file_names_that_are_no_text(root: Path) -> None:
+    """It ended with a UnicodeEncodeError of Arrow."""
+    folder = os.fsencode(root / "bad")
+    for name in (b"/part-0-\xff.parquet", b"/_delta_log/\xff\xfe.json"):
+        with open(folder + name, "wb"):
+            pass
+    assert damage_of(root) == []
+    os.mkfifo(root / "bad" / "_delta_log" / "_last_checkpoint")
+    assert AdminClient({"txnlog.root": str(root)}).verify().result().errors == []
+
+
+def test_exception_of_any_kind_inside_a_call_is_an_error_of_txnlog(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler of TxnLogError did not see it; verify stopped at the first such table."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed")
+
+    monkeypatch.setattr(Cluster, "delete_topic", fails)
+    monkeypatch.setattr("txnlog.verifying.verify_pass.check_topic", fails)
+    with pytest.raises(UnexpectedError):
+        admin(root).delete_topics(["bad"])["bad"].result()
+    found = admin(root).verify().result()
+    assert [table for table, _ in found.errors] == ["bad", "good"]

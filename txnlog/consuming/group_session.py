@@ -38,8 +38,8 @@ SETTLE_PATIENCE_MS = 10_000
 fencing them: they may be about to commit, and fencing ends their producers."""
 
 FAILED_JOINS_MAX = 3
-"""Joins in a row that raise the error of a topic that matches a pattern and cannot be read; the next
-one joins without it."""
+"""Joins in a row that raise the error of a topic that matches a pattern and cannot be read; the
+next one joins without it."""
 
 Notes = Mapping[str, Mapping[int, str]]
 OnDone = Callable[[TxnLogError | None], None]
