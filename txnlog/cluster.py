@@ -40,7 +40,7 @@ from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables import cluster_log
 from txnlog.storage.tables.cluster_log import ClusterLog
 from txnlog.storage.tables.forced_deletion import delete_unreadable
-from txnlog.storage.tables.topic_log import TopicLog
+from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
 
 logger = logging.getLogger("txnlog")
 
@@ -265,9 +265,9 @@ class Cluster(Root):
     def delete_topic(self, name: str, *, force: bool = False) -> None:
         """Delete a topic. Created again it has a new id, and its offsets continue (R71).
 
-        `force` also deletes a topic whose log is damaged; what might still be restored is deleted
-        after the vacuum age. Its offsets continue far above the old ones, since the old end may be
-        in the damaged part. Raises CorruptLogError for such a topic without `force`.
+        `force` also deletes a topic whose log is damaged, or lost; what might still be restored is
+        deleted after the vacuum age. Its offsets continue far above the old ones, since the old end
+        may be in the damaged part. Raises CorruptLogError for such a topic without `force`.
         """
         log = self.topic_log(check_topic_name(name))
         try:
@@ -282,8 +282,15 @@ class Cluster(Root):
                     "--force`).",
                     **error.context,
                 ) from error
-            delete_unreadable(self.store, name)
-            log.log.invalidate()
+            self._delete_unreadable(log)
+        except UnknownTopicOrPartitionError:
+            if not force or log.log.exists or log.remains(OF_A_TOPIC) is None:
+                raise
+            self._delete_unreadable(log)
+
+    def _delete_unreadable(self, log: TopicLog) -> None:
+        delete_unreadable(self.store, log.name)
+        log.log.invalidate()
 
 
 def _find(log: TopicLog) -> TopicLog | None:

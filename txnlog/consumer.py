@@ -40,6 +40,10 @@ IDLE_MS_MIN = 1.0
 IDLE_LOCAL_MS_MAX = 10.0
 IDLE_REMOTE_MS_MAX = 100.0
 """Longest sleep of a poll, which also follows its group. See metadata.poll.interval.ms."""
+RETRY_MS = 100
+RETRY_MS_MAX = 1_000
+"""How long a poll waits that follows one that failed, and that follows many: Kafka's
+retry.backoff.ms and retry.backoff.max.ms. Never longer than its time-out."""
 
 
 class Consumer:
@@ -64,6 +68,8 @@ class Consumer:
         self._background = background
         self._opened: Consumption | None = None
         self._is_closed = False
+        self._failures = 0
+        """How many polls in a row have failed."""
 
     def __repr__(self) -> str:
         return f"Consumer({self._config!r})"
@@ -197,6 +203,7 @@ class Consumer:
         end_ms = None if timeout_s < 0 else clock.boot_ms() + timeout_s * 1000
         is_remote = consumption.cluster.store.is_remote
         idle_ms, idle_ms_max = IDLE_MS_MIN, IDLE_REMOTE_MS_MAX if is_remote else IDLE_LOCAL_MS_MAX
+        self._back_off(timeout_s)
         with consumption.stream.handing_out():
             while True:
                 try:
@@ -205,10 +212,12 @@ class Consumer:
                     elif consumption.is_due():
                         return None
                     taken = take(consumption.stream)
-                except TxnLogError:
+                except TxnLogError as error:
                     if found:
                         return None
+                    self._failures += 0 if isinstance(error, ClientStateError) else 1
                     raise
+                self._failures = 0
                 if len(taken):  # type: ignore[arg-type]
                     return taken
                 nap_ms = min(consumption.idle_ms, IDLE_REMOTE_MS_MAX)
@@ -218,6 +227,13 @@ class Consumer:
                 if left_ms <= 0:
                     return None
                 clock.sleep_ms(min(nap_ms, left_ms))
+
+    def _back_off(self, timeout_s: float) -> None:
+        """After polls that failed, wait for a moment: an application polls again at once."""
+        if self._failures:
+            wait_ms = min(RETRY_MS << min(self._failures - 1, 10), RETRY_MS_MAX)
+            wait_ms = wait_ms if timeout_s < 0 else min(wait_ms, int(timeout_s * 1000))
+            self._consumption().clock.sleep_ms(wait_ms)
 
     # -- positions ---------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ LONG_FILES = {
     "txnlog/errors.py": "one table: every error, by what a handler should do",
     "txnlog/storage/delta/delta_log.py": "one state machine: a log, and each change of it",
     "txnlog/storage/store/objects.py": "one interface: each call of a store, on both kinds of them",
+    "txnlog/verifying/log_reading.py": "one reading: the state of a log, past each kind of damage",
 }
 FUNCTION_LINES_MAX = 60
 # Longer functions, each with the reason.

@@ -6,6 +6,7 @@ hide the others' success. The call does the work: its futures are done when it r
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -47,6 +48,7 @@ from txnlog.admin.requests import (
 from txnlog.admin.upgrade import WATCH_MS_DEFAULT, OnStep, Upgrade, UpgradeReport
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
+from txnlog.errors import unexpected
 from txnlog.messages import ClusterMetadata, TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
@@ -62,6 +64,8 @@ from txnlog.verifying.report import (
     no_progress,
 )
 from txnlog.verifying.verifier import verify
+
+logger = logging.getLogger("txnlog")
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -445,8 +449,12 @@ def _one(act: Callable[[], V]) -> Future[V]:
     try:
         future.set_result(act())
     except Exception as error:
-        # Unexpected exceptions, too: they must not hide the others' success.
-        future.set_exception(error)
+        # Unexpected exceptions, too: they must not hide the others' success. What an argument is
+        # refused with stays as it is (D64).
+        failed = error if isinstance(error, TypeError) else unexpected(error, "The call")
+        if failed is not error:
+            logger.error("A call of the admin client failed", exc_info=error)
+        future.set_exception(failed)
     return future
 
 

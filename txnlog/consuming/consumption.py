@@ -18,8 +18,9 @@ from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import Key, PartitionReader, out_of_range
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
-from txnlog.consuming.membership import MemberSettings, Membership, check_subscription
+from txnlog.consuming.membership import MemberSettings, Membership
 from txnlog.consuming.record_stream import RecordStream
+from txnlog.consuming.subscriptions import check_subscription
 from txnlog.errors import (
     ClientStateError,
     ConfigError,

@@ -17,8 +17,8 @@ from txnlog.consuming.membership import (
     HeartbeatThread,
     MemberSettings,
     Membership,
-    resolve,
 )
+from txnlog.consuming.subscriptions import resolve
 from txnlog.errors import (
     ClientStateError,
     RebalanceInProgressError,
@@ -36,6 +36,10 @@ logger = logging.getLogger("txnlog")
 SETTLE_PATIENCE_MS = 10_000
 """How long to wait for open transactions with pending offsets of newly assigned partitions before
 fencing them: they may be about to commit, and fencing ends their producers."""
+
+FAILED_JOINS_MAX = 3
+"""Joins in a row that raise the error of a topic that matches a pattern and cannot be read; the
+next one joins without it."""
 
 Notes = Mapping[str, Mapping[int, str]]
 OnDone = Callable[[TxnLogError | None], None]
@@ -62,6 +66,7 @@ class GroupSession:
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._last_group: Group | None = None
         self._pending_watch: Watch | None = None
+        self._failed_joins = 0
 
     # -- membership --------------------------------------------------------------------------------
 
@@ -82,12 +87,18 @@ class GroupSession:
 
         To be repeated if it raises.
         """
-        topics = resolve(self._cluster, subscription)
+        topics, failed = resolve(self._cluster, subscription, self.membership.topics)
+        if failed is not None and self._failed_joins < FAILED_JOINS_MAX:
+            self._failed_joins += 1
+            raise failed
+        self._failed_joins = 0
         self._manual_generation = NO_GENERATION
         self._pending_watch = None
         self._start_thread()
         self.membership.join(topics)
-        self.heartbeat.set_member(self.membership.member_id, topics, subscription)
+        self.heartbeat.set_member(
+            self.membership.member_id, topics, subscription, is_complete=failed is None
+        )
         self._last_group = self.heartbeat.group
 
     def start_generation(self) -> None:

@@ -14,16 +14,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import re
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 
 from txnlog.cluster import Cluster
+from txnlog.consuming.subscriptions import PartitionCounts, resolve
 from txnlog.errors import (
     FencedInstanceIdError,
     TxnLogError,
@@ -43,15 +42,14 @@ from txnlog.protocol.membership import (
     prepare_leave,
 )
 from txnlog.protocol.polling import poll_interval_ms
-from txnlog.protocol.topics import check_topic_name
-from txnlog.settings.values import pattern
 
 logger = logging.getLogger("txnlog")
 
-PATTERN_PREFIX = "^"
 _HeartbeatMember = tuple[str, tuple[str, ...], tuple[str, ...]]
 NO_GENERATION = -1
 BEATS_PER_SESSION = 3
+AGAIN_MS = 30_000
+"""When patterns are resolved again of which a topic could not be read."""
 COUNT_POLLS = 10
 """How many poll intervals lie between two look-ups of the partitions of a group's topics."""
 
@@ -83,6 +81,11 @@ class Membership:
         self._released = NO_GENERATION
         self._has_joined = False
         self.is_waiting = False
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of the last `join`."""
+        return self._topics
 
     def join(self, topics: tuple[str, ...]) -> None:
         """Revoke the assignment and request a new one; `complete_join` writes the request."""
@@ -199,16 +202,26 @@ class Heartbeat:
         self._counted_ms: int | None = None
         self._resolved_ms = self._clock.boot_ms()
         self._member: _HeartbeatMember = ("", (), ())
+        self._is_complete = True
         self.polled_ms = self._resolved_ms
         self.group: Group | None = None
         self.needs_rejoin = False
 
     def set_member(
-        self, member_id: str, topics: tuple[str, ...] = (), subscription: tuple[str, ...] = ()
+        self,
+        member_id: str,
+        topics: tuple[str, ...] = (),
+        subscription: tuple[str, ...] = (),
+        *,
+        is_complete: bool = True,
     ) -> None:
-        """Send heartbeats for this member from now on ("": none), joined with these topics."""
+        """Send heartbeats for this member from now on ("": none), joined with these topics.
+
+        `is_complete`: every topic that matches the subscription could be read.
+        """
         self._member = (member_id, topics, subscription)
         self.needs_rejoin = False
+        self._is_complete = is_complete
 
     def send(self) -> None:
         """One heartbeat: read the group, and write if necessary.
@@ -298,76 +311,15 @@ class Heartbeat:
 
     def _is_subscription_changed(self, member: _HeartbeatMember, now_ms: int) -> bool:
         """Whether the subscription matches other topics than when the consumer joined."""
-        if now_ms - self._resolved_ms < self._settings.metadata_max_age_ms:
+        age_ms = self._settings.metadata_max_age_ms
+        if now_ms - self._resolved_ms < (age_ms if self._is_complete else min(age_ms, AGAIN_MS)):
             return False
         _, topics, subscription = member
-        is_changed = resolve(self._cluster, subscription) != topics
+        found, failed = resolve(self._cluster, subscription, topics)
         self._resolved_ms = now_ms
-        return is_changed
-
-
-class PartitionCounts:
-    """Numbers of partitions of topics, looked up once per write, and only if it needs them."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._counts: dict[str, int] = {}
-
-    def of(self, group: Group | None, topics: Iterable[str]) -> Mapping[str, int]:
-        """For all topics of the members' subscriptions, and `topics`; 0 for missing topics.
-
-        Nothing is read before the mapping is first used.
-        """
-        members = () if group is None else group.members.values()
-        wanted = {topic for member in members for topic in member.topics}.union(topics)
-        return _Lazy(lambda: self._look_up(wanted))
-
-    def _look_up(self, wanted: set[str]) -> Mapping[str, int]:
-        missing = sorted(wanted - set(self._counts))
-        logs = [self._cluster.topic_log(topic) for topic in missing]
-        self._cluster.refresh_together(logs)
-        for log in logs:
-            self._counts[log.name] = log.partitions if log.exists else 0
-        return self._counts
-
-
-class _Lazy(Mapping[str, int]):
-    """A mapping that is read at its first use."""
-
-    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
-        self._found = cache(read)
-
-    def __getitem__(self, key: str) -> int:
-        return self._found()[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found())
-
-    def __len__(self) -> int:
-        return len(self._found())
-
-
-def resolve(cluster: Cluster, subscription: Iterable[str]) -> tuple[str, ...]:
-    """The topics of names and "^regex" patterns, sorted; a named topic need not exist yet."""
-    names = set()
-    patterns = []
-    for entry in subscription:
-        if entry.startswith(PATTERN_PREFIX):
-            patterns.append(re.compile(entry))
-        else:
-            names.add(entry)
-    if patterns:
-        names.update(cluster.list_topics(lambda name: any(p.match(name) for p in patterns)))
-    return tuple(sorted(names))
-
-
-def check_subscription(topics: Iterable[str]) -> None:
-    """Raise InvalidTopicError, or ConfigError for an invalid pattern."""
-    for topic in topics:
-        if not topic.startswith(PATTERN_PREFIX):
-            check_topic_name(topic)
-            continue
-        pattern("topics", topic)
+        if member is self._member:
+            self._is_complete = failed is None
+        return found != topics
 
 
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:

@@ -143,6 +143,13 @@ def is_assignment_outdated(group: Group, counts: Counts) -> bool:
     return wanted != assigned
 
 
+def assigned_count(group: Group | None, topic: str) -> int:
+    """How many partitions a topic has at least, by the group's assignment."""
+    assignment = {} if group is None else group.assignment
+    found = (topics.get(topic, ()) for topics in assignment.values())
+    return 1 + max((number for numbers in found for number in numbers), default=-1)
+
+
 def prepare_join(
     group: Group | None,
     *,

@@ -27,10 +27,14 @@ THREADS = 4
 def list_data_files(store: ObjectStore, table: str) -> tuple[Any, Any]:
     """Names and sizes of the files directly in a table's folder, as Arrow arrays."""
     start = len(table) + 1
-    # The log has few files in comparison, and on a local disk this listing is four times faster.
-    listed = [item for item in store.list(table) if item.path.find("/", start) < 0]
+    # A name that is not UTF-8 is no name of ours; its surrogates do not fit into Arrow's strings.
+    listed = [item for item in store.list_files(table) if _is_utf8(item.path)]
     names = pa.array([item.path[start:] for item in listed], pa.string())
     return names, pa.array([item.size_bytes for item in listed], pa.int64())
+
+
+def _is_utf8(path: str) -> bool:
+    return path.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in path)
 
 
 def check_listing(
@@ -145,6 +149,8 @@ def read_row_files(
         except ObjectNotFoundError:
             # The check of the listing reports it.
             continue
+        except CorruptLogError as error:
+            what = error.message
         except (pa.ArrowException, OSError, ValueError) as error:
             what = f"it cannot be decoded: {error}"
         if what:

@@ -1,6 +1,7 @@
 """Reads one table's log from the oldest retained version to the newest, past any damage.
 
-After a damaged commit the state is unknown until the next checkpoint that can be read.
+After a damaged commit the state is unknown until the next checkpoint that can be read. Damage below
+a forced deletion is no finding: its checkpoint hides all that is below from every reader.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -96,7 +98,11 @@ def read_table(
     called with the number of log files read.
     """
     for _ in range(_READS_MAX):
-        reader = _LogReader(store, table, list_whole_log(store, table), tick)
+        try:
+            files = list_whole_log(store, table)
+        except CorruptLogError as error:
+            return _unlisted(table, error)
+        reader = _LogReader(store, table, files, tick)
         try:
             return reader.read(since_ms=since_ms, newest_only=newest_only, observe=observe)
         except ObjectNotFoundError:
@@ -107,6 +113,21 @@ def read_table(
         "tries. Check the store.",
         file=f"{table}/_delta_log",
     )
+
+
+def _unlisted(table: str, error: CorruptLogError) -> TableReading:
+    """The reading of a log that is no folder, or has a hole that is too large to read past."""
+    is_gap = isinstance(error, LogGapError)
+    found = TableReading(table, exists=True)
+    found.findings.add(
+        Finding(
+            kind=FindingKind.COMMIT_MISSING if is_gap else FindingKind.LOG_MISSING,
+            table=table,
+            file=str(error.file),
+            what=error.message,
+        )
+    )
+    return found
 
 
 class _LogReader:
@@ -125,6 +146,8 @@ class _LogReader:
         self._state: TableState | None = None
         self._observer: Observer | None = None
         self._newest = _NO_DIGEST
+        self._restart = -1
+        """The newest commit that begins the table again: a forced deletion."""
         self.reading = TableReading(table)
 
     def read(
@@ -217,17 +240,28 @@ class _LogReader:
             while waiting and waiting[0] <= version:
                 self._read_checkpoint(waiting.pop(0))
 
-    def _commits(self, listed: list[int], end: int) -> Iterator[tuple[int, bytes | None]]:
-        """Each version up to `end` with its bytes, or None if they are missing."""
+    def _commits(
+        self, listed: list[int], end: int
+    ) -> Iterator[tuple[int, bytes | CorruptLogError | None]]:
+        """Each version up to `end` with its bytes, None if they are missing, or why there is no
+        file to read.
+        """
         due = listed[0] if listed else end + 1
         for some in self._portions(listed):
             paths = [commit_path(self._table, version) for version in some]
-            for version, data in zip(some, self._store.get_many(paths), strict=True):
+            blobs = self._store.together([partial(self._get, path) for path in paths])
+            for version, data in zip(some, blobs, strict=True):
                 yield from self._gap(due, version)
                 yield version, data
                 due = version + 1
             self._tick(len(some))
         yield from self._gap(due, end + 1)
+
+    def _get(self, path: str) -> bytes | CorruptLogError:
+        try:
+            return self._store.get(path)
+        except CorruptLogError as error:
+            return error
 
     def _portions(self, versions: list[int]) -> Iterator[list[int]]:
         """Commits to read at once, up to COMMITS_AT_ONCE and BYTES_AT_ONCE."""
@@ -243,7 +277,7 @@ class _LogReader:
         if some:
             yield some
 
-    def _gap(self, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    def _gap(self, start: int, end: int) -> Iterator[tuple[int, bytes | CorruptLogError | None]]:
         """Versions that the listing lacks. It is no snapshot, so they may exist."""
         if end - start > COMMITS_AT_ONCE:
             self._add_missing(start, end)
@@ -251,7 +285,7 @@ class _LogReader:
             return
         for version in range(start, end):
             try:
-                yield version, self._store.get(commit_path(self._table, version))
+                yield version, self._get(commit_path(self._table, version))
             except ObjectNotFoundError:
                 self._add_missing(version, version + 1)
                 yield version, None
@@ -263,16 +297,20 @@ class _LogReader:
 
     # -- commits ---------------------------------------------------------------------------------
 
-    def _read_commit(self, version: int, data: bytes) -> None:
+    def _read_commit(self, version: int, data: bytes | CorruptLogError) -> None:
         path = commit_path(self._table, version)
         self.reading.written_ms[version] = self._times.get(path, 0)
         try:
+            if isinstance(data, CorruptLogError):
+                raise data
             commit = decode_commit(data, version=version, source=path)
         except CorruptLogError as error:
             self._add(FindingKind.COMMIT_DAMAGED, path, version, error.message)
             self._state = None
             self._newest = _NO_DIGEST
             return
+        if _begins_again(commit):
+            self._restart, self._state = version, TableState()
         self._check_chain(commit, path)
         self._newest = version, digest_of(data)
         self._check_origin(commit, path)
@@ -348,6 +386,9 @@ class _LogReader:
         elif commit.digest not in ("", self._newest[1]):
             what = "it was made from another commit than the present one of its version"
             self._add(FindingKind.CHAIN_BROKEN, path, version, what)
+        elif version == self._restart:
+            # No client reads below it any more.
+            self.reading.findings.keep_only(FindingKind.HINT_WRONG)
         stated = self._stated(commit)
         if replayed is None:
             self._state = stated
@@ -407,7 +448,14 @@ class _LogReader:
             version, size_bytes = found["version"], found.get("sizeInBytes")
         except ObjectNotFoundError:
             return None
-        except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError):
+        except (
+            CorruptLogError,
+            msgspec.MsgspecError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):
             return Hint(None)
         if not isinstance(version, int) or not isinstance(size_bytes, int | None):
             return Hint(None)
@@ -420,6 +468,15 @@ class _LogReader:
         self.reading.findings.add(
             Finding(kind=kind, table=self._table, file=path, version=version, what=what)
         )
+
+
+def _begins_again(commit: Commit) -> bool:
+    """Whether it holds the whole table, and follows no commit: a topic was deleted by force."""
+    info = commit.info
+    if commit.version == 0 or info.previous or not info.write_id:
+        return False
+    kinds = {type(action) for action in commit.actions}
+    return {Protocol, Metadata} <= kinds
 
 
 def _file(add: Add) -> File:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
+from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError, unexpected
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table, state_table
@@ -26,6 +27,8 @@ from txnlog.storage.tables.topic_log import HOME
 from txnlog.verifying import data_files
 from txnlog.verifying.log_reading import Observer, TableReading, read_table
 from txnlog.verifying.report import Progress, Verification, VerifySettings
+
+logger = logging.getLogger("txnlog")
 
 _TOPIC_MARK = CONFIG_PREFIX + "partitions"
 
@@ -111,8 +114,11 @@ class VerifyPass:
         self._progress(table, self.found.tables, self._count, 0)
         try:
             read()
-        except TxnLogError as error:
-            self.found.errors.append((table, error.message))
+        except Exception as error:
+            failed = unexpected(error, f"Verifying {table!r}")
+            if failed is not error:
+                logger.error("Verifying %r failed", table, exc_info=error)
+            self.found.errors.append((table, failed.message))
         self.found.tables += 1
 
     def _read(

@@ -99,7 +99,10 @@ KINDS: Mapping[FindingKind, KindText] = {
         _RESTORE_LOG,
     ),
     _K.COMMIT_DAMAGED: KindText(
-        _E, "a commit is truncated, garbled, or fails its checksum", _RESTORE_LOG
+        _E,
+        "a commit is truncated, garbled, or fails its checksum; or a folder, a FIFO or a broken "
+        "link is in its place",
+        _RESTORE_LOG,
     ),
     _K.COMMIT_MISPLACED: KindText(
         _E, "the same commit is in the log at two versions", _RESTORE_LOG
@@ -344,6 +347,13 @@ class Findings:
             self.add(finding)
         made = Counter((finding.kind, finding.table) for finding in findings.kept)
         self.counts += findings.counts - made
+
+    def keep_only(self, kind: FindingKind) -> None:
+        """Drop the findings of all other kinds."""
+        self.kept = [finding for finding in self.kept if finding.kind is kind]
+        for counter in (self.counts, self._kept):
+            for place in [place for place in counter if place[0] is not kind]:
+                del counter[place]
 
     def confirmed_by(self, other: Findings) -> Findings:
         """The findings that a second pass found again."""

@@ -647,7 +647,7 @@ class DeltaLog:
                     self.store.latency.record(self._clock.boot_ms() - sent_ms)
                 if is_created:
                     return True
-            except NothingWrittenError:
+            except (NothingWrittenError, CorruptLogError):
                 if doubtful:
                     return None
                 raise

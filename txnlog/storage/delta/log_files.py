@@ -80,8 +80,9 @@ def _check_holes(files: LogFiles, store: ObjectStore, since: int | None) -> None
 def sort_files(table: str, objects: list[ObjectMeta]) -> LogFiles:
     """Commits and checkpoints among listed objects, without numbers above Delta's versions."""
     commits, found = [], []
+    start = len(f"{table}/_delta_log/")
     for item in objects:
-        name = item.path.rsplit("/", 1)[-1]
+        name = item.path[start:]
         if match := _COMMIT.match(name):
             commits.append(int(match[1]))
         elif match := _CHECKPOINT.match(name):

@@ -33,7 +33,12 @@ from txnlog.storage.store.codes import (
     store_code,
     was_retried,
 )
-from txnlog.storage.store.local_disk import IrregularFileError, NothingWrittenOSError, TooLargeError
+from txnlog.storage.store.local_disk import (
+    FolderAwayError,
+    IrregularFileError,
+    NothingWrittenOSError,
+    TooLargeError,
+)
 from txnlog.storage.store.panics import LibraryPanicError, panics_as_errors
 
 WHOLE_BYTES_MAX = 1 << 30
@@ -43,6 +48,7 @@ _MEMORY_SIGNS = ("std::bad_alloc", "Cannot allocate memory", "malloc of size")
 
 FAILURES = (
     obstore_exceptions.BaseError,
+    FolderAwayError,
     IrregularFileError,
     TooLargeError,
     OSError,
@@ -85,11 +91,13 @@ def store_error(error: Exception, verb: str, path: str, *, url: str, is_local: b
     where = f"{url}/{path}"
     if isinstance(error, NothingWrittenOSError):
         return _not_written(error, where, path)
+    if isinstance(error, FolderAwayError):
+        return folder_gone(f"{url}/{error}", path)
     is_place = not is_local and store_code(error) in PLACE_MISSING
     if isinstance(error, FileNotFoundError) and not is_place:
         return ObjectNotFoundError(f"{where}: no such object.", path=path)
     if isinstance(error, IrregularFileError | TooLargeError):
-        return _unlike_ours(error, where, path)
+        return _unlike_ours(error, url, path)
     if is_out_of_memory(error):
         return out_of_memory(where, path)
     if not is_local:
@@ -264,13 +272,14 @@ def _remedy(error: BaseException, otherwise: str) -> str:
     return _REMEDIES.get(getattr(error, "errno", None) or 0, otherwise)
 
 
-def _unlike_ours(error: Exception, where: str, path: str) -> CorruptLogError:
-    what = f"it is {error}, not a file"
-    if isinstance(error, TooLargeError):
+def _unlike_ours(error: Exception, url: str, path: str) -> CorruptLogError:
+    if isinstance(error, IrregularFileError):
+        what, path = str(error), error.path
+    else:
         what = f"it has {error} bytes, and no such file has more than {WHOLE_BYTES_MAX}"
     return CorruptLogError(
-        f"{where}: {what}. It was not written by txnlog, or is damaged. Remove it, and restore "
-        "the file from a backup if there was one.",
+        f"{url}/{path}: {what}. It was not written by txnlog, or is damaged. Remove it, and "
+        "restore the file from a backup if there was one.",
         file=path,
     )
 

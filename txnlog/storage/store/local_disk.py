@@ -34,8 +34,10 @@ _SURE_REFUSALS = frozenset(
     }
 )
 """Errors of link and rename that guarantee that no name was created."""
+_LOG_ENDINGS = (".json", ".parquet")
 _IS_TEMPORARY = re.compile(r"#\d+\Z")
 _PUT_MS_MAX = 1_000
+_BROKEN = "a link that leads nowhere"
 _clock = SystemClock()
 
 
@@ -44,7 +46,17 @@ class NothingWrittenOSError(OSError):
 
 
 class IrregularFileError(Exception):
-    """There is a FIFO, a device, a socket or a folder instead of a file."""
+    """There is a FIFO, a device, a socket, a folder or a broken link instead of a file; or, above
+    a file, something else than a folder. `path` is that place, relative to the root.
+    """
+
+    def __init__(self, kind: str, path: str, *, wanted: str = "a file") -> None:
+        super().__init__(f"it is {kind}, not {wanted}")
+        self.path = path
+
+
+class FolderAwayError(Exception):
+    """A link to a folder leads nowhere: the file system behind it is not mounted."""
 
 
 class TooLargeError(Exception):
@@ -76,12 +88,12 @@ class LocalDisk:
         try:
             file = os.open(self.path(path), _READ)
         except OSError as error:
-            _check_irregular(error)
+            self._check_irregular(path, error)
             raise
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise IrregularFileError(_kind(status.st_mode))
+                raise IrregularFileError(_kind(status.st_mode), path)
             size_bytes = status.st_size
             if bytes_max is not None and size_bytes > bytes_max:
                 raise TooLargeError(size_bytes)
@@ -94,14 +106,13 @@ class LocalDisk:
             os.close(file)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file, or a link that leads nowhere but to itself."""
+        """Whether the name is taken, by a file or by anything else: a put would find it there."""
         try:
-            os.stat(self.path(path))
+            os.lstat(self.path(path))
+        except FileNotFoundError:
+            return False
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                return True
-            if isinstance(error, FileNotFoundError):
-                return False
+            self._check_irregular(path, error)
             raise
         return True
 
@@ -110,14 +121,20 @@ class LocalDisk:
         try:
             mode = os.stat(self.path(path)).st_mode
         except OSError as error:
-            _check_irregular(error)
+            self._check_irregular(path, error)
             raise
         if not stat.S_ISREG(mode):
-            raise IrregularFileError(_kind(mode))
+            raise IrregularFileError(_kind(mode), path)
 
     def has_folder(self, path: str) -> bool:
         """Whether the folder exists."""
         return os.path.isdir(self.path(path))
+
+    def set_aside(self, path: str) -> None:
+        """Rename whatever has the name of a folder and leads to none; what it holds stays."""
+        target = self.path(path)
+        if os.path.lexists(target) and not os.path.isdir(target):
+            os.rename(target, f"{target}.damaged-{os.urandom(4).hex()}")
 
     def make_folder(self, path: str) -> None:
         """Create a folder and those above it, including the root's."""
@@ -175,6 +192,16 @@ class LocalDisk:
         self.sync(path)
         return True
 
+    def delete(self, path: str) -> None:
+        """Delete a file. A folder in its place only gets another name."""
+        target = self.path(path)
+        try:
+            os.unlink(target)
+        except OSError:
+            if os.path.islink(target) or not os.path.isdir(target):
+                raise
+            os.rename(target, f"{target}.folder")
+
     def open_writer(self, path: str) -> BinaryIO:
         """A new file to stream into; no log references it before it is closed."""
         try:
@@ -186,21 +213,37 @@ class LocalDisk:
     def list_files(self, folder: str, start_after: str) -> list[tuple[str, int, int]]:
         """(path, size in bytes, modification time in ms) of all files below a folder whose path is
         after `start_after`; none if there is no folder.
+
+        Whatever has the name of a log's file is listed, also a folder or a broken link: it takes
+        the place of that file. Raises IrregularFileError if there is something else than a folder,
+        FolderAwayError.
         """
         found: list[tuple[str, int, int]] = []
         folders = [folder]
+        top = folder
         while folders:
             folder = folders.pop()
-            with (
-                suppress(FileNotFoundError, NotADirectoryError),
-                os.scandir(self.path(folder)) as entries,
-            ):
+            try:
+                entries = os.scandir(self.path(folder))
+            except OSError as error:
+                if folder == top:
+                    self._check_away(folder, error)
+                    self._check_irregular(folder, error, wanted="a folder")
+                if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                    raise
+                continue
+            with entries:
                 for entry in entries:
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     # A link to a folder above would be an endless loop.
-                    if entry.is_dir(follow_symlinks=False):
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    if is_folder:
                         folders.append(path)
-                    elif path > start_after and not _IS_TEMPORARY.search(entry.name):
+                    if (
+                        path > start_after
+                        and not _IS_TEMPORARY.search(entry.name)
+                        and not (is_folder and not entry.name.endswith(_LOG_ENDINGS))
+                    ):
                         with suppress(FileNotFoundError):
                             status = _status(entry)
                             changed_ms = status.st_mtime_ns // 1_000_000
@@ -300,6 +343,48 @@ class LocalDisk:
                 raise
             os.makedirs(os.path.dirname(target), exist_ok=True)
             return os.open(target, flags, 0o666)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                self._check_irregular(os.path.relpath(target, self.root), error)
+            raise
+
+    def _check_irregular(self, path: str, error: OSError, *, wanted: str = "a file") -> None:
+        """Raise IrregularFileError if a call failed because of the kind of a file; it always will.
+
+        `wanted` is what should be at the path; above it there should be folders.
+        """
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            # A name that does not exist may be a link that leads nowhere.
+            if isinstance(error, FileNotFoundError) and os.path.islink(self.path(path)):
+                raise IrregularFileError(_BROKEN, path, wanted=wanted) from error
+            return
+        parts = path.split("/")
+        for count in range(1, len(parts)):
+            self._check_kind("/".join(parts[:count]), "a folder", error)
+        self._check_kind(path, wanted, error)
+
+    def _check_away(self, folder: str, error: OSError) -> None:
+        """Raise FolderAwayError if a folder was not found because of a link."""
+        if not isinstance(error, FileNotFoundError):
+            return
+        parts = folder.split("/")
+        for count in range(1, len(parts) + 1):
+            place = self.path("/".join(parts[:count]))
+            if os.path.islink(place) and not os.path.exists(place):
+                raise FolderAwayError("/".join(parts[:count])) from error
+
+    def _check_kind(self, path: str, wanted: str, error: OSError) -> None:
+        kind = "a link to itself"
+        try:
+            mode = os.stat(self.path(path)).st_mode
+        except OSError as found:
+            if found.errno != errno.ELOOP:
+                return
+        else:
+            if (stat.S_ISDIR if wanted == "a folder" else stat.S_ISREG)(mode):
+                return
+            kind = _kind(mode)
+        raise IrregularFileError(kind, path, wanted=wanted) from error
 
 
 def _nothing_written(error: OSError) -> NothingWrittenOSError:
@@ -309,24 +394,18 @@ def _nothing_written(error: OSError) -> NothingWrittenOSError:
 def _status(entry: os.DirEntry[str]) -> os.stat_result:
     try:
         return entry.stat()
-    except FileNotFoundError:
-        raise
     except OSError:
-        # A link to itself: a process that opens it gets the error, with its name.
+        # A broken link: a process that opens it gets the error, with its name.
         return entry.stat(follow_symlinks=False)
 
 
-def _check_irregular(error: OSError) -> None:
-    """Raise IrregularFileError if open failed because of the kind of file; it always will."""
-    kind = {errno.ELOOP: "a link to itself", errno.ENXIO: "a socket or a device"}.get(
-        error.errno or 0
-    )
-    if kind is not None:
-        raise IrregularFileError(kind) from error
-
-
 def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+    }
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 

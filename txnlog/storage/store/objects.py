@@ -50,6 +50,8 @@ from txnlog.storage.store.panics import LibraryPanicError, is_panic
 
 T = TypeVar("T")
 
+SOME = 1_000
+"""Objects of one page of a listing."""
 _AT_ONCE = 64
 """Requests of one piece of work that an object store gets at the same time."""
 _DELETED_AT_ONCE = 1_000
@@ -286,6 +288,20 @@ class ObjectStore:
 
         return self._call("list", prefix, fetch)
 
+    def list_some(self, prefix: str) -> builtins.list[ObjectMeta]:
+        """Objects below a folder, recursively: the first SOME in an object store, in one request;
+        all of them on a disk.
+        """
+        disk = self._disk
+
+        def fetch() -> builtins.list[ObjectMeta]:
+            if disk is not None:
+                return [ObjectMeta(*item) for item in disk.list_files(prefix, "")]
+            pages = obstore.list(self._store, prefix or None, chunk_size=SOME)
+            return [_meta(item) for item in next(iter(pages), ())]
+
+        return self._call("list", prefix, fetch)
+
     def list_files(self, prefix: str) -> builtins.list[ObjectMeta]:
         """The objects directly in a folder, unordered."""
         disk = self._disk
@@ -369,8 +385,10 @@ class ObjectStore:
         failures.check()
 
     def _delete_one(self, path: str) -> None:
+        disk = self._disk
+        delete = partial(obstore.delete, self._store) if disk is None else disk.delete
         with suppress(ObjectNotFoundError):
-            self._call("delete", path, partial(obstore.delete, self._store, path))
+            self._call("delete", path, partial(delete, path))
 
     def open_writer(self, path: str) -> BinaryIO:
         """A binary file to stream into, which no process reads before it is closed.
@@ -413,6 +431,12 @@ class ObjectStore:
             if self._home is not None:
                 self.check_folder(self._home[0])
             self._call("put", path, lambda: disk.make_folder(path))
+
+    def set_aside(self, path: str) -> None:
+        """Rename what is in the place of a folder and is none, on a local disk."""
+        disk = self._disk
+        if disk is not None:
+            self._call("put", path, lambda: disk.set_aside(path))
 
     def check_folder(self, path: str) -> None:
         """Raise FolderNotFoundError if a folder that existed is gone from a local disk."""

@@ -10,6 +10,9 @@ without predecessors hides all damage below it.
     after the checkpoint   deleted; the files stay for as long as those of any deleted topic
     a lost reply           deleting again changes nothing but the version
 
+Something else than a folder in the place of the log is renamed, and the deletion then is version
+UNKNOWN_VERSIONS of a new log.
+
 If another process's commit takes the slot first, all is read again, and its data is deleted, too.
 """
 
@@ -48,13 +51,17 @@ from txnlog.storage.delta.actions import (
 )
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
-from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
+from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, sort_files
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
 from txnlog.storage.tables.topic_log import DATA_COLUMNS, HOME
 
 UNKNOWN_RECORDS = 10**12
 """Ends are raised by this many offsets, for records in damaged files of the log."""
+
+UNKNOWN_VERSIONS = 10**12
+"""The version of the deletion where nothing of the log is left: above each that it may have had, so
+that no process that has it in memory takes the new log for its own."""
 
 _END_MAX = 1 << 62
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OverflowError)
@@ -110,10 +117,13 @@ def delete_unreadable(store: ObjectStore, topic: str) -> int:
     The readable part of the log gives the ends, which are raised by UNKNOWN_RECORDS for the rest.
     Raises ForeignTableError if the readable part is another tool's, StorageError (retriable).
     """
+    store.set_aside(f"{topic}/_delta_log")
+    store.make_folder(f"{topic}/_delta_log")
     for _ in range(OPERATION_ATTEMPTS_MAX):
-        files = list_whole_log(store, topic)
+        # Without the check for holes, which are damage, too.
+        files = sort_files(topic, store.list(f"{topic}/_delta_log"))
         actions = _actions(store, topic, _salvage(store, topic, files))
-        version = max([*files.commits, *files.checkpoints], default=-1) + 1
+        version = max([*files.commits, *files.checkpoints], default=UNKNOWN_VERSIONS - 1) + 1
         digest = _commit(store, topic, version, actions)
         if digest is not None:
             parquet, hint = compute_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
@@ -12,6 +13,7 @@ from txnlog.errors import (
     CorruptLogError,
     FolderNotFoundError,
     InvalidPartitionsError,
+    LogGapError,
     StorePermissionError,
     TopicAlreadyExistsError,
     TopicAuthorizationError,
@@ -57,6 +59,11 @@ DATA_COLUMNS: Mapping[str, object] = {
     "value": "binary",
     "headers": {"type": "array", "elementType": _HEADER, "containsNull": True},
 }
+
+
+_IN_THE_WAY = re.compile(r"_delta_log/|part-[^/]+\Z")
+OF_A_TOPIC = re.compile(r"_delta_log/|part-(\d{1,6})-[0-9a-f-]{32,36}\.parquet\Z")
+"""Files that a topic has left, for sure: those of another tool are no topic's."""
 
 
 class _Parsed(NamedTuple):
@@ -223,7 +230,7 @@ class TopicLog:
             raise FolderNotFoundError(
                 f"Topic {self.name!r} has no log at {self.store.url}: its folder was removed or "
                 "is not mounted. Nothing was written. Restore or mount it, and the work continues "
-                "by itself; or create the topic again without its former records.",
+                "by itself; or delete the topic, with its records, by force.",
                 topic=self.name,
             )
         return self.view
@@ -231,7 +238,8 @@ class TopicLog:
     def create(self, *, partitions: int, config: Mapping[str, str], exist_ok: bool = False) -> None:
         """Create the topic; one that was deleted gets a new id, in the same log (R71).
 
-        Raises TopicAlreadyExistsError, InvalidPartitionsError.
+        Raises TopicAlreadyExistsError, InvalidPartitionsError, LogGapError if the folder holds
+        data of a topic whose log is lost.
         """
         if not 0 < partitions <= PARTITIONS_MAX:
             raise InvalidPartitionsError(
@@ -249,6 +257,8 @@ class TopicLog:
                     f"Topic {self.name!r} exists already, with {self.partitions} partitions.",
                     topic=self.name,
                 )
+            if not self.log.exists:
+                self._check_new()
             count = max(partitions, self.partitions) if self.log.exists else partitions
             actions = create_actions(
                 table_id=topic_id,
@@ -263,6 +273,30 @@ class TopicLog:
 
     def _own_home(self) -> dict[str, str]:
         return {HOME: self._home} if self._home else {}
+
+    def _check_new(self) -> None:
+        """Raise LogGapError if there are files: with a new log, vacuum would delete them, and the
+        offsets of a topic whose log is lost would begin again (D12).
+        """
+        left = self.remains(_IN_THE_WAY)
+        # Another process may have created the topic since the refresh.
+        if left and not self.store.exists(commit_path(self.path, 0)):
+            raise LogGapError(
+                f"{self.store.url}/{self.path}: this folder holds {left!r}, and no log: the log of "
+                f"topic {self.name!r} is lost, or the folder is not of txnlog. Nothing was "
+                "created. Restore its _delta_log from a backup; or delete the topic by force "
+                "(delete_topics(..., force=True), `txnlog topics delete --force`), and create it "
+                "again without its former records. If the folder is of another tool, move it, or "
+                "choose another name.",
+                topic=self.name,
+                file=f"{self.path}/_delta_log",
+            )
+
+    def remains(self, pattern: re.Pattern[str]) -> str | None:
+        """The name of a file in the topic's folder, or in its log, that matches `pattern`."""
+        start = len(self.path) + 1
+        names = (item.path[start:] for item in self.store.list_some(self.path))
+        return next((name for name in names if pattern.match(name)), None)
 
     def delete(self) -> None:
         """Delete the topic by a commit: files removed, ends kept; the log continues (D12).
