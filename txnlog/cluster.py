@@ -109,8 +109,7 @@ class Cluster(Root):
 
         Checked after the root was missing: something else may be mounted in its place.
         """
-        store = ObjectStore.from_url(self.root, create=False, clock=self.store.clock)
-        found = ClusterLog(store, settings=self.settings)
+        found = ClusterLog(self.store.reopened(), settings=self.settings)
         found.open(create=False)
         if found.cluster_id != self.cluster_id:
             raise NotCoordinatorError(
