@@ -29,6 +29,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.testing.faults import SharedMemory
 
 NO_INTEGERS = (3.0, 1.5, True, np.True_, float("nan"), float("inf"), "3", b"3", None, [3])
@@ -86,6 +87,32 @@ def test_invalid_offset_is_not_sent_to_a_transaction(offset: Any, publish: str) 
     made.send_offsets_to_transaction([TopicPartition("input", np.int8(0), np.int64(3))], group())
     made.commit_transaction()
     assert read_everything(shared).groups["readers"] == {"input": {0: 3}}
+
+
+@pytest.mark.parametrize("partition", [PARTITIONS_MAX, 2**31 - 1, 2**31, -2])
+def test_partition_that_no_topic_has_is_refused_at_the_call(partition: int) -> None:
+    """commit() asked for a bug report, and only the commit of the transaction failed."""
+    shared = world()
+    sending = started(shared)
+    sending.begin_transaction()
+    made = consumer(shared, **{"group.id": "others"})
+    wrong = TopicPartition("orders", partition, 1)
+    groups = [ConsumerGroupTopicPartitions("others", [wrong])]
+    for call in (
+        lambda: made.commit(offsets=[wrong], asynchronous=False),
+        lambda: made.commit(offsets=[wrong]),
+        lambda: made.commit(message=Message("orders", partition, 1, b"", b"", 0)),
+        lambda: made.assign([wrong]),
+        lambda: made.seek(wrong),
+        lambda: sending.send_offsets_to_transaction([wrong], group()),
+        lambda: admin(process(shared)).alter_consumer_group_offsets(groups),
+        lambda: admin(process(shared)).delete_records([wrong]),
+    ):
+        assert "partition" in str(refused(shared, call))
+    largest = [TopicPartition("input", PARTITIONS_MAX - 1, 3)]
+    sending.send_offsets_to_transaction(largest, group())
+    sending.commit_transaction()
+    assert read_everything(shared).groups["readers"] == {"input": {PARTITIONS_MAX - 1: 3}}
 
 
 @pytest.mark.parametrize(
