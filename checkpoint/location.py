@@ -6,12 +6,12 @@ import os
 import re
 
 from txnlog.errors import CheckpointError
+from txnlog.process.caches import local_path
 from txnlog.settings.roots import SCHEMES, canonical_url, place_of
 
 __all__ = ["is_readable", "redacted_location", "store_url"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.*)", re.DOTALL)
-_FILE = re.compile(r"(?://(?:localhost)?(?=/)|(?!//))(/.*)", re.DOTALL)
 _CREDENTIALS = re.compile(r"://[^/@]*:[^/@]*@")
 
 
@@ -27,8 +27,7 @@ def is_readable(location: str) -> bool:
 def store_url(location: str) -> str:
     """The URL of a checkpoint location for ``ObjectStore.from_url``.
 
-    A path without a scheme is local. Local paths are returned without a scheme, since Hadoop,
-    unlike a URL parser, does not decode ``%20`` in a path.
+    A path without a scheme is local. Local paths are returned without a scheme.
 
     Raises:
         CheckpointError: empty, or on a file system that only Hadoop can read.
@@ -43,9 +42,9 @@ def store_url(location: str) -> str:
         return _local_path(os.path.abspath(location))
     scheme, rest = matched[1].lower(), matched["rest"]
     if scheme == "file":
-        local = _FILE.fullmatch(rest)
-        if local is not None:
-            return _local_path(local[1])
+        path = local_path(location)
+        if path is not None and path.startswith("/"):
+            return _local_path(path)
     elif _is_of_a_cloud(scheme, rest, location):
         return canonical_url(location)
     printable = redacted_location(location)

@@ -18,6 +18,7 @@ from txnlog.errors import (
     UnsupportedStoreError,
 )
 from txnlog.protocol.decoding import INT64_MAX, decode
+from txnlog.settings.storage_options import checked_types
 from txnlog.storage.store.objects import ObjectStore
 
 __all__ = ["Checkpoint"]
@@ -50,7 +51,7 @@ class Checkpoint:
     def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
         self._url = store_url(location)
         self._location = location
-        self._storage_options = dict(storage_options or {})
+        self._storage_options = dict(checked_types(storage_options))
         self._opened: ObjectStore | None = None
 
     def __repr__(self) -> str:

@@ -26,6 +26,7 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.history import CommittedTransaction, CommittedTransactions
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.settings.options import checked_root
+from txnlog.settings.storage_options import checked_types
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -65,7 +66,7 @@ class TxnLogListener(StreamingQueryListener):
         port: int | None = None,
     ) -> None:
         self._root = checked_root(root)
-        self._storage_options = dict(storage_options or {})
+        self._storage_options = dict(checked_types(storage_options))
         self._transactional_ids = dict(transactional_ids or {})
         self._on_report = on_report
         self._lock = threading.Lock()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import ConfigError, InvalidRecordError
-from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, to_headers
+from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, row_without_name, to_headers
 
 NO_PARTITION = -1
 SLICE_BYTES_MAX = 64 << 20
@@ -247,11 +247,8 @@ def _timestamps(batch: pa.RecordBatch, index: int | None, first_row: int, task_u
 def _headers(column: pa.Array, first_row: int) -> pa.Array:
     if column.type != HEADERS_TYPE:
         column = to_headers(column)
-    flat = column.flatten()
-    nameless = pc.or_(flat.is_null(), flat.field("key").is_null())
-    if pc.any(nameless).as_py():
-        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-        row = int(np.searchsorted(np.cumsum(lengths), _first(nameless), side="right"))
+    row = row_without_name(column)
+    if row is not None:
         raise InvalidRecordError(
             f"Row {first_row + row} of this task has a header without a key. Add a key, or omit "
             "the header.",

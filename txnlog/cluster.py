@@ -33,6 +33,8 @@ from txnlog.settings.names import (
     SHARDS_MAX,
 )
 from txnlog.settings.options import checked_root
+from txnlog.settings.storage_options import checked_types
+from txnlog.settings.topic_configs import check_configs
 from txnlog.settings.values import positive_int
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.store.clock_watch import note_clock
@@ -73,8 +75,9 @@ class Cluster(Root):
         `shards` and `offsets_shards` are the numbers of shards of a new cluster's transaction log
         and consumer offsets; each is created when it is first written.
 
-        Raises ConfigError if it does not exist or `root` is not absolute, UnsupportedStoreError if
-        the store has no working conditional put.
+        Raises ConfigError if it does not exist or `root` is not absolute, TypeError for storage
+        options that are not text, UnsupportedStoreError if the store has no working conditional
+        put.
         """
         shards = arguments.integer("shards", shards, least=1, most=SHARDS_MAX)
         offsets_shards = arguments.integer(
@@ -100,18 +103,15 @@ class Cluster(Root):
         create: bool = False,
     ) -> Cluster:
         """This thread's instance for this root: Spark's workers live across micro-batches."""
-        root = checked_root(root)
-        return CLUSTERS.get(
-            root, storage_options, lambda: cls.open(root, storage_options, create=create)
-        )
+        root, options = checked_root(root), checked_types(storage_options)
+        return CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
 
     def _check_cluster_id(self) -> None:
         """Raise NotCoordinatorError if this root now holds another cluster than the opened one.
 
         Checked after the root was missing: something else may be mounted in its place.
         """
-        store = ObjectStore.from_url(self.root, create=False, clock=self.store.clock)
-        found = ClusterLog(store, settings=self.settings)
+        found = ClusterLog(self.store.reopened(), settings=self.settings)
         found.open(create=False)
         if found.cluster_id != self.cluster_id:
             raise NotCoordinatorError(
@@ -246,20 +246,21 @@ class Cluster(Root):
         name: str,
         *,
         partitions: int | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, object] | None = None,
         exist_ok: bool = False,
     ) -> TopicLog:
         """Create a topic.
 
-        `config` holds checked values (txnlog.settings.topic_configs.check_configs). Raises
-        InvalidTopicError, InvalidPartitionsError, TopicAlreadyExistsError unless exist_ok.
+        `config`: see txnlog.settings.topic_configs. Raises InvalidTopicError, ConfigError,
+        InvalidPartitionsError, TopicAlreadyExistsError unless exist_ok.
         """
         log = self.topic_log(arguments.topic("topic", name))
         count = NUM_PARTITIONS_DEFAULT if partitions is None else partitions
         count = arguments.integer(
             "partitions", count, least=1, most=PARTITIONS_MAX, refusal=InvalidPartitionsError
         )
-        log.create(partitions=count, config=config or {}, exist_ok=exist_ok)
+        checked = check_configs({} if config is None else config)
+        log.create(partitions=count, config=checked, exist_ok=exist_ok)
         return log
 
     def delete_topic(self, name: str, *, force: bool = False) -> None:

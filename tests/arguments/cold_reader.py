@@ -10,6 +10,7 @@ import obstore
 from tests.coordinator.processes import PLAIN
 from tests.producer.worlds import read
 from txnlog.cluster import Cluster
+from txnlog.settings.topic_configs import TOPIC_CONFIGS, config_value
 from txnlog.testing.faults import SharedMemory
 
 
@@ -29,7 +30,10 @@ def read_everything(shared: SharedMemory) -> Found:
     topics = cluster.list_topics()
     partitions, records = {}, {}
     for topic in topics:
-        partitions[topic] = cluster.topic(topic).partitions
+        log = cluster.topic(topic)
+        partitions[topic] = log.partitions
+        for name in TOPIC_CONFIGS:
+            config_value(log.config, name)
         found = read(cluster, topic, uncommitted=False)
         records[topic] = [value for number in sorted(found) for _, value in found[number]]
     groups = {}

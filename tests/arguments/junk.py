@@ -48,7 +48,8 @@ class OtherText(str):
 
 
 ODD: Sequence[Any] = (
-    None, True, False, 0.0, 1.0, 1.5, -1.0, float("nan"), float("inf"), 2**31, 2**63, -7,
+    None, True, False, 0.0, 1.0, 1.5, -1.0, float("nan"), float("inf"), -7, 99_999, 100_000,
+    2**31 - 1, 2**31, 2**63 - 1, 2**63,
     -(2**63) - 1, 2**70, 10**4_000, np.int64(1), np.int8(-1), np.uint64(2**64 - 1), np.float32(1),
     np.bool_(1), np.array([1, 2]), np.array(1), np.datetime64(1, "ms"), Decimal(1), 1j, "", " ",
     "1", "\x00", "\ud800", "a\udfff", "../x", "__cluster", "x" * 300, "x" * 40_000, "ä" * 20_000,
@@ -122,7 +123,10 @@ def several(item: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 topic = mostly("orders", "stock", "orders", np.str_("stock"), "new")
-number = mostly(0, 1, np.int32(1))
+# What fits Kafka's type and no topic has.
+number = or_odd(
+    st.sampled_from([0, 1, np.int32(1)]), st.one_of(st.sampled_from([100_000, 2**31 - 1, -2]), odd)
+)
 offset = mostly(0, 1, 3, np.int64(2), -1)
 note = mostly(None, None, "", "note", "x" * 4_096)
 group_id = mostly("readers", "others")

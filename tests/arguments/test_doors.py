@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from checkpoint import Checkpoint
+from spark_sink.listener import TxnLogListener
+from spark_source.sql import read_committed
 from tests.admin.worlds import admin
 from tests.arguments.cold_reader import objects, read_everything
 from tests.coordinator.processes import process, world
@@ -21,6 +25,7 @@ from txnlog.admin import (
     NewTopic,
     ResourceType,
 )
+from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     ConfigError,
@@ -29,8 +34,10 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.testing.faults import SharedMemory
 
+NO_SPARK: Any = None
 NO_INTEGERS = (3.0, 1.5, True, np.True_, float("nan"), float("inf"), "3", b"3", None, [3])
 NO_OFFSETS = (2**63, -(2**63) - 1, -5)
 
@@ -57,6 +64,53 @@ def refused(shared: SharedMemory, call: Callable[[], Any]) -> Exception:
     assert objects(shared) == before
     read_everything(shared)
     return caught.value
+
+
+# --- Clusters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"retention.ms": "soon"}, {"max.message.bytes": "x"}, {"deleted": "true"},
+        {"partitions": "5"}, {"retention.m": "5"}, {5: "5"}, {"retention.ms": b"5"},
+        {"retention.ms": None}, ["retention.ms"], "retention.ms", 5, {"retention.ms": "\ud800"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("exist_ok", [True, False])
+def test_invalid_config_of_a_topic_is_refused_by_the_cluster(config: Any, exist_ok: bool) -> None:
+    """It failed each housekeeping run, or each producer; or the topic was born deleted."""
+    shared = world()
+    for name in ("late", "orders"):
+        cluster = process(shared)
+        with pytest.raises((ConfigError, TypeError)):
+            cluster.create_topic(name, config=config, exist_ok=exist_ok)
+    assert process(shared).list_topics() == ["orders", "stock"]
+    assert process(shared).create_topic("late", config={"Retention.MS ": 5}).config == {
+        "partitions": "4",
+        "retention.ms": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    "options", [[1], 5, "fsync", {"fsync": 5}, {"fsync": True}, {"fsync": None}, {5: "true"}, {1}]
+)
+def test_storage_options_of_a_wrong_type_are_a_type_error(options: Any, tmp_path: Path) -> None:
+    """The error came from the middle of the parser; a value may be a secret (R67)."""
+    root = f"{tmp_path}/root"
+    for call in (
+        lambda: Cluster.open(root, options, create=True),
+        lambda: Cluster.cached(root, options, create=True),
+        lambda: read_committed(NO_SPARK, root, "t", storage_options=options),
+        lambda: TxnLogListener(root, storage_options=options),
+        lambda: Checkpoint(str(tmp_path), options),
+    ):
+        with pytest.raises(TypeError, match="(?i)storage option"):
+            call()
+    with pytest.raises(TypeError) as caught:
+        Cluster.open(root, {"secret_access_key": b"hunter2"})  # type: ignore[dict-item]
+    assert "hunter2" not in str(caught.value)
+    assert not Path(root).exists()
 
 
 # --- Offsets and metadata -------------------------------------------------------------------------
@@ -86,6 +140,32 @@ def test_invalid_offset_is_not_sent_to_a_transaction(offset: Any, publish: str) 
     made.send_offsets_to_transaction([TopicPartition("input", np.int8(0), np.int64(3))], group())
     made.commit_transaction()
     assert read_everything(shared).groups["readers"] == {"input": {0: 3}}
+
+
+@pytest.mark.parametrize("partition", [PARTITIONS_MAX, 2**31 - 1, 2**31, -2])
+def test_partition_that_no_topic_has_is_refused_at_the_call(partition: int) -> None:
+    """commit() asked for a bug report, and only the commit of the transaction failed."""
+    shared = world()
+    sending = started(shared)
+    sending.begin_transaction()
+    made = consumer(shared, **{"group.id": "others"})
+    wrong = TopicPartition("orders", partition, 1)
+    groups = [ConsumerGroupTopicPartitions("others", [wrong])]
+    for call in (
+        lambda: made.commit(offsets=[wrong], asynchronous=False),
+        lambda: made.commit(offsets=[wrong]),
+        lambda: made.commit(message=Message("orders", partition, 1, b"", b"", 0)),
+        lambda: made.assign([wrong]),
+        lambda: made.seek(wrong),
+        lambda: sending.send_offsets_to_transaction([wrong], group()),
+        lambda: admin(process(shared)).alter_consumer_group_offsets(groups),
+        lambda: admin(process(shared)).delete_records([wrong]),
+    ):
+        assert "partition" in str(refused(shared, call))
+    largest = [TopicPartition("input", PARTITIONS_MAX - 1, 3)]
+    sending.send_offsets_to_transaction(largest, group())
+    sending.commit_transaction()
+    assert read_everything(shared).groups["readers"] == {"input": {PARTITIONS_MAX - 1: 3}}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from txnlog.errors import (
     InvalidTopicError,
 )
 from txnlog.messages import TopicPartition
+from txnlog.storage.batches.records import HEADERS_TYPE
 from txnlog.storage.tables import offset_lookup as timestamps
 from txnlog.testing.faults import SharedMemory
 
@@ -100,17 +101,58 @@ def test_invalid_record_is_refused_at_the_call(wrong: dict[str, Any]) -> None:
         {"timestamp": pa.array([2**62])},
         {"timestamp": pa.array([True])},
         {"timestamp": pa.array([2**60], pa.timestamp("s", "UTC"))},
+        {"timestamp": pa.array([1], pa.timestamp("us")).dictionary_encode()},
         {"headers": pa.array([[{"key": "h", "value": 5}]])},
+        {"headers": pa.array([[{"key": None, "value": b"v"}]], HEADERS_TYPE)},
+        {"headers": pa.array([[None]], HEADERS_TYPE)},
+        {"headers": pa.array([[None]])},
+        {"headers": pa.array([[{"key": 5, "value": b"v"}]])},
+        {"headers": pa.array([[{"key": True, "value": b"v"}]])},
+        {"headers": pa.array([[{"name": "h", "value": b"v"}]])},
+        {"headers": pa.array([[{"key": "h", "value": b"v", "more": 1}]])},
+        {"headers": pa.array([["h"]])},
+        {"headers": pa.array(["h"])},
     ],
 )
 def test_arrow_column_of_a_wrong_type_is_refused(columns: dict[str, pa.Array]) -> None:
-    """Arrow would convert True to partition 1, and overflow a large time."""
+    """Arrow would convert True to partition 1, overflow a large time, and keep nameless headers."""
     shared = world()
     made = producer(shared)
     with pytest.raises(InvalidRecordError):
         made.produce_batch("orders", pa.table({"value": pa.array([b"x"]), **columns}))
     assert made.flush() == 0
     assert read_everything(shared).records["orders"] == []
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"v"}])
+def test_headers_without_a_key_are_refused_with_their_row(header: Any) -> None:
+    """A consumer's copy with produce(headers=m.headers()) raised TypeError, each time again."""
+    made = producer(world())
+    good = {"key": "h", "value": None}
+    column = pa.array([[good], None, [], [good, good], [good, header], [header]], HEADERS_TYPE)
+    for start, row in ((0, 4), (2, 2), (5, 0)):
+        part = pa.table({"value": pa.array([b"x"] * (6 - start)), "headers": column.slice(start)})
+        with pytest.raises(InvalidRecordError, match=f"row {row} has a header without a key"):
+            made.produce_batch("orders", part)
+    assert made.flush() == 0
+
+
+def test_arrow_headers_of_other_types_are_taken() -> None:
+    """Other libraries have large lists, categories, and the fields in another order."""
+    shared = world()
+    made = producer(shared)
+    wide = pa.large_list(pa.struct([("value", pa.large_binary()), ("key", pa.large_string())]))
+    text = pa.list_(
+        pa.struct([("key", pa.dictionary(pa.int8(), pa.string())), ("value", pa.null())])
+    )
+    for kind in (HEADERS_TYPE, wide, text):
+        value = None if kind is text else b"v"
+        headers = pa.array([[{"key": "h", "value": value}], None], kind)
+        table = pa.table({"value": ["x", "y"], "partition": [0, 0], "headers": headers})
+        made.produce_batch("orders", table)
+    assert made.flush() == 0
+    found = [message.headers() for message in consumer(shared).consume(6, 1)]
+    assert found == [[("h", b"v")], None, [("h", b"v")], None, [("h", None)], None]
 
 
 def test_arrow_headers_with_invalid_utf8_are_refused() -> None:

@@ -11,16 +11,25 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from checkpoint import store_url
 from spark_sink.listener import TxnLogListener
-from spark_source.sql import create_views, read_committed, read_uncommitted
+from spark_source.sql import (
+    _reads,
+    _table_path,
+    create_views,
+    read_committed,
+    read_uncommitted,
+)
 from txnlog.admin import AdminClient, NewTopic
 from txnlog.cli.app import app
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
-from txnlog.errors import ConfigError
+from txnlog.errors import ConfigError, FolderNotFoundError, NotCoordinatorError
+from txnlog.messages import TopicPartition
+from txnlog.process.caches import normal_url
 from txnlog.producer import Producer
 from txnlog.settings.config import parse_config
-from txnlog.settings.options import parse_options
+from txnlog.settings.options import parse_options, redacted_url
 
 # Only the check of the root runs: the code after it needs a session.
 NO_SPARK: Any = None
@@ -38,7 +47,8 @@ CLIENTS: dict[str, Callable[[Any], object]] = {
 }
 TEXTS = (
     "data", "./data", "../data", "~", "~/data", "", "  ", "file:data", "data:/x y"[:4], "C:\\data",
-    "a b:/data", "./x:/y", "s3:bucket", "/tmp/\0", "/tmp/\ud800",
+    "a b:/data", "./x:/y", "s3:bucket", "/tmp/\0", "/tmp/\ud800", "/tmp/a\n", "\r/tmp/a",
+    "/tmp/a\tb", "file:///tmp/a\n", "/tmp/\x7f", "/tmp/\x85",
 )  # fmt: skip
 OTHERS = (b"/tmp/data", bytearray(b"/tmp"), 5, 5.0, True, ["/tmp"], object(), Path("data"))
 
@@ -99,7 +109,10 @@ def test_command_line_rejects_a_relative_root_on_one_line(
 
 def test_secrets_of_a_wrong_root_are_not_shown() -> None:
     """The message may be logged (R67)."""
-    for root in ("x s3://user:hunter2@bucket/x", "s3://user:hunter2@b/\0", b"s3://u:hunter2@b/"):
+    for root in (
+        "x s3://user:hunter2@bucket/x", "s3://user:hunter2@b/\0", b"s3://u:hunter2@b/",
+        "s3://b@c/x?key=\nhunter2",
+    ):  # fmt: skip
         with pytest.raises(ConfigError) as caught:
             parse_config({"txnlog.root": root}, "producer")
         assert "hunter2" not in str(caught.value)
@@ -112,3 +125,100 @@ def test_absolute_roots_are_accepted(tmp_path: Path) -> None:
     for root in (f"{tmp_path}/a", f"file://{tmp_path}/a", f" {tmp_path}/a ", tmp_path / "a"):
         assert Cluster.open(root).list_topics() == ["t"]  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == ["a"]
+
+
+# --- Folders with any name ------------------------------------------------------------------------
+
+NAMES = (
+    "a#1",
+    "a?b=c",
+    "a%20b",
+    "a b",
+    "a%",
+    "#",
+    "?",
+    "ä日本",
+    "a\\b",
+    "a:b",
+    "a@b",
+    "[a]",
+    "a//b",
+)
+
+
+@pytest.fixture(params=NAMES)
+def odd_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A root whose name a URL would need escapes for; beside it cluster `a`, with topic `other`."""
+    _create(f"{tmp_path}/a", "other")
+    return f"{tmp_path}/{request.param}"
+
+
+def _create(root: str, topic: str) -> None:
+    AdminClient({"txnlog.root": root}).create_topics([NewTopic(topic, 1)])[topic].result()
+
+
+def test_clients_use_the_same_folder_whatever_its_name(odd_root: str, tmp_path: Path) -> None:
+    """The URL of `a#1` was read as folder `a`: the first topic could not be created."""
+    _create(odd_root, "t")
+    url = Cluster.open(odd_root).root
+    assert url == f"file://{os.path.abspath(odd_root)}"
+    for root in (odd_root, Path(odd_root), url):
+        with Producer({"txnlog.root": root}) as producer:
+            producer.produce("t", "v")
+        with Consumer(
+            {"txnlog.root": root, "group.id": str(root), "auto.offset.reset": "earliest"}
+        ) as consumer:
+            consumer.assign([TopicPartition("t", 0, 0)])
+            assert consumer.consume(1, 10)[0].value() == b"v"
+            consumer.commit(asynchronous=False)
+        admin = AdminClient({"txnlog.root": root})
+        assert sorted(admin.list_topics().topics) == ["t"]
+        assert not admin.verify().result().is_damaged
+        assert Cluster.cached(root) is Cluster.cached(odd_root)  # type: ignore[arg-type]
+    assert Cluster.open(f"{tmp_path}/a").list_topics() == ["other"]
+    assert Cluster.open(odd_root).topic("t").view.high_watermark(0) == 3
+
+
+def test_another_cluster_in_place_of_the_first_is_noticed_whatever_its_name(
+    odd_root: str, tmp_path: Path
+) -> None:
+    """The id was compared with that of the cluster in another folder."""
+    _create(odd_root, "t")
+    cluster = Cluster.open(odd_root)
+    os.rename(odd_root, tmp_path / "former")
+    with pytest.raises(FolderNotFoundError):
+        cluster.create_topic("late")
+    _create(odd_root, "new")
+    with pytest.raises(NotCoordinatorError):
+        cluster.create_topic("late")
+    os.rename(odd_root, tmp_path / "later")
+    os.rename(tmp_path / "former", odd_root)
+    assert cluster.create_topic("late").exists
+    assert Cluster.open(f"{tmp_path}/later").list_topics() == ["new"]
+
+
+def test_commands_use_the_same_folder_whatever_its_name(odd_root: str) -> None:
+    """Each command is a process of its own, which opens the root again."""
+    for args, lines in (
+        (["topics", "create", "--topic", "t"], ""),
+        (["produce", "--topic", "t"], "a\nb\n"),
+        (["consume", "--topic", "t", "--group", "g", "--from-beginning", "-n", "2"], ""),
+        (["housekeeping", "--once"], ""),
+        (["verify"], ""),
+    ):
+        found = CliRunner().invoke(app, ["--root", odd_root, *args], input=lines)
+        assert found.exit_code == 0, found.output
+    assert Cluster.open(odd_root).list_topics() == ["t"]
+
+
+def test_spark_gets_the_path_of_the_same_folder(odd_root: str) -> None:
+    """Hadoop takes the path after file:// literally; so do checkpoints, which it names."""
+    _create(odd_root, "t")
+    folder = os.path.abspath(odd_root)
+    for root in (odd_root, f"file://{folder}"):
+        assert normal_url(parse_options({"path": root}, "read").root) == folder
+        reads = _reads(NO_SPARK, root, None, None, include_headers=False)
+        assert _table_path(reads, "t") == f"file://{folder}/t"
+        for scheme in ("file:", "file://", ""):
+            assert store_url(f"{scheme}{folder}/_checkpoint") == f"{folder}/_checkpoint"
+        assert redacted_url(f"file://{folder}") == f"file://{folder}"

@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.runner import Command
+from tests.consumer.records import staged
 from txnlog.cli.record_lines import from_json, to_json
 from txnlog.messages import Message
+from txnlog.protocol.metadata import Owner
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,6 +193,17 @@ def test_pipe_from_consume_to_produce_copies(topic: Command) -> None:
         assert ended(consuming) == (0, b"")
     copied = topic.ok("consume", "-t", "copy", "--from-beginning", "-n", "900")
     assert copied.splitlines() == [f"x{number}" for number in range(900)]
+
+
+def test_records_written_with_nameless_headers_are_printed_and_copied(topic: Command) -> None:
+    """`--print-headers` ended in a traceback, and `consume | produce` at each such record."""
+    cluster = topic.cluster()
+    batch = staged(cluster, [b"v"], headers=[[{"key": None, "value": b"1"}, None]])
+    cluster.coordinator.commit_one_off([batch], Owner(run_id="put"))
+    assert read(topic, "--print-headers") == ":1,:null\tv\n"
+    line = read(topic, "--output", "json")
+    topic.ok("produce", "-t", "t", "--json", input=line.encode())
+    assert read(topic, "--print-headers") == ":1,:null\tv\n" * 2
 
 
 def test_broken_pipe_prints_no_error_and_commits_no_unwritten_record(topic: Command) -> None:

@@ -35,6 +35,7 @@ from txnlog.messages import (
     TIMESTAMP_CREATE_TIME,
     TopicPartition,
 )
+from txnlog.producer import Producer
 from txnlog.protocol.batches import encode_stats
 from txnlog.protocol.metadata import Owner
 from txnlog.protocol.topics import TopicCommit
@@ -122,6 +123,29 @@ def test_message_has_all_fields_of_its_record() -> None:
     assert [m.headers() for m in found] == [[("h", b"1"), ("h", None)], None, None]
     assert found[1].timestamp() == (TIMESTAMP_CREATE_TIME, TIME_MS + 1)
     assert [m.error() for m in found] == [None] * 3
+
+
+def test_headers_written_without_a_key_are_read_with_an_empty_one() -> None:
+    """produce() and the Spark sink take no others: a copy of the record failed for ever."""
+    shared = world(1)
+    nameless = [[{"key": None, "value": b"1"}, None, {"key": "h", "value": None}], None, []]
+    batch = staged(process(shared), [b"v", b"w", b"x"], headers=nameless)
+    process(shared).coordinator.commit_one_off([batch], Owner(run_id="put"))
+    read = [("", b"1"), ("", None), ("h", None)]
+    assert [m.headers() for m in messages(reader_of(process(shared)))] == [read, None, None]
+    root = {"txnlog.root": "memory://"}
+    copier = Consumer({**root, "group.id": "g"}, cluster=process(shared), background=False)
+    copier.assign([TopicPartition("t", 0, 0)])
+    table = copier.consume_batch(3, 1)
+    assert table.column("headers").to_pylist() == [
+        [{"key": key, "value": value} for key, value in read],
+        None,
+        [],
+    ]
+    with Producer(root, cluster=process(shared), background=False) as producer:
+        producer.produce_batch("t", table.select(["value", "headers"]))
+        producer.produce("t", "y", headers=read)
+        assert producer.flush() == 0
 
 
 def test_arrow_table_has_the_columns_of_the_spark_source() -> None:

@@ -10,6 +10,7 @@ from txnlog.messages import ConsumerGroupMetadata, Message, TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.batches import ABORTED, ONGOING
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
+from txnlog.storage.batches.records import row_without_name
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
 
@@ -66,6 +67,7 @@ def read(
             assert uncommitted or header.status not in (ABORTED, ONGOING)
             span = FileSpan(f"{topic}/{header.path}", num_records=header.num_records)
             for batch in read_batch_file(cluster.store, span):
+                assert row_without_name(batch.column("headers")) is None
                 deltas = batch.column(0).to_pylist()
                 values = batch.column(3).to_pylist()
                 records += [

@@ -42,12 +42,12 @@ from txnlog.storage.tables.topic_log import TopicLog
 
 def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False) -> None:
     """Raises InvalidTopicError, InvalidPartitionsError, ConfigError, TopicAlreadyExistsError."""
-    check_topic_name(new.topic)
-    config = check_configs(new.config)
     count = NUM_PARTITIONS_DEFAULT if new.num_partitions == -1 else new.num_partitions
     if not validate_only:
-        cluster.create_topic(new.topic, partitions=count, config=config)
+        cluster.create_topic(new.topic, partitions=count, config=new.config)
         return
+    check_topic_name(new.topic)
+    check_configs(new.config)
     if not 0 < count <= PARTITIONS_MAX:
         raise InvalidPartitionsError(
             f"Topic {new.topic!r}: {count} partitions; give 1 to {PARTITIONS_MAX}.",

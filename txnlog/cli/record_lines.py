@@ -12,6 +12,7 @@ from typing import Any
 
 from txnlog.errors import InvalidRecordError
 from txnlog.messages import Message
+from txnlog.settings.arguments import shown
 
 FIELDS = {"topic", "partition", "offset", "timestamp", "key", "value", "headers"}
 
@@ -47,13 +48,20 @@ def from_json(line: bytes, number: int) -> dict[str, Any]:
         plain = ("topic", "partition", "timestamp")
         record.update({name: fields[name] for name in plain if fields.get(name) is not None})
         if fields.get("headers"):
-            record["headers"] = [(name, decode(value)) for name, value in fields["headers"]]
+            record["headers"] = [_header(pair) for pair in fields["headers"]]
     except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
         raise InvalidRecordError(
             f"Line {number} is not a record in the format of `consume --output json`: {error}.",
             line=number,
         ) from None
     return record
+
+
+def _header(pair: object) -> tuple[str, bytes | None]:
+    """Raises ValueError, KeyError, TypeError."""
+    if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+        raise ValueError(f"{shown(pair)} is no header: give [name, value]")
+    return pair[0], decode(pair[1])
 
 
 def encode(data: bytes | None) -> str | dict[str, str] | None:

@@ -22,7 +22,7 @@ from txnlog.protocol.batches import BatchHeader
 from txnlog.storage.batches.read_ahead import may_fetch
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
-from txnlog.storage.batches.records import to_messages
+from txnlog.storage.batches.records import to_messages, with_names
 from txnlog.storage.tables.topic_log import TopicLog
 
 CHUNK_ROWS = 16_384
@@ -305,7 +305,7 @@ def _milliseconds(column: pa.Array) -> list[int | None]:
 def _headers(column: pa.ListArray) -> Iterable[list[tuple[str, bytes | None]] | None]:
     if column.null_count == len(column):
         return [None] * len(column)
-    flat = column.flatten()
+    flat = with_names(column).flatten()
     pairs = list(zip(*(part.to_pylist() for part in flat.flatten()), strict=True))
     lengths = pc.list_value_length(column).to_pylist()
     found: list[list[tuple[str, bytes | None]] | None] = []

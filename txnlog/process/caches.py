@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Generic, TypeVar
-from urllib.parse import urlparse
 
 from txnlog.process import forking
 
@@ -25,16 +24,20 @@ Key = tuple[bytes, int]
 """(digest of url and options, thread id; 0 if the threads of the process share the object)"""
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_FILE = re.compile(r"file:(?://(?:localhost)?(?=/|\Z)|(?!//))", re.IGNORECASE)
+
+
 def local_path(url: str) -> str | None:
-    """The path of a folder on a local disk, given as a path or a file: URL; None for other URLs."""
-    try:
-        parsed = urlparse(url)
-    except ValueError:
-        return None
-    if not parsed.scheme:
+    """The path of a folder on a local disk, given as a path or a file: URL; None for other URLs.
+
+    The path in a URL is taken literally, as Hadoop takes it, with each #, ? and %: so the URL of
+    any folder leads back to this folder.
+    """
+    if _SCHEME.match(url) is None:
         return url
-    is_local = parsed.scheme == "file" and parsed.netloc in ("", "localhost")
-    return parsed.path if is_local else None
+    found = _FILE.match(url)
+    return None if found is None else url[found.end() :]
 
 
 def normal_url(url: str) -> str:

@@ -19,11 +19,23 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.producing.destinations import Destination
-from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, record_sizes, to_headers
+from txnlog.storage.batches.records import (
+    HEADERS_TYPE,
+    RECORD_SCHEMA,
+    record_sizes,
+    row_without_name,
+    to_headers,
+)
 
 SLICE_BYTES_MAX = 16 << 20
 COLUMNS = ("value", "key", "headers", "partition", "timestamp")
 TIMESTAMP_TYPE = RECORD_SCHEMA.field("timestamp").type
+_TEXTS_AND_BYTES = frozenset(
+    {
+        pa.string(), pa.large_string(), pa.string_view(),
+        pa.binary(), pa.large_binary(), pa.binary_view(),
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ def _records_of(batch: pa.RecordBatch, now_ms: int) -> TableSlice:
             _timestamps(batch, now_ms),
             _column(batch, "key", lambda column: column.cast(pa.binary())),
             _column(batch, "value", lambda column: column.cast(pa.binary())),
-            _column(batch, "headers", lambda column: to_headers(_checked(column))),
+            _column(batch, "headers", _to_headers),
         ],
         schema=RECORD_SCHEMA,
     )
@@ -139,15 +151,37 @@ def _to_timestamps(column: pa.Array) -> pa.Array:
         column = pc.multiply_checked(column.cast(pa.int64()), 1000)
     elif not pa.types.is_timestamp(column.type) and not pa.types.is_null(column.type):
         raise TypeError("it takes timestamps with a zone, or milliseconds as integers")
+    elif pa.types.is_timestamp(column.type) and column.type.tz is None:
+        raise TypeError(
+            "without a time zone it names no point in time; cast it to a timestamp with a time "
+            "zone, or give milliseconds since 1970 as int64"
+        )
     # Nanoseconds are truncated; a value out of range is an error.
     is_truncated = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
     return column.cast(TIMESTAMP_TYPE, safe=not is_truncated)
 
 
-def _checked(column: pa.Array) -> pa.Array:
+def _to_headers(column: pa.Array) -> pa.Array:
     # Arrow does not check that the strings of an array are UTF-8.
     column.validate(full=True)
+    if column.type != HEADERS_TYPE:
+        _check_fields(column.type.value_type)
+        column = to_headers(column)
+    row = row_without_name(column)
+    if row is not None:
+        raise TypeError(f"row {row} has a header without a key; add a key, or omit the header")
     return column
+
+
+def _check_fields(kind: pa.DataType) -> None:
+    """Raises TypeError for fields that would be dropped, or become text that produce() refuses."""
+    fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+    if kind.num_fields != 2 or set(fields) != {"key", "value"}:
+        raise TypeError("each header has the fields key and value")
+    for name, found in fields.items():
+        plain = found.value_type if pa.types.is_dictionary(found) else found
+        if plain not in _TEXTS_AND_BYTES and not pa.types.is_null(plain):
+            raise TypeError(f"the {name} of a header is text or bytes, not {found}")
 
 
 def _column(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
@@ -155,9 +189,7 @@ def _column(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.A
     if name not in batch.schema.names or pa.types.is_null(batch.column(name).type):
         return pa.nulls(batch.num_rows, target)
     column = batch.column(name)
-    if column.type == target:
-        if name == "headers":
-            _cast(batch, name, _checked)
+    if column.type == target and name != "headers":
         return column
     return _cast(batch, name, convert)
 
@@ -166,13 +198,6 @@ def _timestamps(batch: pa.RecordBatch, now_ms: int) -> pa.Array:
     now = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE)
     if "timestamp" not in batch.schema.names:
         return pa.repeat(now, batch.num_rows)
-    kind = batch.schema.field("timestamp").type
-    if pa.types.is_timestamp(kind) and kind.tz is None:
-        raise InvalidRecordError(
-            f"Column timestamp is {kind}, without a time zone: it names no point in time. Cast it "
-            "to a timestamp with a time zone, or give milliseconds since 1970 as int64.",
-            column="timestamp",
-        )
     times = _cast(batch, "timestamp", _to_timestamps)
     lowest = pc.min(times.cast(pa.int64())).as_py()
     if lowest is not None and lowest < 0:
@@ -190,7 +215,7 @@ def _cast(batch: pa.RecordBatch, name: str, convert: Callable[[pa.Array], pa.Arr
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         return convert(column)
-    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
+    except (pa.ArrowException, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidRecordError(
             f"Column {name} of type {column.type} cannot become {targets.get(name, pa.binary())}: "
             f"{error}",

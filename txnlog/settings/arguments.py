@@ -17,6 +17,7 @@ import numpy as np
 
 from txnlog.errors import ConfigError, OffsetMetadataTooLargeError, TxnLogError
 from txnlog.messages import PARTITION_UA, ConsumerGroupMetadata, TopicPartition
+from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import check_topic_name
 
 INT32_MAX: Final = 2**31 - 1
@@ -155,8 +156,9 @@ def topic_partition(
 ) -> TopicPartition:
     """A validated copy of a TopicPartition, or of an object with the same attributes.
 
-    Its numbers fit Kafka's types and are not below the given minima; each call checks itself
-    which OFFSET_* it allows. Raises TypeError, InvalidTopicError, ConfigError,
+    Its partition is one that a topic may have, as readers of rows demand (or -1), its offset fits
+    Kafka's type, and both are not below the given minima; each call checks itself which OFFSET_*
+    it allows. Raises TypeError, InvalidTopicError, ConfigError,
     OffsetMetadataTooLargeError.
     """
     try:
@@ -166,7 +168,7 @@ def topic_partition(
             f"{name} must be a TopicPartition, not {_kind(value)}: {shown(value)}."
         ) from None
     topic_name = topic(f"{name}.topic", fields[0])
-    number = integer(f"{name}.partition", fields[1], least=partition_least, most=INT32_MAX)
+    number = integer(f"{name}.partition", fields[1], least=partition_least, most=PARTITIONS_MAX - 1)
     offset = integer(f"{name}.offset of {topic_name}-{number}", fields[2], least=offset_least)
     metadata = fields[3]
     if metadata is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnlog.errors import ConfigError
-from txnlog.process.caches import normal_url
+from txnlog.process.caches import local_path, normal_url
 from txnlog.settings.arguments import shown
 from txnlog.settings.broker_names import BROKERS_OF_SPARK
 from txnlog.settings.names import nearest, suggestion
@@ -40,6 +40,7 @@ from txnlog.settings.storage_options import (
 KAFKA_PREFIX: Final = "kafka."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
 logger = logging.getLogger("txnlog")
@@ -187,7 +188,8 @@ def checked_root(given: object) -> str:
     Every client and every Spark function calls this. A relative path would be another folder in
     each process, and a root made from a wrong value would be a new, empty cluster. Of the names
     that a place in an object store has, the result is one: s3:// for s3a://.
-    Raises ConfigError.
+    Control characters are refused, also at the ends, since blanks are cut off there: the root
+    would be another folder. Raises ConfigError.
     """
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(path, str) or not path.strip():
@@ -204,10 +206,10 @@ def checked_root(given: object) -> str:
             "absolute path or a URL; ~ is not expanded.",
             option="txnlog.root",
         )
-    if "\0" in root or not _is_utf8(root):
+    if _CONTROL.search(path) or not _is_utf8(root):
         raise ConfigError(
-            f"Root {printable} contains a character that no path can have: NUL, or half of a "
-            "surrogate pair. Give an absolute path or a URL.",
+            f"Root {shown(redacted_url(path))} contains a control character, such as a line break, "
+            "or half of a surrogate pair. Give an absolute path or a URL without it.",
             option="txnlog.root",
         )
     return canonical_url(root)
@@ -218,7 +220,8 @@ def redacted_url(url: str) -> str:
     place = place_of(url)
     if place is not None:
         return place.url
-    without_query = re.sub(r"[?#].*\Z", "", url) if "://" in url else url
+    is_local = (local_path(url) or "").startswith("/")
+    without_query = re.sub(r"(?s)[?#].*\Z", "", url) if "://" in url and not is_local else url
     return re.sub(r"(?<=://)[^/@]*@", "", without_query)
 
 

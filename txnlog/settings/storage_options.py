@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from txnlog.errors import ConfigError
+from txnlog.settings.arguments import shown as printable
 from txnlog.settings.arguments import utf8
 from txnlog.settings.names import nearest
 from txnlog.settings.roots import place_of
@@ -87,8 +88,9 @@ def parse_storage_options(
 
     `given` has names without `prefix`, which is for messages. On a local disk and in memory the
     options of clouds have no effect.
-    Raises ConfigError that names the option, never its value.
+    Raises ConfigError that names the option, never its value; TypeError.
     """
+    given = checked_types(given)
     place = None if url is None else place_of(url)
     cloud = None if place is None else place.cloud
     parts: dict[Part, dict[str, str]] = {}
@@ -116,6 +118,22 @@ def parse_storage_options(
     if cloud is not None:
         _check_together(options, names, cloud)
     return options
+
+
+def checked_types(given: Any) -> Mapping[str, str]:
+    """The options, if names and values are str; {} for None. Raises TypeError without a value."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"Storage options must be a dict of names and values, not {type(given).__name__}."
+        )
+    for key, value in given.items():
+        if not isinstance(key, str):
+            raise TypeError(f"The name of a storage option must be a str, not {printable(key)}.")
+        if not isinstance(value, str):
+            raise TypeError(f"Storage option {key} must be a str, not {type(value).__name__}.")
+    return given
 
 
 def checked_settings(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from txnlog.errors import ConfigError, InvalidPartitionsError
-from txnlog.settings.arguments import shown
+from txnlog.settings.arguments import one_of, shown, text
 from txnlog.settings.broker_names import BROKERS_OF_TOPICS
 from txnlog.settings.names import suggestion
 from txnlog.settings.options import warn_once
@@ -128,10 +128,12 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {
 def check_configs(given: Mapping[str, object]) -> dict[str, str]:
     """Values as they are stored, without broker settings, which log one warning.
 
-    Raises ConfigError for an unknown name (and suggests the nearest one), or a malformed value.
+    Raises ConfigError for an unknown name (and suggests the nearest one), or a malformed value;
+    TypeError.
     """
     checked = {}
-    for name, value in given.items():
+    for key, value in one_of("config", given, Mapping).items():
+        name = text("a name in config", key)
         row = find_config(name)
         if row is not None:
             checked[row.name] = str(row.parse(row.name, setting_text(row.name, value)))

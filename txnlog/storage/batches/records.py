@@ -99,7 +99,7 @@ def to_messages(
     ]
     if "headers" not in records.schema.names:
         return pa.RecordBatch.from_arrays(columns, schema=BARE_MESSAGE_SCHEMA)
-    columns.append(records.column("headers").cast(MESSAGE_HEADERS_TYPE))
+    columns.append(with_names(records.column("headers")).cast(MESSAGE_HEADERS_TYPE))
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
@@ -109,6 +109,41 @@ def to_headers(column: pa.Array) -> pa.Array:
     flat = lists.flatten()
     parts = [flat.field("key").cast(pa.string()), flat.field("value").cast(pa.binary())]
     elements = pa.StructArray.from_arrays(parts, names=["key", "value"], mask=flat.is_null())
+    return _in_lists(lists, elements)
+
+
+def row_without_name(column: pa.ListArray) -> int | None:
+    """The first row that has a header without a key, or a null in place of a header."""
+    missing = _names_missing(column)
+    if missing is None:
+        return None
+    ends = np.cumsum(_lengths(pc.list_value_length(column)))
+    return int(np.searchsorted(ends, pc.index(missing, True).as_py(), side="right"))
+
+
+def with_names(column: pa.ListArray) -> pa.ListArray:
+    """Headers in which a missing key is the empty string, as readers return them.
+
+    `produce_batch` once accepted headers without a key, so files may have some.
+    """
+    if _names_missing(column) is None:
+        return column
+    keys, values = column.flatten().flatten()
+    parts = [pc.fill_null(keys, ""), values]
+    return _in_lists(column, pa.StructArray.from_arrays(parts, names=["key", "value"]))
+
+
+def _names_missing(column: pa.ListArray) -> pa.Array | None:
+    """Of each header, whether its key is missing; None if none is."""
+    if column.null_count == len(column):
+        return None
+    flat = column.flatten()
+    missing = pc.or_(flat.is_null(), flat.field("key").is_null())
+    return missing if pc.any(missing).as_py() else None
+
+
+def _in_lists(lists: pa.ListArray, elements: pa.StructArray) -> pa.ListArray:
+    """The elements in place of those of `lists`, as HEADERS_TYPE."""
     ends = np.cumsum(_lengths(pc.list_value_length(lists)), dtype=np.int32)
     offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, elements, type=HEADERS_TYPE, mask=lists.is_null())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
-from urllib.parse import ParseResult, urlparse
+from urllib.parse import urlparse
 
 import obstore
 from obstore import exceptions as obstore_exceptions
@@ -120,6 +120,7 @@ class ObjectStore:
     ) -> ObjectStore:
         """Open "/abs/path", "file:///path", "s3://bucket/prefix", "gs://...", "az://...".
 
+        The path of a file: URL is literal: it has no escapes, no query and no fragment.
         Hadoop's s3a://, abfss:// and wasbs:// are the same places; `url` has one name for each.
         "memory://" gives a new, empty store at each call. `options` are those of
         settings.storage_tables, in any spelling. `create` creates missing local folders, until
@@ -129,24 +130,24 @@ class ObjectStore:
         """
         _check_fork()
         settings = parse_storage_options(url, options or {})
-        parsed = urlparse(url)
-        if parsed.scheme in ("", "file"):
-            path = local_path(url)
-            if path is None:
-                raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
+        path = local_path(url)
+        if path is not None:
             return cls._local(os.path.abspath(path), create, clock, settings.fsync)
+        scheme = url.partition(":")[0].lower()
         place = place_of(url)
-        if place is None and _holds_secrets(parsed):
+        if place is None and _holds_secrets(url):
             # The url is left out: whatever shows this error would show the secret.
             raise ConfigError(
-                f"A {parsed.scheme}:// url may not hold credentials, a query or a fragment. Leave "
+                f"A {scheme}:// url may not hold credentials, a query or a fragment. Leave "
                 "them out, and give credentials as storage.* options."
             )
-        if parsed.scheme == "memory":
+        if scheme == "file":
+            raise ConfigError(f"{url!r} names a host; write file:///absolute/path.", url=url)
+        if scheme == "memory":
             return cls(MemoryStore(), url, clock=clock)
         if place is None:
             raise ConfigError(
-                f"{url!r}: scheme {parsed.scheme!r} cannot be opened, or the bucket is missing. "
+                f"{url!r}: scheme {scheme!r} cannot be opened, or the bucket is missing. "
                 "Use a local path, file://, s3://bucket/..., gs://bucket/..., "
                 "az://container/... or abfss://container@account.dfs.core.windows.net/...",
                 url=url,
@@ -166,6 +167,14 @@ class ObjectStore:
                 url=folder,
             ) from error
         return cls(store, f"file://{folder}", clock=clock, fsync=fsync, makes_folders=create)
+
+    def reopened(self) -> ObjectStore:
+        """The same folder, opened again, where nothing is created and none is watched.
+
+        Raises ConfigError if it does not exist.
+        """
+        disk = self._disk
+        return self if disk is None else self._local(disk.root, False, self.clock, disk.fsync)
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.url!r})"
@@ -519,12 +528,14 @@ def _check_fork() -> None:
         )
 
 
-def _holds_secrets(url: ParseResult) -> bool:
-    if url.scheme in ("", "file"):
-        return False
-    # In abfss://container@account/path the container is in the place of a user.
-    user = url.username if not url.scheme.startswith("abfs") else None
-    return bool(user or url.password or url.query or url.fragment)
+def _holds_secrets(url: str) -> bool:
+    try:
+        parsed = urlparse(url)
+        # In abfss://container@account/path the container is in the place of a user.
+        user = parsed.username if not parsed.scheme.startswith("abfs") else None
+    except ValueError:
+        return "@" in url
+    return bool(user or parsed.password or parsed.query or parsed.fragment)
 
 
 def _meta(item: Mapping[str, Any]) -> ObjectMeta:
