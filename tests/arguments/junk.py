@@ -135,5 +135,5 @@ some_partition = or_odd(st.builds(TopicPartition, topic, number, offset, note))
 partitions = several(some_partition)
 message = or_odd(st.builds(Message, topic, number, offset, st.none(), st.none(), st.none()))
 member = or_odd(
-    st.builds(ConsumerGroupMetadata, group_id, mostly(1, 2, np.int64(1)), mostly("", "m"))
+    st.builds(ConsumerGroupMetadata, mostly("others"), mostly(1, np.int64(1)), mostly("", ""))
 )

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arguments import junk
+from tests.arguments.clients import CLIENTS, NAMES, BoundedClock, Client, WaitsForEver, World
 from tests.arguments.cold_reader import objects, read_everything
 from tests.arguments.junk import TURN, mostly, odd, or_odd, several
 from tests.coordinator.processes import process, world
@@ -39,7 +40,6 @@ from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import InvalidCommitError, TxnLogError, UnexpectedError
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import VirtualClock
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.client_settings import SETTINGS
@@ -47,29 +47,10 @@ from txnlog.storage.batches.records import HEADERS_TYPE
 from txnlog.testing.faults import SharedMemory
 from txnlog.verifying.report import VerifySettings
 
-Client = Producer | Consumer | AdminClient | Cluster
-CLIENTS = (Producer, Consumer, AdminClient, Cluster)
 ALLOWED = (TxnLogError, TypeError, ValueError)
 BUGS = (UnexpectedError, InvalidCommitError)
 """Errors that ask to be reported: an argument was refused too late, when it was written or used."""
 STEPS_MAX = 12
-SLEEPS_MAX = 1_000
-
-
-class WaitsForEver(BaseException):
-    """A call without a time-out would wait longer than a test."""
-
-
-class BoundedClock(VirtualClock):
-    """A clock that raises instead of sleeping for ever."""
-
-    sleeps = 0
-
-    def sleep_ms(self, duration_ms: float) -> None:
-        self.sleeps += 1
-        if self.sleeps > SLEEPS_MAX:
-            raise WaitsForEver
-        super().sleep_ms(min(duration_ms, 10_000))
 
 
 # --- A strategy for every parameter ---------------------------------------------------------------
@@ -261,74 +242,6 @@ def test_every_parameter_of_every_public_method_has_a_strategy(
 
 
 # --- The test -------------------------------------------------------------------------------------
-
-
-class World:
-    """Clients over one store; a client is replaced after a call has closed it."""
-
-    def __init__(self) -> None:
-        self.shared: SharedMemory = world()
-        self.clock = BoundedClock()
-        self._clients: dict[str, Client] = {}
-        self.reports: list[Exception | None] = []
-
-    def report(self, error: Exception | None, message: object) -> None:
-        """A delivery callback."""
-        self.reports.append(error)
-
-    def producers(self) -> list[Producer]:
-        """All producers so far."""
-        return [found for found in self._clients.values() if isinstance(found, Producer)]
-
-    def client(self, name: str) -> Client:
-        self.clock.sleeps = 0
-        found = self._clients.get(name)
-        if found is None or _is_over(found):
-            found = self._clients[name] = self._new(name)
-        return found
-
-    def _new(self, name: str) -> Client:
-        cluster = process(self.shared, clock=self.clock)
-        for topic in ("orders", "stock"):
-            # An earlier call may have deleted it.
-            cluster.create_topic(topic, partitions=2, exist_ok=True)
-        if name == "cluster":
-            return cluster
-        root = {"txnlog.root": "memory://"}
-        if name == "admin":
-            return AdminClient(root, cluster=cluster)
-        if name in ("reader", "member"):
-            given = {**root, "group.id": f"{name}s", "auto.offset.reset": "earliest"}
-            consumer = Consumer(given, cluster=cluster, background=False)
-            if name == "reader":
-                consumer.assign([TopicPartition("orders", 0), TopicPartition("orders", 1)])
-            else:
-                consumer.subscribe(["orders"])
-                consumer.poll(1)
-            return consumer
-        if name == "idempotent":
-            return Producer(root, cluster=cluster, background=False)
-        publish = {"transactional.id": name, "transaction.publish": name}
-        producer = Producer({**root, **publish}, cluster=cluster, background=False)
-        producer.init_transactions()
-        producer.begin_transaction()
-        return producer
-
-
-def _is_over(client: Client) -> bool:
-    if isinstance(client, Consumer):
-        return client._is_closed
-    return isinstance(client, Producer) and (
-        client._lifecycle.is_over or client._lifecycle.state.name in ("FATAL_ERROR", "READY")
-    )
-
-
-NAMES = {
-    Producer: ("idempotent", "deferred", "eager"),
-    Consumer: ("reader", "member"),
-    AdminClient: ("admin",),
-    Cluster: ("cluster",),
-}
 
 
 def bugs(errors: Iterable[BaseException | None]) -> list[BaseException]:

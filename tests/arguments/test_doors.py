@@ -86,10 +86,8 @@ def test_invalid_config_of_a_topic_is_refused_by_the_cluster(config: Any, exist_
         with pytest.raises((ConfigError, TypeError)):
             cluster.create_topic(name, config=config, exist_ok=exist_ok)
     assert process(shared).list_topics() == ["orders", "stock"]
-    assert process(shared).create_topic("late", config={"Retention.MS ": 5}).config == {
-        "partitions": "4",
-        "retention.ms": "5",
-    }
+    created = process(shared).create_topic("late", config={"Retention.MS ": 5}).config
+    assert (created["partitions"], created["retention.ms"]) == ("4", "5")
 
 
 @pytest.mark.parametrize(
