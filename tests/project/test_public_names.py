@@ -71,6 +71,18 @@ def test_public_name_can_be_imported(name: str) -> None:
     assert getattr(txnlog, name) is not None
 
 
+@pytest.mark.parametrize("kind", [txnlog.Producer, txnlog.Consumer, txnlog.AdminClient])
+def test_classes_that_calls_take_and_return_are_public(kind: type) -> None:
+    """Users name them in their own annotations, and pass members of enumerations."""
+    public = {name for module in WITH_NAMES for name in import_module(module).__all__}
+    home = vars(import_module(kind.__module__))
+    for name, call in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_"):
+            named = set(re.findall(r"\b[A-Z]\w+", " ".join(call.__annotations__.values())))
+            ours = {n for n in named if getattr(home.get(n), "__module__", "").startswith("txnlog")}
+            assert ours <= public, name
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     """hasattr and inspection tools rely on it."""
     with pytest.raises(AttributeError, match="no attribute 'Broker'"):

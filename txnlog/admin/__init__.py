@@ -29,6 +29,9 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from txnlog.admin.upgrade import UpgradeReport
+from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata
+from txnlog.protocol.states import TransactionState
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
 from txnlog.verifying.report import Verification, VerifySettings
 
@@ -36,6 +39,7 @@ __all__ = [
     "AbortTransactionSpec",
     "AdminClient",
     "AlterConfigOpType",
+    "ClusterMetadata",
     "ConfigEntry",
     "ConfigResource",
     "ConsumerGroupDescription",
@@ -56,13 +60,17 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "PartitionDescription",
+    "PartitionMetadata",
     "PendingTransaction",
     "ProducerState",
     "ResourceType",
     "Severity",
     "TopicDescription",
+    "TopicMetadata",
     "TransactionDescription",
     "TransactionListing",
+    "TransactionState",
+    "UpgradeReport",
     "Verification",
     "VerifySettings",
 ]

@@ -197,7 +197,7 @@ def prepare_pending(
     if markers.get(producer_id, -1) >= txn_epoch:
         raise ProducerFencedError(
             f"The transaction of {holder.transactional_id!r} at epoch {txn_epoch} has ended in "
-            "__consumer_offsets already: another process finished or fenced it. Start again.",
+            "the log of its offsets already: another process finished or fenced it. Start again.",
             transactional_id=holder.transactional_id,
         )
     rows = []
