@@ -24,7 +24,7 @@ from txnlog.errors import (
 from txnlog.process.caches import ProcessCache
 from txnlog.process.failures import Failures
 from txnlog.protocol.decoding import PARTITIONS_MAX
-from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME, check_topic_name
+from txnlog.protocol.topics import check_topic_name, may_be_topic
 from txnlog.settings import arguments
 from txnlog.settings.names import (
     NUM_PARTITIONS_DEFAULT,
@@ -217,11 +217,7 @@ class Cluster(Root):
 
     def topic_names(self) -> list[str]:
         """Sorted names of folders that are, were or may be topics; none of them is read."""
-        return [
-            name
-            for name in sorted(self.store.list_folders())
-            if TOPIC_NAME.match(name) and not name.startswith(INTERNAL_PREFIX)
-        ]
+        return [name for name in sorted(self.store.list_folders()) if may_be_topic(name)]
 
     def find_topic(self, name: str) -> TopicLog | None:
         """The topic's log, tailed to its head; None if it is deleted, or another tool's folder."""

@@ -22,6 +22,7 @@ from txnlog.protocol.topics import (
     TopicState,
     check_topic_name,
     end_app_id,
+    may_be_topic,
     start_app_id,
 )
 
@@ -181,6 +182,14 @@ def test_names_that_kafka_refuses_are_refused(name: str) -> None:
     with pytest.raises(InvalidTopicError) as error:
         check_topic_name(name)
     assert error.value.topic == name
+
+
+def test_a_root_is_never_a_delta_table() -> None:
+    """Readers of Delta go up from a table's folder until one has a `_delta_log`."""
+    with pytest.raises(InvalidTopicError, match="one Delta table"):
+        check_topic_name("_delta_log")
+    assert not may_be_topic("_delta_log")
+    assert may_be_topic("_delta_logs")
 
 
 def test_internal_names_are_for_txnlog_only() -> None:

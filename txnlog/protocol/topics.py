@@ -23,6 +23,8 @@ from txnlog.protocol.txn_memory import TxnMemory
 
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 INTERNAL_PREFIX = "__"
+DELTA_LOG = "_delta_log"
+"""The one other folder of a root that means something: with it a root would be a Delta table."""
 
 MARKER_PREFIX = "txnlog/"
 END_PREFIX = "txnlog/end/"
@@ -42,12 +44,24 @@ _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
 
+def may_be_topic(folder: str) -> bool:
+    """Whether a folder of a root may hold a topic, by its name."""
+    is_named = bool(TOPIC_NAME.match(folder)) and folder not in (".", "..", DELTA_LOG)
+    return is_named and not folder.startswith(INTERNAL_PREFIX)
+
+
 def check_topic_name(name: str, *, internal: bool = False) -> str:
     """Check a name by Kafka's rules (R64). Raises InvalidTopicError."""
     if not TOPIC_NAME.match(name) or name in (".", ".."):
         raise InvalidTopicError(
             f"Topic name {name[:249]!r} is not valid: 1 to 249 of the characters a-z, A-Z, 0-9, "
             "'.', '_' and '-', and not '.' or '..'.",
+            topic=name,
+        )
+    if name == DELTA_LOG:
+        raise InvalidTopicError(
+            f"Topic name {name!r} is not valid: a folder of this name would make the whole root "
+            "one Delta table. Choose another name.",
             topic=name,
         )
     if name.startswith(INTERNAL_PREFIX) and not internal:

@@ -10,7 +10,7 @@ from txnlog.errors import ConfigError, TxnLogError, UnknownTopicOrPartitionError
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import OFFSETS_PREFIX, STATE_PREFIX, offsets_table, state_table
-from txnlog.protocol.topics import INTERNAL_PREFIX, TOPIC_NAME
+from txnlog.protocol.topics import INTERNAL_PREFIX, may_be_topic
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.protocol.vacuum import BATCH_FILE
 from txnlog.protocol.verification import tables as across
@@ -78,7 +78,7 @@ class VerifyPass:
             self._guarded(state_table(number), partial(self._shard, number))
         for name in topics:
             self._guarded(name, lambda name=name: self._topic(name))  # type: ignore[misc]
-        existing = {name for name in names if _is_topic(name)}
+        existing = {name for name in names if may_be_topic(name)}
         self._across(existing)
 
     # -- names of tables -------------------------------------------------------------------------
@@ -97,11 +97,11 @@ class VerifyPass:
         wanted = self._settings.topics
         if wanted is not None:
             for name in wanted:
-                if name not in names or not _is_topic(name):
+                if name not in names or not may_be_topic(name):
                     raise UnknownTopicOrPartitionError(
                         f"There is no topic {name!r} at {self._store.url}.", topic=name
                     )
-        topics = [n for n in sorted(names) if _is_topic(n) and (wanted is None or n in wanted)]
+        topics = [n for n in sorted(names) if may_be_topic(n) and (wanted is None or n in wanted)]
         if self._first is None:
             return topics
         damaged = {finding.table for finding in self._first.findings}
@@ -417,10 +417,6 @@ def _numbers(names: Collection[str], prefix: str) -> list[int]:
 def _count(config: Mapping[str, str], name: str, default: int) -> int:
     text = config.get(CONFIG_PREFIX + name, "")
     return int(text) if text.isdecimal() and int(text) > 0 else default
-
-
-def _is_topic(name: str) -> bool:
-    return bool(TOPIC_NAME.match(name)) and not name.startswith(INTERNAL_PREFIX)
 
 
 def _no_log(table: str) -> Finding:
