@@ -76,9 +76,9 @@ class TestVerifiedClients(VerifiedClients.TestCase):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(5))
 def test_verify_beside_clients_for_long(part: int) -> None:
-    """600 new histories."""
+    """300 new histories."""
     run_state_machine_as_test(
         VerifiedClients,
         settings=settings(max_examples=60, stateful_step_count=STEPS, derandomize=False),

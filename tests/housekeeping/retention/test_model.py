@@ -178,5 +178,5 @@ def test_retention_for_long() -> None:
     """The same with new histories."""
     run_state_machine_as_test(
         RetentionMachine,
-        settings=hypothesis_settings(max_examples=200, stateful_step_count=50, derandomize=False),
+        settings=hypothesis_settings(max_examples=100, stateful_step_count=50, derandomize=False),
     )
