@@ -49,7 +49,7 @@ bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits, groups, openi
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka
 	@$(PY) -m benchmarks.peers $(ARGS)
 
-soak: soak-spark soak-histories ## the long proofs, an hour or two: both of the next
+soak: soak-spark soak-histories ## the long proofs, an hour or more: both of the next
 
 soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks
