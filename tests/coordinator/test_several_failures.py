@@ -17,7 +17,6 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.consuming.membership import PartitionCounts
 from txnlog.errors import (
     FLAGS,
     StorageError,
@@ -99,9 +98,8 @@ def names_both(cluster: Cluster, call: Callable[[Cluster], object]) -> TxnLogErr
     [
         lambda cluster: cluster.topics(TOPICS),
         lambda cluster: cluster.list_topics(),
-        lambda cluster: PartitionCounts(cluster).of(None, TOPICS)["orders"],
     ],
-    ids=["topics", "list_topics", "partition counts"],
+    ids=["topics", "list_topics"],
 )
 def test_reading_topics_names_every_unreadable_one(call: Callable[[Cluster], object]) -> None:
     cluster = process(world())
