@@ -163,7 +163,7 @@ def test_malformed_setting_fails_its_topic_and_no_other(
 ) -> None:
     """A table property may be written by any process; its error is reported once (R37)."""
     cluster = filled(root, own)
-    cluster.create_topic(BROKEN, config=config)
+    cluster.topic_log(BROKEN).create(partitions=1, config=config)
     planned = CompactionRun(cluster)
     assert [row.topic for row in planned.plan()] == [TOPIC]
     summary = CompactionRun(cluster).run(InProcess(root))
