@@ -25,7 +25,7 @@ def test_demo_of_one_month_survives_a_half_published_transaction(tmp_path: Path)
     options = {
         "--months": "1",
         "--kills": "marker.after+lost-checkpoint",
-        "--max-offsets-per-trigger": "9000",
+        "--max-offsets-per-trigger": "3000",
         "--seed": "1",
         "--data-dir": str(data_dir),
     }
