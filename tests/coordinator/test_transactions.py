@@ -418,6 +418,10 @@ def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(kind: s
     shared = world()
     cluster = process(shared)
     row = owned(cluster, "a")
+    ids = [f"other-{number}" for number in range(8)]
+    for tid in ids:
+        # Creates the other shard, whose first commit decides nothing.
+        owned(process(shared), "first", tid=tid)
     half_of_the_age_ms = 7 * 86_400_000 // 2
     staged_ms = shared.clock.now_ms() - half_of_the_age_ms + 1_000
     old = [replace(batch, staged_ms=staged_ms) for batch in both(cluster, "mine")]
@@ -442,8 +446,8 @@ def test_age_of_files_is_checked_again_when_a_commit_under_way_conflicts(kind: s
             is_put = True
             shared.clock.advance_ms(2_000)
             other = process(shared)
-            for number in range(8):
-                owned(other, "b", tid=f"other-{number}")
+            for tid in ids:
+                owned(other, "b", tid=tid)
             other.coordinator.commit_one_off(both(other, "theirs"), Owner(run_id="y"))
         return Fault.NONE
 
