@@ -27,8 +27,9 @@ def test_spark_reads_every_table_after_all_housekeeping(
 ) -> None:
     """Logs without a beginning, checkpoints with a tombstone for vacuum to heed (R11, R72)."""
     root = str(tmp_path / "root")
-    cluster = Cluster.open(root, create=True, shards=1)
+    cluster = Cluster.open(root, create=True, shards=1, offsets_shards=1)
     cluster.create_topic("orders", partitions=2)
+    cluster.groups.start("readers")
     with Producer({"txnlog.root": root, "transactional.id": "tx"}) as producer:
         producer.init_transactions()
         for number in range(15):
