@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.machine.broken import BROKEN
 from tests.machine.machine import Clients
 from tests.machine.world import seen
-from txnlog.errors import CorruptLogError, ObjectNotFoundError
+from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
 
 STEPS = 30
 BREAKING_EXAMPLES_MAX = 4_000
@@ -85,8 +85,10 @@ def test_broken_variant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     R71, R73), and a reader or an invariant shows it.
     """
     BROKEN[name](monkeypatch)
-    # A reader that finds a file gone, or a commit that is not of the chain, raises.
-    with pytest.raises((AssertionError, ObjectNotFoundError, CorruptLogError)):
+    # A reader that finds a file gone, or a commit that is not of the chain, raises. A promise that
+    # an account finds broken in the midst of a call comes out of it as an UnexpectedError.
+    shown_by = (AssertionError, ObjectNotFoundError, CorruptLogError, UnexpectedError)
+    with pytest.raises(shown_by) as caught:
         run_state_machine_as_test(
             Clients,
             settings=settings(
@@ -97,3 +99,5 @@ def test_broken_variant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
                 suppress_health_check=list(HealthCheck),
             ),
         )
+    if isinstance(caught.value, UnexpectedError):
+        assert isinstance(caught.value.__cause__, AssertionError), caught.value
