@@ -71,11 +71,18 @@ def test_clients_for_long(part: int) -> None:
 def test_histories_contain_every_kind_of_event() -> None:
     """A machine that never causes these events would find nothing, unnoticed."""
     seen.clear()
-    run_state_machine_as_test(
-        Clients,
-        settings=settings(max_examples=1_000, stateful_step_count=STEPS, phases=[Phase.generate]),
+    some = settings(
+        max_examples=100,
+        stateful_step_count=STEPS,
+        phases=[Phase.generate],
+        derandomize=False,
     )
-    assert not [event for event in HAPPENS if not seen[event]], dict(seen)
+    for _ in range(10):
+        run_state_machine_as_test(Clients, settings=some)
+        missing = [event for event in HAPPENS if not seen[event]]
+        if not missing:
+            break
+    assert not missing, dict(seen)
 
 
 @pytest.mark.soak
