@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -136,6 +137,41 @@ def test_clean_up_that_another_overtakes_deletes_nothing() -> None:
     store.plan = overtaken
     assert checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms()) == 0
     assert log_files.list_log(store, TABLE).checkpoints == [6]
+
+
+def is_overtaken_at(call: int) -> bool:
+    """Clean a log up; before this call another process replaces all files by a newer checkpoint.
+
+    Whether there was such a call.
+    """
+    shared = SharedMemory()
+    store, other = shared.open(), shared.open()
+    log = created(store, 12)
+    checkpoint(store)
+    log.refresh()
+    for number in range(13, 30):
+        write(log, number)
+    shared.clock.advance_ms(OFF.log_retention_ms + 1)
+    seen = 0
+
+    def overtaken(verb: str, path: str) -> Fault:
+        nonlocal seen
+        seen += 1
+        if seen == call:
+            create_checkpoint(other, TABLE, trust_ms=OFF.trust_ms)
+            clean_up(other, TABLE, retention_ms=-1)
+        return Fault.NONE
+
+    store.plan = overtaken
+    checkpoint_and_clean_up(store, TABLE, OFF, now_ms=store.now_ms())
+    assert opened(shared.open())[0].version == 29
+    return seen >= call
+
+
+def test_clean_up_that_another_one_overtakes_at_any_call_is_no_error() -> None:
+    """A process lists the log; what it was about to read is gone then."""
+    calls = next(call for call in itertools.count(1) if not is_overtaken_at(call))
+    assert calls > 10
 
 
 BEFORE_MS = 8

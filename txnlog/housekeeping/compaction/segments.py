@@ -8,8 +8,8 @@ files also stay until vacuum, so readers that planned to read them still can.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,7 @@ def read_columns(
 ) -> Iterator[pa.RecordBatch]:
     """A batch's records, some at a time; `columns` of DATA_SCHEMA."""
     whole = _whole(topic, batch)
-    return read_batch_file(store, whole, columns=columns, batch_rows=_batch_rows(batch))
+    return read_batch_file(store, whole, columns=columns, batch_rows=_batch_rows(whole))
 
 
 def _whole(topic: str, batch: BatchHeader) -> FileSpan:
@@ -125,8 +125,8 @@ def _whole(topic: str, batch: BatchHeader) -> FileSpan:
     return FileSpan(path, num_records=batch.num_records, size_bytes=batch.size_bytes)
 
 
-def _batch_rows(batch: BatchHeader) -> int:
-    record_bytes = max(1, batch.size_bytes // (batch.num_records or 1))
+def _batch_rows(whole: FileSpan) -> int:
+    record_bytes = max(1, (whole.size_bytes or 0) // (whole.num_records or 1))
     return max(1, min(READ_ROWS, READ_BYTES // record_bytes))
 
 
@@ -134,16 +134,13 @@ def _records(
     store: ObjectStore, group: CompactionGroup, keep: Offsets | None
 ) -> Iterator[pa.RecordBatch]:
     """The records to keep in offset order; `offset_delta` counts from the group's base offset."""
-    ahead = read_ahead(store, group.sources, partial(_whole, group.topic))
+    # A file's statistics are decoded once: for a small file that takes longer than its records.
+    files = ((source.base_offset, _whole(group.topic, source)) for source in group.sources)
     read = (
-        (source.base_offset, 0, found)
-        for source, data in ahead
+        (base_offset, 0, found)
+        for (base_offset, file), data in read_ahead(store, files, itemgetter(1))
         for found in read_records(
-            store,
-            _whole(group.topic, source),
-            columns=DATA_SCHEMA.names,
-            batch_rows=_batch_rows(source),
-            data=data,
+            store, file, columns=DATA_SCHEMA.names, batch_rows=_batch_rows(file), data=data
         )
     )
     for offsets, records in gather(read, rows_max=READ_ROWS, bytes_max=READ_BYTES):

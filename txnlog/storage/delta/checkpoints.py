@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from txnlog.errors import CorruptLogError, StorageError, TxnLogError
+from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
 from txnlog.storage.delta.actions import Commit, decode_commit
 from txnlog.storage.delta.chain import check_chain
 from txnlog.storage.delta.checkpoint_computation import compute_checkpoint
@@ -28,6 +28,8 @@ from txnlog.storage.delta.log_files import (
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.errors import is_out_of_memory, out_of_memory
 from txnlog.storage.store.objects import ObjectStore
+
+T = TypeVar("T")
 
 _ACTIONS_PER_COMMIT_OF_INTERVAL = 25
 """A checkpoint takes 2 to 5 microseconds per action, so a twentieth of what its commits take."""
@@ -77,17 +79,19 @@ def _is_due(behind: int, actions: int, interval: int) -> bool:
 
 def maintain(store: ObjectStore, table: str, interval: int, trust_ms: int) -> Covered | None:
     """List the log, and write a checkpoint of its head if one is due."""
-    started_ms = store.clock.boot_ms()
-    files = list_log(store, table)
-    newest = files.newest_checkpoint
-    behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
-    sizes = {item.path: item.size_bytes for item in files.objects}
-    size_bytes = 0 if newest is None else sizes[checkpoint_path(table, newest)]
-    actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
-    if not _is_due(behind, actions, interval):
-        return None
-    actions = _checkpoint_head(store, files, started_ms, trust_ms)
-    return Covered(files.commits[-1], started_ms, actions)
+
+    def act(files: LogFiles, since_ms: int) -> Covered | None:
+        newest = files.newest_checkpoint
+        behind = files.commits[-1] - (newest if newest is not None else -1) if files.commits else 0
+        sizes = {item.path: item.size_bytes for item in files.objects}
+        size_bytes = 0 if newest is None else sizes[checkpoint_path(table, newest)]
+        actions = max(0, size_bytes - _BYTES_WITHOUT_ACTIONS) // _BYTES_PER_ACTION
+        if not _is_due(behind, actions, interval):
+            return None
+        actions = _checkpoint_head(store, files, since_ms, trust_ms)
+        return Covered(files.commits[-1], since_ms, actions)
+
+    return _on_listing(store, table, act)
 
 
 def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
@@ -95,15 +99,36 @@ def create_checkpoint(store: ObjectStore, table: str, *, trust_ms: int) -> int:
 
     Reads the log from its files. Raises StorageError if that took longer than `trust_ms`.
     """
-    started_ms = store.clock.boot_ms()
-    files = list_log(store, table)
-    newest = files.newest_checkpoint
-    head = files.commits[-1] if files.commits else -1
-    if newest is not None and head <= newest:
-        return newest
-    if head >= 0:
-        _checkpoint_head(store, files, started_ms, trust_ms)
-    return head
+
+    def act(files: LogFiles, since_ms: int) -> int:
+        newest = files.newest_checkpoint
+        head = files.commits[-1] if files.commits else -1
+        if newest is not None and head <= newest:
+            return newest
+        if head >= 0:
+            _checkpoint_head(store, files, since_ms, trust_ms)
+        return head
+
+    return _on_listing(store, table, act)
+
+
+def _on_listing(store: ObjectStore, table: str, act: Callable[[LogFiles, int], T]) -> T:
+    """The result of `act` on a listing of the log and the boot time before it.
+
+    Another process may write a newer checkpoint after the listing and delete what it replaces
+    before `act` reads it: then the log is listed again. Without a newer checkpoint a missing file
+    is an error.
+    """
+    while True:
+        since_ms = store.clock.boot_ms()
+        files = list_log(store, table)
+        try:
+            return act(files, since_ms)
+        except ObjectNotFoundError:
+            found = list_log(store, table).newest_checkpoint
+            newest = -1 if files.newest_checkpoint is None else files.newest_checkpoint
+            if found is None or found <= newest:
+                raise
 
 
 def _checkpoint_head(store: ObjectStore, files: LogFiles, since_ms: int, trust_ms: int) -> int:

@@ -54,11 +54,7 @@ def checkpoint_and_clean_up(
     if len(_uncovered(files, before_ms)) >= WORTH_A_CHECKPOINT:
         create_checkpoint(store, table, trust_ms=trust_ms)
         files = list_whole_log(store, table)
-    try:
-        return len(_delete_expired(store, files, before_ms=before_ms))
-    except ObjectNotFoundError:
-        # A writer cleaned up meanwhile and replaced the anchor by a newer checkpoint.
-        return 0
+    return len(_delete_expired(store, files, before_ms=before_ms))
 
 
 def _delete_expired(store: ObjectStore, files: LogFiles, *, before_ms: int) -> list[str]:
@@ -67,8 +63,12 @@ def _delete_expired(store: ObjectStore, files: LogFiles, *, before_ms: int) -> l
     expired = [item.path for item in find_expired(files, before_ms=before_ms)]
     if anchor is None or not expired:
         return []
-    # Only an intact checkpoint can replace older files.
-    read_checkpoint(store, files.table, anchor)
+    try:
+        # Only an intact checkpoint can replace older files.
+        read_checkpoint(store, files.table, anchor)
+    except ObjectNotFoundError:
+        # Another process cleaned up meanwhile, and a newer checkpoint replaces the anchor.
+        return []
     # Not as a list: while a commit is there, no process may find a freed slot after it (D52).
     store.delete_in_order(expired)
     return expired
