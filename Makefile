@@ -43,7 +43,7 @@ test: java $(VENV)/.jars ## all tests but those of soak, ways-in and stores
 bench: java $(VENV)/.jars ## the figures of the README, see docs/benchmarks.md
 	@$(PY) -m benchmarks $(ARGS)
 
-bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits, groups, opening, micro-batches on an S3 server after 25 ms
+bench-stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## commits, groups, upkeep, micro-batches on an S3 server after 25 ms
 	@$(PY) -m benchmarks.stores $(ARGS)
 
 bench-peers: java $(VENV)/.jars $(VENV)/.peers/stamp ## beside Spark with Kafka and Delta, and confluent-kafka

@@ -68,7 +68,7 @@ FULL = Scale(
     latency_rounds=10,
     store_transactions=20,
     store_versions=10_000,
-    store_files=5_000,
+    store_files=10_000,
 )
 QUICK = Scale(
     rounds=1,
@@ -94,5 +94,5 @@ QUICK = Scale(
     latency_rounds=1,
     store_transactions=2,
     store_versions=30,
-    store_files=50,
+    store_files=800,
 )

@@ -101,7 +101,7 @@ class StandaloneCluster:
         (buckets / BUCKET).mkdir(parents=True)
         port = _free_port()
         command = [find_versitygw(), "--access", ACCESS_KEY, "--secret", SECRET_KEY]
-        command += ["--port", f"{HOST}:{port}", "posix", str(buckets)]
+        command += ["--port", f"{HOST}:{port}", "--keep-alive", "posix", str(buckets)]
         store = self._start(command, dict(os.environ), "store")
         self._await(store, lambda: _listens(port), "the store does not listen")
         self.store_port = port

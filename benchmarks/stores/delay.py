@@ -10,13 +10,11 @@ import argparse
 import asyncio
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 HOST = "127.0.0.1"
-CHUNK_BYTES = 1 << 18
-# Bytes on their way in one direction of one connection.
-CHUNKS_MAX = 64
 
 
 @contextmanager
@@ -32,46 +30,79 @@ def delayed(port: int, round_trip_ms: float) -> Iterator[int]:
         process.wait()
 
 
-async def _serve(target: int, one_way_s: float) -> None:
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, back = await asyncio.open_connection(HOST, target)
-        except OSError:
-            writer.close()
-            return
-        await asyncio.gather(_carry(reader, back, one_way_s), _carry(there, writer, one_way_s))
+class _End(asyncio.Protocol):
+    """One end of a connection through the proxy; `other` sends later what this one receives."""
 
-    server = await asyncio.start_server(accept, HOST, 0)
+    other: _End
+    transport: asyncio.Transport
+
+    def __init__(self, one_way_s: float) -> None:
+        self._one_way_s = one_way_s
+        self._under_way: deque[bytes] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._under_way.append(data)
+        asyncio.get_running_loop().call_later(self._one_way_s, self._deliver)
+
+    def eof_received(self) -> bool:
+        """The end is delivered like data, and the other way stays open until then."""
+        self.data_received(b"")
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.data_received(b"")
+
+    def pause_writing(self) -> None:
+        self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.other.transport.resume_reading()
+
+    def _deliver(self) -> None:
+        data = self._under_way.popleft()
+        if data:
+            self.other.transport.write(data)
+        else:
+            self.other.transport.close()
+
+
+class _Near(_End):
+    """The client's end; it opens the other one, to the server."""
+
+    def __init__(self, target: int, one_way_s: float) -> None:
+        super().__init__(one_way_s)
+        self._target = target
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.pause_reading()
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        self.other = _End(self._one_way_s)
+        self.other.other = self
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: self.other, HOST, self._target
+            )
+        except OSError:
+            # There is nobody else to tell.
+            self.other = self
+            self.transport.abort()
+            return
+        self.transport.resume_reading()
+
+
+async def _serve(target: int, one_way_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Near(target, one_way_s), HOST, 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
-
-
-async def _carry(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, one_way_s: float
-) -> None:
-    """Carry one direction of a connection until it ends."""
-    clock = asyncio.get_running_loop()
-    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(CHUNKS_MAX)
-
-    async def deliver() -> None:
-        while True:
-            due_s, data = await under_way.get()
-            await asyncio.sleep(max(0.0, due_s - clock.time()))
-            if not data:
-                return
-            writer.write(data)
-            await writer.drain()
-
-    async def collect() -> None:
-        data = b"first"
-        while data:
-            data = await reader.read(CHUNK_BYTES)
-            await under_way.put((clock.time() + one_way_s, data))
-
-    with suppress(OSError):
-        await asyncio.gather(collect(), deliver())
-    with suppress(OSError):
-        writer.close()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.folders import memory_folder
 from benchmarks.places import Place
 from benchmarks.stores.delay import HOST, delayed
 
@@ -71,20 +72,20 @@ class Server:
 
 @contextmanager
 def s3_server() -> Iterator[Server]:
-    """versitygw with an empty bucket.
+    """versitygw with an empty bucket in memory, so that no disk is measured.
 
     Raises RuntimeError with the end of its output when it does not start.
     """
     if not PROGRAM.exists():
         raise RuntimeError(f"There is no {PROGRAM}: `make bench-stores` installs it, with Go.")
-    folder = Path(tempfile.mkdtemp(prefix="s3-"))
+    folder = Path(tempfile.mkdtemp(prefix="s3-", dir=memory_folder()))
     port = _free_port()
     (folder / "root" / BUCKET).mkdir(parents=True)
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [PROGRAM, "--port", f"{HOST}:{port}", "--access", KEY, "--secret", SECRET,
-             "posix", str(folder / "root")],
+             "--keep-alive", "--quiet", "posix", str(folder / "root")],
             stdout=output, stderr=output,
         )  # fmt: skip
     try:

@@ -69,11 +69,15 @@ class Failpoint:
         """How often the place was reached."""
         return self._hits_file.stat().st_size if self._hits_file.exists() else 0
 
-    def await_hits(self, hits: int = 1) -> None:
-        """Wait until the fail point has been reached `times` times."""
+    def await_hits(self, hits: int = 1, *, unless: Callable[[], str] = lambda: "") -> None:
+        """Wait until the fail point has been reached so often; `unless`: why it never will be."""
         deadline_s = time.monotonic() + REACH_S_MAX
         while self.hits < hits:
-            assert time.monotonic() < deadline_s, f"{self._file.read_text()} was not reached"
+            spec = self._file.read_text()
+            assert time.monotonic() < deadline_s, f"{spec} was not reached"
+            ended = unless()
+            # It may have been reached just before the end.
+            assert not ended or self.hits >= hits, f"{spec} was not reached: {ended}"
             time.sleep(0.02)
 
 
@@ -138,15 +142,19 @@ def lab(spark: SparkSession, tmp_path: Path, failpoint: Failpoint) -> Iterator[L
 class Driver:
     """A driver.py process: its fail point, and commands one at a time."""
 
-    def __init__(self, folder: Path, master: str) -> None:
-        """Start it; `folder` must have a short path, since it contains Spark's sockets."""
+    def __init__(self, folder: Path, master: str, *, submit_args: str = "") -> None:
+        """Start it; `folder` must have a short path, since it contains Spark's sockets.
+
+        `submit_args`: options of spark-submit for its session.
+        """
         folder.mkdir()
         point = folder / "failpoint"
         self.failpoint = Failpoint(point)
         self.log = folder / "log"
-        environment = driver_environment(
-            folder, {"TXNLOG_FAILPOINT": f"file:{point}", "PYTHONPATH": str(PROJECT)}
-        )
+        more = {"TXNLOG_FAILPOINT": f"file:{point}", "PYTHONPATH": str(PROJECT)}
+        if submit_args:
+            more["PYSPARK_SUBMIT_ARGS"] = f"{submit_args} pyspark-shell"
+        environment = driver_environment(folder, more)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.driver", master],
@@ -190,7 +198,7 @@ class Driver:
         What is left of it (the Python that started the JVM) is killed as well.
         """
         self.begin(command, root, **arguments)
-        self.failpoint.await_hits()
+        self.failpoint.await_hits(unless=self._has_replied)
         assert self._process.stdout is not None
         deadline_s = time.monotonic() + REPLY_S_MAX
         while _is_jvm_alive(self._process.pid):
@@ -218,6 +226,13 @@ class Driver:
         self._process.stdout.close()
         with suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def _has_replied(self) -> str:
+        """The reply, if there is one."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return self._reply() if selector.select(0) else ""
 
     def _reply(self) -> str:
         assert self._process.stdout is not None

@@ -206,7 +206,8 @@ def _versitygw(folder: Path) -> list[str]:
     (folder / "buckets").mkdir()
     address = f"{HOST}:{_free_port()}"
     command = [program, "--access", S3_KEY, "--secret", S3_SECRET, "--port", address]
-    return [*command, "posix", str(folder / "buckets")]
+    # Without it each request opens a connection.
+    return [*command, "--keep-alive", "posix", str(folder / "buckets")]
 
 
 def _make_folder(port: int, folder: Path) -> None:

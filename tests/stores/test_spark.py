@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,18 +31,17 @@ S3A = {
     "fs.s3a.endpoint.region": "us-east-1",
 }
 
-Start = Callable[[], Driver]
+Start = Callable[..., Driver]
 
 
 @pytest.fixture
 def start(scratch: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
-    """Start a driver in the environment of this moment."""
+    """Start a driver in the environment of this moment: `start(submit_args="--conf ...")`."""
     drivers: list[Driver] = []
 
-    def start_driver() -> Driver:
-        driver = Driver(
-            scratch / f"{request.node.nodeid.__hash__():x}-{len(drivers)}", "local[2,4]"
-        )
+    def start_driver(submit_args: str = "") -> Driver:
+        folder = scratch / f"{request.node.nodeid.__hash__():x}-{len(drivers)}"
+        driver = Driver(folder, "local[2,4]", submit_args=submit_args)
         drivers.append(driver)
         return driver
 
@@ -99,7 +99,7 @@ def test_topic_to_topic_with_checkpoints_and_sql_on_s3a(
     hadoop = {**S3A, "fs.s3a.endpoint": endpoint}
     settings = " ".join(f"--conf spark.hadoop.{name}={value}" for name, value in hadoop.items())
     files = f"--load-spark-defaults --properties-file {CONF_DIR / 'spark-s3a.conf'}"
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{files} {settings} pyspark-shell")
+    start_on_s3a = partial(start, submit_args=f"{files} {settings}")
     name = place.url.rpartition("/")[2]
     checkpoints = [f"s3a://{BUCKET}/checkpoints-{name}/{n}" for n in ("old", "new")]
     old = Place(f"s3://{BUCKET}/checkpoints-{name}/old", place.options).open()
@@ -110,7 +110,7 @@ def test_topic_to_topic_with_checkpoints_and_sql_on_s3a(
         old.delete(paths)
 
     sql = place.url.replace("s3://", "s3a://")
-    check_pipeline(place, start, checkpoints, forget=forget, sql=sql)
+    check_pipeline(place, start_on_s3a, checkpoints, forget=forget, sql=sql)
 
 
 def test_topic_to_topic_amid_faults_publishes_once(
