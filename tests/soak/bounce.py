@@ -58,6 +58,7 @@ class Bounce:
         self.kills = self.sleeps = 0
         self._sleepers: list[SpawnProcess] = []
         self._woken: list[SpawnProcess] = []
+        self._copier_zombies: list[SpawnProcess] = []
         cluster = home.open(create=True)
         for topic in (*SOURCES, COPIES):
             cluster.create_topic(topic, partitions=PARTITIONS)
@@ -83,7 +84,8 @@ class Bounce:
             clients = self._await_owners() if sleeps else [*self.producers, *self.copiers]
             self._check_alive()
             self._wake()
-            self._succeed(self.chosen.choice(clients), sleeps=sleeps)
+            client = self.chosen.choice(clients)
+            self._succeed(client, sleeps=sleeps and self._may_sleep(client))
 
     def finish(self) -> None:
         """Stop all clients; every order is copied then."""
@@ -203,6 +205,8 @@ class Bounce:
         if sleeps:
             os.kill(process.pid, signal.SIGSTOP)
             self._sleepers.append(process)
+            if client.role == "copy":
+                self._copier_zombies.append(process)
             self.sleeps += 1
         else:
             os.kill(process.pid, signal.SIGKILL)
@@ -225,6 +229,15 @@ class Bounce:
             assert time.monotonic() < deadline_s, "no client has finished its init"
             self._check_alive()
             time.sleep(0.05)
+
+    def _may_sleep(self, client: Client) -> bool:
+        """Whether the group has a partition for each member if this one becomes a zombie, too.
+
+        Who wakes up joins the group again, and meets its fence with its next transaction; without
+        a partition it has none. Many zombies would leave no generation the time to copy anything.
+        """
+        zombies = sum(zombie.is_alive() for zombie in self._copier_zombies)
+        return client.role != "copy" or len(self.copiers) + zombies < PARTITIONS
 
     def _wake(self) -> None:
         for sleeper in self._sleepers:

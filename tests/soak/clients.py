@@ -20,7 +20,12 @@ from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
-from txnlog.errors import OperationTimedOutError, ProducerFencedError, TxnLogError
+from txnlog.errors import (
+    OperationTimedOutError,
+    OutcomeLostError,
+    ProducerFencedError,
+    TxnLogError,
+)
 from txnlog.messages import OFFSET_BEGINNING, Message, TopicPartition
 from txnlog.producer import Producer
 
@@ -85,11 +90,17 @@ def guarded(role: Callable[..., None], home: Home, name: str, life: int, *more: 
     logging.getLogger("txnlog").addHandler(handler)
     try:
         role(home, name, life, *more)
-    except ProducerFencedError:
-        sys.exit(FENCED)
-    except BaseException:
+    except BaseException as error:
+        if _is_fence(error):
+            sys.exit(FENCED)
         failed.write_text(traceback.format_exc())
         sys.exit(1)
+
+
+def _is_fence(error: BaseException) -> bool:
+    """Whether a successor took over, perhaps before the last commit's outcome could be learned."""
+    cause = error.__cause__ if isinstance(error, OutcomeLostError) else error
+    return isinstance(cause, ProducerFencedError)
 
 
 def produce(home: Home, name: str, life: int, publish: str) -> None:
