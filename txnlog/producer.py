@@ -226,8 +226,8 @@ class Producer:
         """
         self._lifecycle.check_usable()
         timeout = arguments.timeout_s("timeout", timeout) or 0
-        if not self._background and self._sender.publication is not None:
-            self._sender.exclusively(self._deadline("poll()", timeout), self._sender.pump)
+        if not self._background:
+            self._sender.exclusively(self._deadline("poll()", timeout), self._sender.work)
         if timeout > 0:
             self._deliveries.wait(timeout)
         return self._deliveries.serve()
@@ -299,8 +299,10 @@ class Producer:
         try:
             if self._transactions is None:
                 self.flush(timeout)
-            elif self._lifecycle.must_abort_on_close:
-                self.abort_transaction(timeout)
+            else:
+                if self._lifecycle.must_abort_on_close:
+                    self.abort_transaction(timeout)
+                self._transactions.close(self._deadline("close()", timeout))
         finally:
             self._lifecycle.close()
             self._sender.stop()

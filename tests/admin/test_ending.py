@@ -13,6 +13,7 @@ from tests.coordinator.processes import (
     ERRORS,
     GROUP,
     both,
+    check_settled,
     consumed,
     eager,
     outcome_of,
@@ -168,7 +169,7 @@ def test_fence_of_a_query_that_committed_in_between_still_fences_it() -> None:
         admin(operator).fence_producers(["tx"])["tx"].result()
         with pytest.raises(ProducerFencedError):
             driver.coordinator.commit(rows[-1], both(driver, "y"))
-        check_cluster(process(shared), settled=True)
+        check_settled(shared)
 
 
 def test_fence_settles_pending_offsets_of_a_transaction_before_its_prepare() -> None:

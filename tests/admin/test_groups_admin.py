@@ -12,6 +12,7 @@ from tests.coordinator.processes import (
     ERRORS,
     GROUP,
     both,
+    check_settled,
     consumed,
     outcome_of,
     owned,
@@ -184,7 +185,7 @@ def test_group_offsets_deleted_and_the_group_with_them() -> None:
     ):
         assert isinstance(error, GroupIdNotFoundError)
     assert process(shared).groups.start(GROUP) > 3
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def _move(cluster: Cluster) -> None:

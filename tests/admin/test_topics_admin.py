@@ -13,6 +13,7 @@ from tests.coordinator.processes import (
     PLAIN,
     SETTINGS,
     both,
+    check_settled,
     eager,
     faults,
     outcome_of,
@@ -160,7 +161,7 @@ def test_create_partitions_only_adds_and_keeps_existing_data() -> None:
         client.create_partitions([NewPartitions("nothing", 4)])["nothing"].result()
     row = owned(other, "second")
     other.coordinator.commit(row, both(other, "y"))
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 # --- Configurations -------------------------------------------------------------------------------

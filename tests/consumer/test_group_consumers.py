@@ -17,6 +17,7 @@ from tests.consumer.records import (
     turn,
     world,
 )
+from tests.coordinator.processes import check_settled
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -24,7 +25,6 @@ from txnlog.errors import (
 )
 from txnlog.messages import OFFSET_END, OFFSET_INVALID, TopicPartition
 from txnlog.testing.faults import Fault
-from txnlog.testing.invariants import check_cluster
 
 # --- Commits --------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ def test_two_members_share_the_partitions_and_hand_over_without_a_gap() -> None:
     turn(shared, first)
     assert parts(first) == [0, 1, 2, 3]
     assert read(first) == []
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_sticky_members_keep_most_of_what_they_have() -> None:

@@ -16,6 +16,7 @@ from tests.consumer.records import (
     sent,
     world,
 )
+from tests.coordinator.processes import check_settled
 from txnlog.consumer import Consumer
 from txnlog.consuming.group_session import SETTLE_PATIENCE_MS
 from txnlog.errors import (
@@ -25,7 +26,6 @@ from txnlog.messages import OFFSET_INVALID, TopicPartition
 from txnlog.protocol.metadata import Manifest, Owner
 from txnlog.protocol.transitions import prepare_add_partitions
 from txnlog.testing.faults import SharedMemory
-from txnlog.testing.invariants import check_cluster
 
 
 def copying(shared: SharedMemory) -> tuple[Consumer, Writer]:
@@ -90,7 +90,7 @@ def test_new_owner_settles_pending_offsets_of_its_predecessor() -> None:
     with pytest.raises(Exception, match="fenced|ended|epoch"):
         writer.commit()
     successor.commit(asynchronous=False)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -111,7 +111,7 @@ def test_new_owner_waits_before_it_fences_the_holder_of_pending_offsets(is_commi
         writer.abort()
     assert read(successor) == ([] if is_commit else [b"0", b"1"])
     assert committed(successor) == (2 if is_commit else OFFSET_INVALID)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def wait_out(shared: SharedMemory, successor: Consumer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.consumer.records import consumer, process, world
+from tests.coordinator.processes import check_settled
 from txnlog.admin.topics import delete_records
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
@@ -12,7 +13,6 @@ from txnlog.messages import OFFSET_BEGINNING, TopicPartition
 from txnlog.producer import Producer
 from txnlog.protocol.topics import TopicCommit
 from txnlog.testing.faults import SharedMemory
-from txnlog.testing.invariants import check_cluster
 
 BOTH = pytest.mark.parametrize("publish", ["deferred", "eager"])
 
@@ -64,7 +64,7 @@ def test_expired_part_of_a_transaction_is_gone_and_the_rest_is_read(publish: str
     # Also within a batch: the file exists, and records below the log start are not read.
     delete_records(process(shared), "t", {0: 3})
     assert values(reading(process(shared), (0, OFFSET_BEGINNING)))[0] == "a03"
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH

@@ -14,6 +14,7 @@ from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
+from txnlog.storage.tables.row_log import TransactionLog
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster, read_committed
 
@@ -133,6 +134,32 @@ def recover(shared: SharedMemory, *, settings: LogSettings = PLAIN) -> Cluster:
     check_cluster(cluster, settled=True)
     check_cluster(process(shared), settled=True)
     return cluster
+
+
+def complete_all(cluster: Cluster) -> None:
+    """Write the COMPLETE that producers leave to their next commit; it changes no other table."""
+    shards = [log for _, tail in cluster.shard_tails() if isinstance(log := tail(), TransactionLog)]
+
+    def others() -> set[str]:
+        return {
+            item.path
+            for item in cluster.store.list("")
+            if not item.path.startswith("__transaction_state")
+        }
+
+    before = others()
+    for shard in shards:
+        for row in list(shard.view.rows.values()):
+            if row.state.is_prepared:
+                cluster.coordinator.finish(row)
+    assert others() == before
+
+
+def check_settled(shared: SharedMemory) -> None:
+    """Invariants, when no transaction is open and each decided one is published."""
+    cluster = process(shared)
+    complete_all(cluster)
+    check_cluster(cluster, settled=True)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import MINUTE_MS, process, world
+from tests.coordinator.processes import MINUTE_MS, check_settled, process, world
 from tests.housekeeping.test_housekeeper import keep
 from tests.producer.worlds import BOTH, started, values
 from tests.staged_files import named_file
@@ -26,7 +26,6 @@ from txnlog.protocol.producer_expiry import (
 )
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.protocol.txn_memory import TxnMemory
-from txnlog.testing.invariants import check_cluster
 
 
 def test_expirations_below_their_floors_are_refused_with_the_reason() -> None:
@@ -64,7 +63,7 @@ def test_transaction_as_long_as_it_may_be_outlives_the_shortest_expiration(publi
     assert values(process(shared), "orders") == ["slow"]
     keep(shared, keeper, 2 * TRANSACTIONAL_ID_EXPIRATION_MS_MIN)
     assert process(shared).coordinator.describe("tx") is None
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_first_batch_of_a_new_producer_is_younger_than_the_minimum_expiration() -> None:

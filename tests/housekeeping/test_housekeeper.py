@@ -10,6 +10,7 @@ import pytest
 from tests.coordinator.processes import (
     MINUTE_MS,
     both,
+    check_settled,
     consumed,
     eager,
     faults,
@@ -268,7 +269,7 @@ def test_many_housekeepers_run_and_one_works(caplog: pytest.LogCaptureFixture) -
     for _ in range(40):
         for keeper in keepers[1:]:
             keep(shared, keeper, 5_000)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_housekeeper_stopped_releases_its_lease() -> None:
@@ -299,7 +300,7 @@ def test_housekeeper_without_permission_for_the_cluster_raises() -> None:
     assert visible(process(shared), "mine")[1]
     faults(cluster).plan = lambda verb, path: Fault.NONE
     keep(shared, keeper, MINUTE_MS)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
     assert visible(process(shared), "mine") == (True, True)
 
 
@@ -354,7 +355,7 @@ def test_housekeeper_continues_after_storage_errors() -> None:
         keeper = Housekeeper(cluster)
         with planned(cluster, {number: Fault.FAIL_BEFORE, number + 1: Fault.LOSE_REPLY}):
             keep(shared, keeper, 2 * MINUTE_MS)
-        check_cluster(process(shared), settled=True)
+        check_settled(shared)
         assert visible(process(shared), "mine") == (True, True)
 
 

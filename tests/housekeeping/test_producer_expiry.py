@@ -11,6 +11,7 @@ from tests.coordinator.processes import (
     PLAIN,
     TOPICS,
     both,
+    check_settled,
     consumed,
     eager,
     faults,
@@ -226,7 +227,7 @@ def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
         ) in (error, "InvalidTxnStateError", "ProducerFencedError")  # fmt: skip
     view = process(shared).topic("orders").view
     assert all(not state.ongoing for state in view.partitions)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_producer_with_an_open_transaction_never_expires() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from tests.coordinator.processes import (
     ERRORS,
+    check_settled,
+    complete_all,
     outcome_of,
     planned,
     position,
@@ -23,6 +25,7 @@ from tests.producer.worlds import (
     world,
 )
 from txnlog.coordinator.sweeper import Sweeper
+from txnlog.coordinator.transactions import Ended
 from txnlog.errors import (
     InvalidTxnTimeoutError,
     OperationTimedOutError,
@@ -58,7 +61,7 @@ def test_fenced_error_names_the_new_owner_and_the_time(publish: str) -> None:
             call()
     zombie.close()
     assert values(process(shared), "orders") == ["successor"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_eager_transaction_that_timed_out_says_so_and_can_be_aborted() -> None:
@@ -81,7 +84,7 @@ def test_eager_transaction_that_timed_out_says_so_and_can_be_aborted() -> None:
     with made.transaction():
         made.produce("orders", "next")
     assert values(process(shared), "orders") == ["next"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_deferred_transaction_never_times_out() -> None:
@@ -117,7 +120,7 @@ def test_idle_producer_whose_id_expired_takes_a_new_one_by_itself(publish: str) 
         made.send_offsets_to_transaction(input_at(3), group())
     assert values(process(shared), "orders") == ["before", "after"]
     assert position(process(shared)) == 3
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -138,6 +141,7 @@ def expire(shared: SharedMemory) -> None:
     """Expire the id, as housekeeping does after transactional.id.expiration.ms without use."""
     shared.clock.advance_ms(WEEK_MS)
     cluster = process(shared)
+    complete_all(cluster)
     shard = cluster.shard(cluster.shard_of("tx"))
     left = shard.transition("tx", lambda row: prepare_expire(row, now_ms=shared.clock.now_ms()))
     assert left is None
@@ -173,7 +177,7 @@ def test_zombie_whose_id_expired_does_not_commit_what_it_began_before_it_was_fen
     assert sorted(values(process(shared), "orders")) == ["next", "once"]
     with pytest.raises(ProducerFencedError):
         zombie.begin_transaction()
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -191,7 +195,7 @@ def test_transaction_that_was_open_while_its_id_expired_is_aborted_and_the_next_
     with made.transaction():
         made.produce("orders", "next")
     assert values(process(shared), "orders") == ["next"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -228,7 +232,7 @@ def test_commit_finished_by_a_sweeper_is_not_published_again_after_its_id_expire
         made.produce("orders", "next", partition=0)
     assert values(process(shared), "orders") == ["once", "next"]
     assert position(process(shared)) == 5
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -249,7 +253,7 @@ def test_commit_without_reply_whose_id_expired_says_that_its_outcome_is_lost(pub
     with pytest.raises(OutcomeLostError, match="got no reply"):
         made.commit_transaction()
     assert values(process(shared), "orders") == ["once"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -298,17 +302,17 @@ def test_producer_overtaken_while_its_commit_is_finished_does_not_continue_as_th
     made.begin_transaction()
     made.produce("orders", "mine")
     coordinator = cluster_of(made).coordinator
-    commit = coordinator.commit
+    publish = coordinator.publish
 
-    def commit_and_lose(*args, **kwargs):
-        commit(*args, **kwargs)
+    def publish_and_lose(*args, **kwargs):
+        publish(*args, **kwargs)
         successor = started(shared, "deferred")
         assert successor is not None
-        return coordinator.describe("tx")
+        return Ended(coordinator.describe("tx"))
 
-    coordinator.commit = commit_and_lose
+    coordinator.publish = publish_and_lose
     made.commit_transaction()
-    coordinator.commit = commit
+    coordinator.publish = publish
     assert values(process(shared), "orders") == ["mine"]
     with pytest.raises(ProducerFencedError):
         made.begin_transaction()
@@ -341,7 +345,7 @@ def test_fenced_after_a_commit_without_reply_does_not_say_that_it_failed(
     with successor.transaction():
         successor.produce("orders", "next")
     assert set(values(process(shared), "orders")) == ({"mine", "next"} if landed else {"next"})
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -372,4 +376,4 @@ def test_fenced_after_its_commit_was_decided_reports_the_commit(publish: str) ->
     after = process(shared)
     assert set(values(after, "orders")) == {"mine", "next"}
     assert position(after) == 5
-    check_cluster(after, settled=True)
+    check_settled(shared)

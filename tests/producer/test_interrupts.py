@@ -248,14 +248,14 @@ def test_refusal_after_an_interrupted_commit_proves_nothing(
     made.produce("orders", "0")
     assert made._transactions is not None
     coordinator = made._transactions.session._coordinator
-    commit = coordinator.commit
+    publish = coordinator.publish
 
     def interrupted(*arguments: object, **named: object) -> None:
-        commit(*arguments, **named)  # type: ignore[arg-type]
+        publish(*arguments, **named)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(coordinator, "commit", interrupted)
+        patch.setattr(coordinator, "publish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             made.commit_transaction()
     started(shared)

@@ -12,14 +12,13 @@ from contextlib import suppress
 
 import pytest
 
-from tests.coordinator.processes import process, recover
+from tests.coordinator.processes import check_settled, process, recover
 from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.storage.delta.readings import Reading
 from txnlog.testing.faults import Fault, SharedMemory
-from txnlog.testing.invariants import check_cluster
 
 Late = Callable[[], object]
 """A write that arrives after the next transaction has begun."""
@@ -133,7 +132,7 @@ def test_jepsen_late_end_txn_never_ends_a_later_transaction(
     place = {"first": 5, "second": 9}
     found = process(shared).groups.fetch(group().group_id).get("input", {}).get(0)
     assert found == (max(place[name] for name in expected) if expected else None)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.coordinator.processes import position, process
+from tests.coordinator.processes import check_settled, position, process
 from tests.producer.worlds import BOTH, GROUP, group, input_at, started, values, world
 from txnlog.errors import IllegalGenerationError
 from txnlog.messages import TopicPartition
-from txnlog.testing.invariants import check_cluster
 
 
 @BOTH
@@ -25,7 +24,7 @@ def test_offsets_sent_in_pieces_are_committed_together(publish: str) -> None:
     with made.transaction():
         made.send_offsets_to_transaction(input_at(6), group())
     assert process(shared).groups.fetch(GROUP) == {"input": {0: 6, 1: 7}}
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -38,7 +37,7 @@ def test_offsets_of_an_aborted_transaction_are_dropped(publish: str) -> None:
     made.send_offsets_to_transaction(input_at(4), group())
     made.abort_transaction()
     assert process(shared).groups.fetch(GROUP) == {}
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -60,4 +59,4 @@ def test_offsets_of_a_stale_generation_are_refused_and_abort_helps(publish: str)
         made.send_offsets_to_transaction(input_at(9), group(generation))
     assert values(process(shared), "orders") == ["b"]
     assert position(process(shared)) == 9
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)

@@ -113,6 +113,7 @@ def test_purge_in_a_transaction_leaves_only_the_abort(publish: str) -> None:
     with made.transaction():
         made.produce("orders", "yes")
     assert values(process(shared), "orders") == ["yes"]
+    made.close()
     assert state_of(process(shared)) is TransactionState.COMPLETE_COMMIT
 
 

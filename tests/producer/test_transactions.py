@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from tests.coordinator.processes import process, recover, state_of
+from tests.coordinator.processes import check_settled, process, recover, state_of
 from tests.producer.worlds import (
     BOTH,
     GROUP,
@@ -32,7 +32,6 @@ from txnlog.errors import (
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault
-from txnlog.testing.invariants import check_cluster
 
 # --- What readers and callbacks see ---------------------------------------------------------------
 
@@ -68,7 +67,7 @@ def test_eager_records_are_read_uncommitted_before_the_commit() -> None:
     assert values(process(shared), "orders", uncommitted=True) == ["a"]
     made.commit_transaction()
     assert values(process(shared), "orders") == ["a"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -125,7 +124,7 @@ def test_abort_discards_buffered_and_written_records(publish: str) -> None:
     with made.transaction():
         made.produce("orders", "next")
     assert values(process(shared), "orders") == ["next"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -185,7 +184,7 @@ def test_close_aborts_an_open_transaction(publish: str) -> None:
         made.produce("orders", "a", on_delivery=reports)
     assert reports.errors == ["TransactionAbortedError"]
     assert values(process(shared), "orders") == []
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -247,7 +246,7 @@ def test_commit_fails_when_a_send_failed_and_only_abort_is_left(publish: str) ->
     with made.transaction():
         made.produce("orders", "b")
     assert values(process(shared), "orders") == ["b"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -272,7 +271,7 @@ def test_commit_without_permission_for_a_topic_aborts(publish: str) -> None:
     with made.transaction():
         made.produce("stock", "b")
     assert values(process(shared), "stock") == ["b"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -295,7 +294,7 @@ def test_commit_that_timed_out_can_only_be_repeated(publish: str) -> None:
         made.abort_transaction()
     made.commit_transaction()
     assert values(process(shared), "orders") == ["a"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH

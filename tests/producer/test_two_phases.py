@@ -6,6 +6,7 @@ import pytest
 
 from tests.coordinator.processes import (
     CRASHES,
+    check_settled,
     outcome_of,
     planned,
     position,
@@ -34,7 +35,6 @@ from txnlog.errors import (
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, SharedMemory
-from txnlog.testing.invariants import check_cluster
 
 DAY_MS = 86_400_000
 
@@ -61,7 +61,7 @@ def test_prepared_transaction_is_unseen_and_never_times_out(publish: str) -> Non
     assert made.complete_transaction(state)
     assert values(process(shared), "orders") == ["a"]
     assert position(process(shared)) == 5
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -72,7 +72,7 @@ def test_prepared_transaction_is_committed_however_old_its_files_are(publish: st
     shared.clock.advance_ms(6 * DAY_MS)
     assert made.complete_transaction(state)
     assert values(process(shared), "orders") == ["a"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def sweep_for_a_day(shared: SharedMemory) -> None:
@@ -110,7 +110,7 @@ def test_successor_commits_the_state_in_the_database_and_aborts_others(
     with successor.transaction():
         successor.produce("orders", "next", partition=0)
     assert values(process(shared), "orders")[-1] == "next"
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -129,7 +129,7 @@ def test_successor_of_a_successor_keeps_the_same_state(publish: str) -> None:
         successors[0].complete_transaction(state)
     assert successors[-1].complete_transaction(state)
     assert values(process(shared), "orders") == ["a"]
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH
@@ -142,7 +142,7 @@ def test_successor_without_keep_prepared_aborts_the_prepared_transaction(publish
     assert successor.prepared_state is None
     assert values(process(shared), "orders") == []
     assert state_of(process(shared)) is TransactionState.COMPLETE_ABORT or recover(shared)
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 def test_keep_prepared_without_anything_prepared_is_ready() -> None:
@@ -188,7 +188,7 @@ def test_complete_after_an_abort_that_timed_out_does_not_report_a_commit(publish
     store.plan = lambda verb, path: Fault.NONE
     assert made.complete_transaction(state) is False
     assert values(process(shared), "orders") == []
-    check_cluster(process(shared), settled=True)
+    check_settled(shared)
 
 
 @BOTH

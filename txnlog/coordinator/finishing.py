@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from txnlog.coordinator.phases import Phases
@@ -20,7 +21,7 @@ from txnlog.protocol.groups import Group, OffsetsCommit, prepare_offsets_marker
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.topics import TopicCommit, TopicState
-from txnlog.protocol.transitions import prepare_complete
+from txnlog.protocol.transitions import Transition, prepare_complete
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
@@ -41,23 +42,57 @@ def finish(
     """
     if not row.state.is_prepared:
         return row
+    published = publish(root, row, reading=reading, phases=phases)
+    return describe(root, row.transactional_id) if published is None else complete(root, published)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left."""
+
+    row: TransactionMetadata
+    phases: Phases | None
+
+    @property
+    def completed(self) -> TransactionMetadata:
+        """The row as COMPLETE will leave it, but for its time."""
+        row = self.row
+        after = prepare_complete(row, transaction=row.transaction, now_ms=row.updated_ms)
+        assert isinstance(after, Transition)
+        return after.next
+
+
+def publish(
+    root: Root,
+    row: TransactionMetadata,
+    *,
+    reading: Reading | None = None,
+    phases: Phases | None = None,
+) -> Published | None:
+    """Steps 2 and 3 of a decided transaction, as `finish`; None if another process finished it."""
     measured = phases or Phases()
     result = TransactionResult.of(row.state)
-    clock = root.store.clock
     with measured.measure("publish"):
         reading = _write_markers(root, row, result, reading)
     if reading is None:
-        return describe(root, row.transactional_id)
+        return None
     reach("markers.after")
     if row.pending.groups:
         with measured.measure("offsets"):
             reading = _while_decided(root, row, reading, partial(_end_groups, root, row, result))
         if reading is None:
-            return describe(root, row.transactional_id)
+            return None
     reach("offsets.after")
+    return Published(row, phases)
+
+
+def complete(root: Root, published: Published) -> TransactionMetadata | None:
+    """Step 4 of a published transaction; returns the row afterwards, whoever wrote it."""
     reach("complete.before")
+    row, phases = published.row, published.phases
+    clock = root.store.clock
     shard = root.shard_for(row.transactional_id)
-    with measured.measure("complete"):
+    with (phases or Phases()).measure("complete"):
         completed = shard.transition(
             row.transactional_id,
             lambda now: prepare_complete(now, transaction=row.transaction, now_ms=clock.now_ms()),

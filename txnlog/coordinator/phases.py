@@ -31,6 +31,7 @@ class Phases:
         self.times_ns: dict[str, int] = {}
         self._now_ns = now_ns
         self._began_ns = now_ns()
+        self._stopped_ns: int | None = None
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
@@ -45,10 +46,15 @@ class Phases:
         """Add a time that was measured elsewhere."""
         self.times_ns[name] = self.times_ns.get(name, 0) + duration_ns
 
+    def stop(self) -> None:
+        """End the total here: what is left of the commit waits for another one."""
+        self._stopped_ns = self._now_ns()
+
     @property
     def elapsed_ns(self) -> int:
-        """Since this object was made: when the commit began."""
-        return self._now_ns() - self._began_ns
+        """From when this object was made, as the commit began, until `stop`, or until now."""
+        end_ns = self._now_ns() if self._stopped_ns is None else self._stopped_ns
+        return end_ns - self._began_ns
 
     def parameters(self) -> dict[str, str]:
         """For a commit's operationParameters: the facts, `totalMs` so far, `<phase>Ms` each."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from txnlog.coordinator.appending import (
     Append,
@@ -24,7 +24,7 @@ from txnlog.coordinator.appending import (
     checked,
 )
 from txnlog.coordinator.fencing import fence, time_out
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import Published, complete, finish, publish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
@@ -66,6 +66,13 @@ from txnlog.protocol.transitions import (
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog
 from txnlog.storage.tables.topic_log import TopicLog
+
+
+class Ended(NamedTuple):
+    """The row after an end; while COMPLETE is `left`, as that will leave it."""
+
+    row: TransactionMetadata
+    left: Published | None = None
 
 
 class TransactionCoordinator:
@@ -208,6 +215,47 @@ class TransactionCoordinator:
         or refuses the transaction. An error after it has `decided` in its context, and any process
         may finish the transaction.
         """
+        ended = self._commit(row, batches, offsets, batch, phases, read)
+        return self._complete(ended, TransactionResult.COMMIT)
+
+    def publish(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch] | Staging = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
+        former: Published | None = None,
+    ) -> Ended:
+        """As `commit`, for who goes on with this id: COMPLETE is left for the next call.
+
+        That call gives it as `former`, and it is written beside the files: a round less in a row.
+        Until then the transaction is decided and visible, as after a crash here. Give no `former`
+        with `offsets`: step 0 names the epoch that COMPLETE begins, so `complete` comes before. On
+        a local disk, where a round takes no time, nothing is left.
+        """
+        phases = Phases()
+        ended = self._commit(row, batches, offsets, phases=phases, former=former)
+        if self._store.is_local:
+            return Ended(self._complete(ended, TransactionResult.COMMIT))
+        phases.stop()
+        return ended
+
+    def complete(self, published: Published) -> TransactionMetadata | None:
+        """See txnlog.coordinator.finishing.complete."""
+        return complete(self._root, published)
+
+    def _commit(
+        self,
+        row: TransactionMetadata,
+        batches: Sequence[StagedBatch] | Staging,
+        offsets: Sequence[GroupOffsets],
+        batch: tuple[str, LastBatch] | None = None,
+        phases: Phases | None = None,
+        read: TopicsRead | None = None,
+        former: Published | None = None,
+    ) -> Ended:
+        """Steps 0 to 3."""
+        assert former is None or not offsets
         measured = phases or Phases()
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged: Sequence[StagedBatch] = ()
@@ -217,9 +265,9 @@ class TransactionCoordinator:
                 if row.pending.prepared_by_client:
                     # The row names the files: vacuum keeps them at any age (R72).
                     staged = staging.write()
-                    self._get_ready(row, Staging.done(()), offsets)
+                    self._get_ready(row, Staging.done(()), offsets, former=former)
                 else:
-                    staged = fresh = self._get_ready(row, staging, offsets, read)
+                    staged = fresh = self._get_ready(row, staging, offsets, read, former)
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
@@ -239,18 +287,22 @@ class TransactionCoordinator:
         staging: Staging,
         offsets: Sequence[GroupOffsets],
         read: TopicsRead | None = None,
+        former: Published | None = None,
     ) -> Sequence[StagedBatch]:
         """All that comes before the decision, together: nothing of it is seen by a reader.
 
         Files are written, their topics read and checked, step 0 is done, and the shard of the row
-        is read. Returns the files; raises what the parts raise, after all have been tried.
+        is read, or COMPLETE of the `former` transaction is written to it. Returns the files; raises
+        what the parts raise, after all have been tried.
         """
         root = self._root
         shard = root.shard_for(row.transactional_id)
         parts: list[Callable[[], Any]] = [
             staging.write,
             partial(read_topics, root, () if read is not None else staging.topics),
-            partial(shard.get_ready, check_head=False),
+            partial(complete, root, former)
+            if former is not None
+            else partial(shard.get_ready, check_head=False),
         ]
         if offsets:
             for request in offsets:
@@ -292,7 +344,19 @@ class TransactionCoordinator:
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
-        return self._end(row, TransactionResult.ABORT, Phases())
+        ended = self._end(row, TransactionResult.ABORT, Phases())
+        return self._complete(ended, TransactionResult.ABORT)
+
+    def _complete(self, ended: Ended, result: TransactionResult) -> TransactionMetadata:
+        """Step 4, if it is left; the row afterwards."""
+        if ended.left is None:
+            return ended.row
+        try:
+            row = complete(self._root, ended.left)
+        except TxnLogError as error:
+            error.context["decided"] = result
+            raise
+        return row if row is not None else ended.left.row
 
     def _end(
         self,
@@ -303,7 +367,8 @@ class TransactionCoordinator:
         manifest: Manifest | None = None,
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
-    ) -> TransactionMetadata:
+    ) -> Ended:
+        """Steps 1 to 3."""
         ending = _ending(row)
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
@@ -326,13 +391,16 @@ class TransactionCoordinator:
         if ended.state.is_prepared:
             reach("prepare_commit.after")
             try:
-                finished = finish(self._root, ended, reading=reading, phases=phases)
+                published = publish(self._root, ended, reading=reading, phases=phases)
+                if published is not None:
+                    return Ended(published.completed, published)
+                finished = self.describe(row.transactional_id)
             except TxnLogError as error:
                 # A repeated call may not learn this: the row may have another owner by then.
                 error.context["decided"] = result
                 raise
-            return finished if finished is not None else ended
-        return ended
+            return Ended(finished if finished is not None else ended)
+        return Ended(ended)
 
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None

@@ -4,20 +4,26 @@ init      take over the transactional.id; with keep_prepared, its prepared trans
 renew     before a begin: take a new producer id if the transactional.id has expired
 open      add partitions and groups to the row (eager publication), before the first data
 prepare   hold the transaction until an outside database has decided (KIP-939)
-commit    steps 0 to 4; repeated after a retriable error, it skips the steps that are done
+commit    steps 0 to 3; repeated after a retriable error, it skips the steps that are done
+complete  step 4 of the last commit: beside the files of the next one, before any other write, or
+          once the producer is idle. On a local disk the commit itself does it
 abort     always writes if a put of the transaction may be under way: that put could land later,
           and open a transaction that no process ends
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import Published
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -36,7 +42,14 @@ from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, Transa
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.settings.config import Config
 
+logger = logging.getLogger("txnlog")
+
 Offsets = tuple[GroupOffsets, ...]
+
+T = TypeVar("T")
+
+IDLE_MS = 1_000
+"""After the last commit: a producer that commits more often completes with its next commit."""
 
 
 def new_owner(client_id: str) -> Owner:
@@ -68,6 +81,7 @@ class ProducerSession:
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
         self._row_read_ms = 0
+        self._left: Published | None = None
         self._must_renew = False
         self.transactional_id: str = config.get("transactional.id")
         self.fenced_error: TxnLogError | None = None
@@ -75,7 +89,7 @@ class ProducerSession:
 
     @property
     def row(self) -> TransactionMetadata:
-        """The row as this session last read or wrote it."""
+        """The row as this session last read or wrote it, or as its COMPLETE will leave it."""
         if self._row is None:
             raise InvalidTxnStateError(
                 f"{self.transactional_id!r} is not initialised. Call init_transactions first."
@@ -97,7 +111,8 @@ class ProducerSession:
             keep_prepared=keep_prepared,
             take_over=take_over,
         )
-        self._row_read_ms, self._must_renew = read_ms, False
+        # Whatever was left is completed: that comes before an init.
+        self._row_read_ms, self._must_renew, self._left = read_ms, False, None
         is_kept = self._row.state is TransactionState.ONGOING
         self._has_written, self._has_ended = is_kept, False
         return is_kept
@@ -130,6 +145,7 @@ class ProducerSession:
         self, partitions: Sequence[TopicPartitions], groups: Sequence[str] = ()
     ) -> TransactionMetadata:
         """AddPartitionsToTxn, and groups (R30); the row with all that was added so far."""
+        self.complete()
         self._has_written = True
         self._row = self._coordinator.add_partitions(self.row, partitions, groups=groups)
         return self._row
@@ -138,8 +154,12 @@ class ProducerSession:
         self, positions: Iterable[TopicPartition], group: ConsumerGroupMetadata, *, eager: bool
     ) -> None:
         """Record positions to commit; calls add up. Raises if the group has a newer generation."""
+        together: list[Callable[[], Any]] = [
+            partial(self._cluster.groups.describe, group.group_id),
+            self.complete,
+        ]
         check_member(
-            self._cluster.groups.describe(group.group_id),
+            self._cluster.store.together(together)[0],
             group_id=group.group_id,
             generation=group.generation,
             member_id=group.member_id,
@@ -167,6 +187,7 @@ class ProducerSession:
 
     def prepare(self, staging: Staging) -> str:
         """The first of two phases; returns `prepared_state`."""
+        self.complete()
         self._row = self._attempt(self._coordinator.prepare, staging, self._requests())
         return self.prepared_state
 
@@ -182,15 +203,33 @@ class ProducerSession:
             return
         held = self.row.pending.prepared_by_client
         offsets: Offsets = () if held else self._requests()
+        if offsets:
+            self.complete()
         read_ms = self._clock.boot_ms()
+        commit = partial(self._coordinator.publish, former=self._left)
         try:
-            row = self._attempt(self._coordinator.commit, staging, offsets)
+            ended = self._attempt(commit, staging, offsets)
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
             self._must_renew = True
             return
-        self._adopt(row, read_ms)
+        self._adopt(ended.row, read_ms, ended.left)
+
+    def complete(self) -> None:
+        """Write the COMPLETE that the last commit has left, if it has."""
+        if self._left is not None:
+            self._coordinator.complete(self._left)
+            self._left = None
+
+    def complete_when_idle(self) -> None:
+        """`complete`, some time after the commit; an error leaves it to the next call."""
+        if self._left is None or self._clock.boot_ms() - self._row_read_ms < IDLE_MS:
+            return
+        try:
+            self.complete()
+        except TxnLogError as error:
+            logger.debug("COMPLETE of %r will be tried again: %s", self.transactional_id, error)
 
     def is_committed(self) -> bool:
         """Whether the transaction is decided as a commit, whichever process finishes it."""
@@ -203,6 +242,7 @@ class ProducerSession:
         try:
             if not self._has_lost_epoch:
                 read_ms = self._clock.boot_ms()
+                self.complete()
                 if self._aborting is None:
                     self._aborting = self._coordinator.add_partitions(
                         self.row, (), groups=sorted(self._offsets)
@@ -236,9 +276,7 @@ class ProducerSession:
             for group_id, entry in sorted(self._offsets.items())
         )
 
-    def _attempt(
-        self, end: Callable[..., TransactionMetadata], staging: Staging, offsets: Offsets
-    ) -> TransactionMetadata:
+    def _attempt(self, end: Callable[..., T], staging: Staging, offsets: Offsets) -> T:
         """Attempt a deciding write, and record whether one may have landed."""
         self._has_written |= bool(offsets)
 
@@ -272,11 +310,11 @@ class ProducerSession:
             self._is_outcome_unknown |= self._has_written
             raise
 
-    def _adopt(self, row: TransactionMetadata, read_ms: int) -> None:
+    def _adopt(self, row: TransactionMetadata, read_ms: int, left: Published | None = None) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
         # Each in one statement: an interrupt after it must not commit the same files again.
         if row.owner.run_id != self._owner.run_id:
             fenced_error = fenced(row, f"run {self._owner.run_id}")
-            self.fenced_error, self._has_ended = fenced_error, True
+            self.fenced_error, self._left, self._has_ended = fenced_error, None, True
         else:
-            self._row, self._row_read_ms, self._has_ended = row, read_ms, True
+            self._row, self._row_read_ms, self._left, self._has_ended = row, read_ms, left, True

@@ -45,7 +45,7 @@ class Sender:
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
     of a publication that failed permanently; it is weak, or the thread would keep the producer
-    alive.
+    alive. `on_idle` is called, while `io` is held, when there is nothing to send.
     Records of a deferred transaction wait for a full batch or a call of `pump`.
     """
 
@@ -61,6 +61,7 @@ class Sender:
         self._holder: int | None = None
         self._to_add: list[tuple[Batch, TxnLogError | None]] = []
         self.publication: Publication | None = None
+        self.on_idle: Callable[[], object] = lambda: None
         self._accumulator = accumulator
         self._cluster = cluster
         self._clock = cluster.store.clock
@@ -110,6 +111,11 @@ class Sender:
         on_error = self._on_error()
         if publication.error is not None and on_error is not None:
             on_error(publication.error)
+
+    def work(self) -> None:
+        """The work of the thread, for a producer without one; `io` is held."""
+        self.pump()
+        self.on_idle()
 
     def flush(self, deadline: Deadline) -> None:
         """Pump until no record waits; `io` is held. Raises OperationTimedOutError."""
@@ -221,6 +227,7 @@ class Sender:
                         self._accumulator.changed.wait(RETRY_MS / 1000)
         elif self.io.acquire(blocking=False):
             try:
+                self.on_idle()
                 self._cluster.sweeper.sweep_if_due()
             finally:
                 self.io.release()

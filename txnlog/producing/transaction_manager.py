@@ -7,6 +7,7 @@ call at the coordinator is in txnlog.producing.producer_session.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -35,6 +36,8 @@ from txnlog.protocol.producer_states import (
     failed_transaction,
 )
 
+logger = logging.getLogger("txnlog")
+
 T = TypeVar("T")
 
 _WITHOUT_TRANSACTION = frozenset({ProducerCall.INIT, ProducerCall.BEGIN, ProducerCall.ABORT})
@@ -60,6 +63,7 @@ class TransactionManager:
         self._sender = sender
         self._destinations = destinations
         self._outlet = outlet
+        sender.on_idle = session.complete_when_idle
 
     @property
     def prepared_state(self) -> str | None:
@@ -169,6 +173,18 @@ class TransactionManager:
             self._end()
 
         self._run(call, deadline, abort)
+
+    def close(self, deadline: Deadline) -> None:
+        """End the session: write the COMPLETE that its last commit has left.
+
+        An error is not the caller's: what was committed is visible, and any process completes it.
+        """
+        try:
+            self._sender.exclusively(deadline, self.session.complete)
+        except TxnLogError as error:
+            logger.debug(
+                "COMPLETE of %r is left to others: %s", self.session.transactional_id, error
+            )
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -1,0 +1,183 @@
+"""COMPLETE of a producer's commit comes with its next one, on a store where a round takes time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
+    check_settled,
+    faults,
+    outcome_of,
+    planned,
+    position,
+    process,
+    recover,
+    state_of,
+)
+from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
+from txnlog.cluster import Cluster
+from txnlog.errors import ProducerFencedError
+from txnlog.producer import Producer
+from txnlog.protocol.states import TransactionState
+from txnlog.testing.faults import Fault
+
+PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
+
+
+def commit(made: Producer, value: str, *, input_offset: int | None = None) -> None:
+    """One transaction of one record, perhaps with an input."""
+    made.begin_transaction()
+    made.produce("orders", value, partition=0)
+    if input_offset is not None:
+        made.send_offsets_to_transaction(input_at(input_offset), group())
+    made.commit_transaction()
+
+
+@BOTH
+def test_committed_transaction_is_visible_before_it_is_complete(publish: str) -> None:
+    """Its epoch is that of the next one all the same; who is idle or closes completes it."""
+    shared = world()
+    made = started(shared, publish)
+    for number in range(3):
+        commit(made, f"{number}")
+        assert state_of(process(shared)) is PREPARE_COMMIT
+    assert values(process(shared), "orders") == ["0", "1", "2"]
+    made.poll()
+    assert state_of(process(shared)) is PREPARE_COMMIT
+    shared.clock.advance_ms(1_000)
+    made.poll()
+    assert state_of(process(shared)) is COMPLETE_COMMIT
+    commit(made, "3")
+    made.close()
+    assert state_of(process(shared)) is COMPLETE_COMMIT
+    assert values(process(shared), "orders") == ["0", "1", "2", "3"]
+    check_settled(shared)
+
+
+def test_on_a_local_disk_a_commit_completes_at_once(tmp_path: Path) -> None:
+    with Producer({"txnlog.root": str(tmp_path / "root"), "transactional.id": "tx"}) as made:
+        Cluster.open(str(tmp_path / "root")).create_topic("orders", partitions=1)
+        made.init_transactions()
+        commit(made, "0")
+        assert state_of(Cluster.open(str(tmp_path / "root"))) is COMPLETE_COMMIT
+
+
+def next_commit(made: Producer) -> None:
+    commit(made, "next")
+
+
+def next_with_offsets(made: Producer) -> None:
+    commit(made, "next", input_offset=20)
+
+
+def next_abort(made: Producer) -> None:
+    made.begin_transaction()
+    made.produce("orders", "gone", partition=0)
+    made.flush()
+    made.abort_transaction()
+    commit(made, "next")
+
+
+def next_prepared(made: Producer) -> None:
+    made.begin_transaction()
+    made.produce("orders", "next", partition=0)
+    state = made.prepare_transaction()
+    assert made.complete_transaction(state)
+
+
+NEXT = pytest.mark.parametrize(
+    "act", [next_commit, next_with_offsets, next_abort, next_prepared], ids=lambda act: act.__name__
+)
+
+
+@NEXT
+@BOTH
+def test_whatever_comes_next_completes_first(publish: str, act: Callable[[Producer], None]) -> None:
+    shared = world()
+    made = started(shared, publish)
+    commit(made, "first", input_offset=10)
+    act(made)
+    made.close()
+    assert values(process(shared), "orders") == ["first", "next"]
+    assert position(process(shared)) == (20 if act is next_with_offsets else 10)
+    check_settled(shared)
+
+
+def calls_of(publish: str, act: Callable[[Producer], None]) -> int:
+    """How many calls of the store the second transaction makes."""
+    made = started(world(), publish)
+    commit(made, "first", input_offset=10)
+    with planned(cluster_of(made), {}) as counted:
+        act(made)
+    return counted.calls
+
+
+@NEXT
+@BOTH
+def test_crash_or_error_at_any_call_of_the_next_one_changes_nothing_of_the_first(
+    publish: str, act: Callable[[Producer], None]
+) -> None:
+    """The first is there once, and the second once, or never if its process died (R36, R40)."""
+    for at in range(calls_of(publish, act)):
+        for fault in (*CRASHES, *ERRORS):
+            shared = world()
+            made = started(shared, publish)
+            commit(made, "first", input_offset=10)
+            with planned(cluster_of(made), {at: fault}):
+                outcome = outcome_of(lambda made=made: act(made))  # type: ignore[misc]
+            shared.land_late()
+            # What was prepared waits for its owner.
+            started(shared, publish)
+            after = recover(shared)
+            found = values(after, "orders")
+            where = f"{fault.name} at call {at}: {outcome}, {found}"
+            assert found in (["first"], ["first", "next"]), where
+            assert outcome != "done" or "next" in found, where
+            assert position(after) in (10, 20), where
+
+
+@BOTH
+def test_store_that_refuses_to_complete_loses_nothing(publish: str) -> None:
+    """The commit fails before it decides anything, and is repeated."""
+    shared = world()
+    made = started(shared, publish)
+    commit(made, "first")
+    faults(cluster_of(made)).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("__transaction_state") else Fault.NONE
+    )
+    shared.clock.advance_ms(1_000)
+    made.poll()
+    assert state_of(process(shared)) is PREPARE_COMMIT
+    faults(cluster_of(made)).plan = lambda verb, path: Fault.NONE
+    commit(made, "next")
+    assert values(process(shared), "orders") == ["first", "next"]
+
+
+@BOTH
+def test_transaction_that_a_sweeper_completed_is_followed_by_the_next(publish: str) -> None:
+    shared = world()
+    made = started(shared, publish)
+    commit(made, "first")
+    recover(shared)
+    commit(made, "next")
+    assert values(process(shared), "orders") == ["first", "next"]
+
+
+@BOTH
+def test_producer_fenced_before_it_completed_decides_nothing_more(publish: str) -> None:
+    """Its successor has completed, and taken the epoch that COMPLETE began (R27, R44)."""
+    shared = world()
+    made = started(shared, publish)
+    commit(made, "first")
+    successor = started(shared, publish)
+    with pytest.raises(ProducerFencedError):
+        commit(made, "zombie")
+    commit(successor, "next")
+    assert values(process(shared), "orders") == ["first", "next"]
+    made.close()
+    check_settled(shared)
