@@ -203,9 +203,8 @@ class ProducerSession:
             return
         held = self.row.pending.prepared_by_client
         offsets: Offsets = () if held else self._requests()
-        if offsets:
-            self.complete()
         read_ms = self._clock.boot_ms()
+        # With offsets nothing is left: they were added after it was completed.
         commit = partial(self._coordinator.publish, former=self._left)
         try:
             ended = self._attempt(commit, staging, offsets)
