@@ -36,7 +36,6 @@ from txnlog.errors import (
 from txnlog.producer import Producer
 from txnlog.protocol.transitions import prepare_expire
 from txnlog.testing.faults import Fault, SharedMemory
-from txnlog.testing.invariants import check_cluster
 
 WEEK_MS = 7 * 86_400_000
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txnlog.coordinator.appending import (
     Append,
@@ -28,13 +28,12 @@ from txnlog.coordinator.finishing import Published, complete, finish, publish
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
+from txnlog.coordinator.readiness import get_ready
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import (
     Staging,
     TopicsRead,
     check_ages,
-    check_read_batches,
-    read_topics,
 )
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
@@ -265,9 +264,11 @@ class TransactionCoordinator:
                 if row.pending.prepared_by_client:
                     # The row names the files: vacuum keeps them at any age (R72).
                     staged = staging.write()
-                    self._get_ready(row, Staging.done(()), offsets, former=former)
+                    get_ready(self._root, row, Staging.done(()), offsets, former=former)
                 else:
-                    staged = fresh = self._get_ready(row, staging, offsets, read, former)
+                    staged = fresh = get_ready(
+                        self._root, row, staging, offsets, read=read, former=former
+                    )
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
@@ -281,49 +282,6 @@ class TransactionCoordinator:
             row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=fresh
         )
 
-    def _get_ready(
-        self,
-        row: TransactionMetadata,
-        staging: Staging,
-        offsets: Sequence[GroupOffsets],
-        read: TopicsRead | None = None,
-        former: Published | None = None,
-    ) -> Sequence[StagedBatch]:
-        """All that comes before the decision, together: nothing of it is seen by a reader.
-
-        Files are written, their topics read and checked, step 0 is done, and the shard of the row
-        is read, or COMPLETE of the `former` transaction is written to it. Returns the files; raises
-        what the parts raise, after all have been tried.
-        """
-        root = self._root
-        shard = root.shard_for(row.transactional_id)
-        parts: list[Callable[[], Any]] = [
-            staging.write,
-            partial(read_topics, root, () if read is not None else staging.topics),
-            partial(complete, root, former)
-            if former is not None
-            else partial(shard.get_ready, check_head=False),
-        ]
-        if offsets:
-            for request in offsets:
-                # Shards are created before: that uses the cluster's own log.
-                root.offsets_log(request.group_id)
-            parts.append(partial(self._groups.try_pending, row, offsets))
-        made: list[Any] = root.store.together([partial(caught, part) for part in parts])
-        staged = made[0]
-        if isinstance(staged, TxnLogError):
-            raise staged
-        check_read_batches(root, staged, made[1] if read is None else read)
-        for outcome in made[2:]:
-            if isinstance(outcome, TxnLogError):
-                raise outcome
-        if offsets:
-            if made[-1]:
-                # Entries of others are in the way; they are settled first.
-                self._groups.add_pending(row, offsets)
-            reach("pending_offsets.after")
-        return tuple(staged)
-
     def prepare(
         self,
         row: TransactionMetadata,
@@ -335,9 +293,8 @@ class TransactionCoordinator:
 
         Entries in the group rows come first, as in a commit: all the row names can be published.
         """
-        staged = self._get_ready(
-            row, batches if isinstance(batches, Staging) else Staging.done(batches), offsets
-        )
+        staging = batches if isinstance(batches, Staging) else Staging.done(batches)
+        staged = get_ready(self._root, row, staging, offsets)
         groups = tuple(sorted({request.group_id for request in offsets}))
         manifest = Manifest(batches=tuple(staged), groups=groups)
         return self.add_partitions(row, (), manifest=manifest)
