@@ -403,3 +403,9 @@ class Clients(RuleBasedStateMachine):
                 settle(self.world, IDS, self.helpers[0].cluster)
         finally:
             self.world.close()
+
+
+class Copying(Clients):
+    """Histories of copiers, jobs and what they copy: most of them are about a group."""
+
+    read = write_batch = tidy = be_odd = None  # type: ignore[assignment]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.machine.broken import BROKEN
-from tests.machine.machine import Clients
+from tests.machine.broken import BROKEN, FOR_GROUPS
+from tests.machine.machine import Clients, Copying
 from tests.machine.world import seen
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
 
@@ -97,7 +97,7 @@ def test_broken_variant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     shown_by = (AssertionError, ObjectNotFoundError, CorruptLogError, UnexpectedError)
     with pytest.raises(shown_by) as caught:
         run_state_machine_as_test(
-            Clients,
+            Copying if name in FOR_GROUPS else Clients,
             settings=settings(
                 max_examples=BREAKING_EXAMPLES_MAX,
                 stateful_step_count=STEPS,

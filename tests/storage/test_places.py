@@ -167,7 +167,7 @@ def decided(cluster: Cluster) -> TransactionMetadata:
     row = owned(cluster, "a")
     batches = [staged(cluster, topic, "x") for topic in ("orders", "stock")]
     with pytest.MonkeyPatch.context() as patch, suppress(SimulatedCrash):
-        patch.setattr(coordinator, "finish", _crash)
+        patch.setattr(coordinator, "publish", _crash)
         cluster.coordinator.commit(row, batches)
     found = cluster.coordinator.describe("tx")
     assert found is not None

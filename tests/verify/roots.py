@@ -101,7 +101,8 @@ def produce(root: str, storage: Mapping[str, str] | None = None, *, rounds: int)
         position = TopicPartition(ORDERS, 0, message.offset() + 1)
         copier.send_offsets_to_transaction([position], consumer.consumer_group_metadata())
         copier.commit_transaction()
-    consumer.close()
+    for client in (consumer, plain, deferred, eager, copier):
+        client.close()
 
 
 def checkpoint_all(root: str, storage: Mapping[str, str] | None = None) -> None:
