@@ -271,10 +271,11 @@ def a_segment_lacks_its_last_record(patch: Patch) -> None:
     records = txnlog.housekeeping.compaction.segments._records
 
     def without_last(*asked: Any) -> Any:
-        *others, last = records(*asked)
-        yield from others
-        if last.num_rows > 1:
-            yield last.slice(0, last.num_rows - 1)
+        found = list(records(*asked))
+        yield from found[:-1]
+        # A group may have lost all its records to aborts before.
+        if found and found[-1].num_rows > 1:
+            yield found[-1].slice(0, found[-1].num_rows - 1)
 
     patch.setattr(txnlog.housekeeping.compaction.segments, "_records", without_last)
 
