@@ -20,6 +20,15 @@ import txnlog.coordinator.groups
 import txnlog.coordinator.transactions
 import txnlog.housekeeping.compaction.segments
 import txnlog.housekeeping.vacuum
+from tests.machine.machine import (
+    Appending,
+    Clients,
+    Compacting,
+    Copying,
+    Producing,
+    Tidying,
+    Vacuuming,
+)
 from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit
@@ -28,19 +37,17 @@ from txnlog.storage.delta import log_cleanup
 from txnlog.storage.delta.delta_log import DeltaLog
 
 Patch = pytest.MonkeyPatch
-BROKEN: dict[str, Callable[[Patch], None]] = {}
-FOR_GROUPS: set[str] = set()
+Break = Callable[[Patch], None]
+BROKEN: dict[str, tuple[type[Clients], Break]] = {}
+"""The histories that meet it soonest, and what breaks the rule."""
 
 
-def broken(break_it: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    BROKEN[break_it.__name__] = break_it
-    return break_it
+def broken(histories: type[Clients]) -> Callable[[Break], Break]:
+    def add(break_it: Break) -> Break:
+        BROKEN[break_it.__name__] = (histories, break_it)
+        return break_it
 
-
-def broken_for_groups(break_it: Callable[[Patch], None]) -> Callable[[Patch], None]:
-    """Only copiers and jobs meet it: looked for in histories of these, see machine.Copying."""
-    FOR_GROUPS.add(break_it.__name__)
-    return broken(break_it)
+    return add
 
 
 class Without:
@@ -65,7 +72,7 @@ def changed(decision: Any, **changes: Any) -> Any:
     )
 
 
-@broken
+@broken(Producing)
 def a_marker_is_written_twice(patch: Patch) -> None:
     """R5: a late helper publishes the manifest again."""
 
@@ -75,7 +82,7 @@ def a_marker_is_written_twice(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
-@broken
+@broken(Appending)
 def a_marker_fences_nothing(patch: Patch) -> None:
     """R4: an append lands after the marker of its transaction."""
 
@@ -85,7 +92,7 @@ def a_marker_fences_nothing(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.appending, "prepare_append", decide)
 
 
-@broken
+@broken(Producing)
 def the_first_topic_only_is_published(patch: Patch) -> None:
     """R36: a transaction over two topics is complete after the first marker."""
     write_marker = txnlog.coordinator.finishing._write_marker
@@ -99,14 +106,14 @@ def the_first_topic_only_is_published(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "_write_marker", write)
 
 
-@broken
+@broken(Producing)
 def readers_ignore_open_transactions(patch: Patch) -> None:
     """R12: the last stable offset is the end."""
     stable = property(lambda state: state.end_offset)
     patch.setattr(topics.PartitionState, "last_stable_offset", stable)
 
 
-@broken
+@broken(Producing)
 def aborted_batches_are_read(patch: Patch) -> None:
     """R16: an abort marks what it settles as committed."""
 
@@ -121,13 +128,13 @@ def aborted_batches_are_read(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
-@broken
+@broken(Appending)
 def repeats_are_appended(patch: Patch) -> None:
     """R2: sequences are not checked."""
     patch.setattr(appends, "check_sequence", lambda *_, **__: None)
 
 
-@broken
+@broken(Producing)
 def a_time_out_undoes_a_decision(patch: Patch) -> None:
     """R32, D5: PREPARE is no point of no return for a timeout."""
 
@@ -145,7 +152,7 @@ def a_time_out_undoes_a_decision(patch: Patch) -> None:
     patch.setattr("txnlog.coordinator.sweeper.Sweeper._sweep_row", sweep_row)
 
 
-@broken
+@broken(Producing)
 def an_end_keeps_the_epoch(patch: Patch) -> None:
     """D4: two transactions have one name, and the second one's marker is there already."""
 
@@ -156,7 +163,7 @@ def an_end_keeps_the_epoch(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "prepare_complete", decide)
 
 
-@broken
+@broken(Producing)
 def a_new_owner_gets_the_same_epoch(patch: Patch) -> None:
     """R10, R26: init assigns the epoch of the former owner."""
 
@@ -169,7 +176,7 @@ def a_new_owner_gets_the_same_epoch(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.transactions, "prepare_init", decide)
 
 
-@broken
+@broken(Producing)
 def an_old_run_may_decide(patch: Patch) -> None:
     """R31, R44: a run that ends a transaction need not own its id."""
 
@@ -184,7 +191,7 @@ def an_old_run_may_decide(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.transactions, "prepare_end", decide)
 
 
-@broken_for_groups
+@broken(Copying)
 def pending_entries_are_just_cleared(patch: Patch) -> None:
     """D7: an entry is dropped while its transaction may still commit."""
 
@@ -196,7 +203,7 @@ def pending_entries_are_just_cleared(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.groups.GroupCoordinator, "settle", settle)
 
 
-@broken_for_groups
+@broken(Copying)
 def pending_entries_are_ignored(patch: Patch) -> None:
     """R46: a reader takes positions that an open transaction is about to move."""
 
@@ -207,7 +214,7 @@ def pending_entries_are_ignored(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.groups, "prepare_fetch", decide)
 
 
-@broken_for_groups
+@broken(Copying)
 def generations_are_not_checked(patch: Patch) -> None:
     """R48: a member of an old generation commits its input in a transaction."""
 
@@ -218,7 +225,7 @@ def generations_are_not_checked(patch: Patch) -> None:
     patch.setattr("txnlog.producing.producer_session.check_member", check)
 
 
-@broken_for_groups
+@broken(Copying)
 def a_start_bumps_nothing(patch: Patch) -> None:
     """D6: a new user of a group runs beside the former one."""
 
@@ -230,7 +237,7 @@ def a_start_bumps_nothing(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.groups, "prepare_generation", decide)
 
 
-@broken_for_groups
+@broken(Copying)
 def aborted_offsets_are_kept(patch: Patch) -> None:
     """R45: the offsets of an aborted transaction become the group's."""
 
@@ -241,7 +248,7 @@ def aborted_offsets_are_kept(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "prepare_offsets_marker", decide)
 
 
-@broken
+@broken(Producing)
 def a_topic_is_its_name(patch: Patch) -> None:
     """R71: a marker publishes in a topic that was created again."""
 
@@ -253,19 +260,19 @@ def a_topic_is_its_name(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
-@broken
+@broken(Tidying)
 def a_slot_that_was_read_is_trusted_forever(patch: Patch) -> None:
     """D3: a process that slept commits into a slot that clean-up has freed."""
     patch.setattr(DeltaLog, "_trusted", lambda log: log._confirmed_ms is not None)
 
 
-@broken
+@broken(Producing)
 def a_decided_transaction_is_not_finished(patch: Patch) -> None:
     """R73: no process finishes what a dead one has decided."""
     patch.setattr("txnlog.coordinator.sweeper.Sweeper._sweep_row", lambda self, row, seen: 0)
 
 
-@broken
+@broken(Compacting)
 def a_segment_lacks_its_last_record(patch: Patch) -> None:
     """R22: compaction loses a record."""
     records = txnlog.housekeeping.compaction.segments._records
@@ -280,7 +287,7 @@ def a_segment_lacks_its_last_record(patch: Patch) -> None:
     patch.setattr(txnlog.housekeeping.compaction.segments, "_records", without_last)
 
 
-@broken
+@broken(Compacting)
 def a_segment_replaces_any_files(patch: Patch) -> None:
     """R20: two compactors, or compaction and retention, swap the same batches."""
 
@@ -291,26 +298,20 @@ def a_segment_replaces_any_files(patch: Patch) -> None:
     patch.setattr(txnlog.housekeeping.compaction.segments, "prepare_compaction", decide)
 
 
-@broken
-def repeats_are_merged_away(patch: Patch) -> None:
-    """R22: the batches an idempotent producer may send again are compacted like all others."""
-    patch.setattr(topics.TopicState, "may_be_repeated", lambda state, batch: False)
-
-
-@broken
+@broken(Vacuuming)
 def vacuum_reads_no_manifests(patch: Patch) -> None:
     """R72: files of a decided or prepared transaction count as unreferenced."""
     patch.setattr(txnlog.housekeeping.vacuum.Vacuum, "_named", lambda vacuum: set())
 
 
-@broken
+@broken(Vacuuming)
 def files_of_any_age_are_committed(patch: Patch) -> None:
     """R72: a commit names files that vacuum has deleted."""
     for module in ("appending", "one_off", "staged_files", "transactions"):
         patch.setattr(f"txnlog.coordinator.{module}.check_ages", lambda root, batches: None)
 
 
-@broken
+@broken(Tidying)
 def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
     """R22: the offsets of removed files are assigned again by a process without a warm cache."""
     bounds = retention._bounds
@@ -321,7 +322,7 @@ def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
     )
 
 
-@broken
+@broken(Tidying)
 def log_files_are_deleted_at_once(patch: Patch) -> None:
     """R70: clean-up frees slots that other processes still rely on."""
     for name in ("find_anchor", "find_expired"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -100,6 +101,9 @@ RARE = (
 class Clients(RuleBasedStateMachine):
     """See the module."""
 
+    kinds: ClassVar[Sequence[Kind]] = KINDS
+    deeds: ClassVar[Sequence[str]] = DEEDS
+
     @initialize(
         skews_ms=st.lists(st.sampled_from([0, -DAY_MS, 400 * DAY_MS]), min_size=3, max_size=3)
     )
@@ -109,7 +113,7 @@ class Clients(RuleBasedStateMachine):
         self.number = 0
         self.depth = 0
         self.helpers = [Helper(self.world, number) for number in range(2)]
-        first = self.start_one(KINDS[0], False)
+        first = self.start_one(self.kinds[0], False)
         first.work([(SOURCE, 0), (SOURCE, 1)] * 3, "commit")
 
     # -- actors and faults -------------------------------------------------------------------------
@@ -141,9 +145,11 @@ class Clients(RuleBasedStateMachine):
     def do(self, busy: Process, what: str, salt: int, path: str) -> None:
         """What others do while a process is paused between two storage calls."""
         self.depth += 1
+        if what not in self.deeds:
+            what = self.deeds[salt % len(self.deeds)]
         table = path.split("/")[0]
         kinds = [actor.kind for actor in self.actors if actor.process is busy]
-        kind = kinds[0] if kinds else KINDS[salt % len(KINDS)]
+        kind = kinds[0] if kinds else self.kinds[salt % len(self.kinds)]
         try:
             match what:
                 case "successor":
@@ -183,7 +189,7 @@ class Clients(RuleBasedStateMachine):
     def rival(self, kind: Kind, salt: int) -> None:
         """Another member of the group takes over the assignment of the paused one."""
         roles = JOB_ROLES if kind.role in JOB_ROLES else (kind.role,)
-        rivals = [other for other in KINDS if other.role in roles and other.name != kind.name]
+        rivals = [other for other in self.kinds if other.role in roles and other.name != kind.name]
         if not rivals:
             self.work_of(salt)
             return
@@ -200,9 +206,9 @@ class Clients(RuleBasedStateMachine):
 
     # -- clients -----------------------------------------------------------------------------------
 
-    @rule(kind=st.sampled_from(KINDS), keep=st.booleans())
-    def start(self, kind: Kind, keep: bool) -> None:
-        self.start_one(kind, keep)
+    @rule(kind=st.integers(0, len(KINDS) - 1), keep=st.booleans())
+    def start(self, kind: int, keep: bool) -> None:
+        self.start_one(self.kinds[kind % len(self.kinds)], keep)
 
     def start_one(self, kind: Kind, keep: bool) -> Actor:
         """Start an actor; its id's former owner becomes a zombie. Kill one if too many live."""
@@ -218,7 +224,8 @@ class Clients(RuleBasedStateMachine):
     @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
     def transact(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
         """A producer's transaction, or the rest of one."""
-        self.let_work(("producer", "producer", "plain")[at % 3], at, places, end, trouble)
+        roles = [kind.role for kind in self.kinds if kind.role in ("producer", "plain")]
+        self.let_work(roles[at % len(roles)], at, places, end, trouble)
 
     @rule(at=AT, places=PLACES, end=ENDS, trouble=TROUBLES)
     def copy(self, at: int, places: Places, end: str, trouble: Troubles) -> None:
@@ -240,7 +247,7 @@ class Clients(RuleBasedStateMachine):
         if fit:
             actor = fit[at % len(fit)]
         else:
-            kinds = [kind for kind in KINDS if kind.role == role]
+            kinds = [kind for kind in self.kinds if kind.role == role]
             actor = self.start_one(kinds[at % len(kinds)], False)
         self.meet(actor.process, trouble, lambda: actor.work(places, end))
 
@@ -405,7 +412,64 @@ class Clients(RuleBasedStateMachine):
             self.world.close()
 
 
+def of_roles(*roles: str) -> Sequence[Kind]:
+    return tuple(kind for kind in KINDS if kind.role in roles)
+
+
+class Producing(Clients):
+    """Histories of transactions only: owners, zombies, operators and the sweeper."""
+
+    kinds = of_roles("producer")
+    copy = run_job = read = write_batch = tidy = None  # type: ignore[assignment]
+
+
+class Appending(Producing):
+    """Histories of transactions whose batches are appended before their end."""
+
+    kinds = tuple(kind for kind in of_roles("producer", "plain") if kind.how != "deferred")
+    be_odd = None  # type: ignore[assignment]
+
+
 class Copying(Clients):
     """Histories of copiers, jobs and what they copy: most of them are about a group."""
 
+    kinds = of_roles("producer", "copier", "job", "query")
     read = write_batch = tidy = be_odd = None  # type: ignore[assignment]
+
+
+class Tidying(Clients):
+    """Histories of producers beside compaction, retention, vacuum and log clean-up."""
+
+    kinds = of_roles("producer", "plain")
+    copy = run_job = read = None  # type: ignore[assignment]
+
+
+class Compacting(Clients):
+    """Histories of compaction beside idempotent producers, retention and another compactor."""
+
+    kinds = of_roles("plain")
+    deeds = ("tidy", "work")
+    copy = run_job = read = write_batch = keep_house = tidy = None  # type: ignore[assignment]
+    be_odd = None  # type: ignore[assignment]
+
+    @rule(number=st.integers(0, 1), trouble=TROUBLES)
+    def compact(self, number: int, trouble: Troubles) -> None:
+        self.chores(number, SOURCE, "compact", trouble=trouble)
+
+
+class Vacuuming(Clients):
+    """Histories of vacuum beside producers whose files wait for a commit for days."""
+
+    kinds = tuple(kind for kind in Producing.kinds if kind.how == "deferred")
+    deeds = ("night",)
+    copy = run_job = read = write_batch = keep_house = tidy = None  # type: ignore[assignment]
+    be_odd = None  # type: ignore[assignment]
+
+    @rule(number=st.integers(0, 1), salt=SALT)
+    def vacuum(self, number: int, salt: int) -> None:
+        self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
+        self.chores(number, SOURCE, "vacuum")
+
+
+FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming)
+"""Each meets often what histories of everything rarely meet."""
