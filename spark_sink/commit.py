@@ -19,7 +19,8 @@ from txnlog.cluster import Cluster
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.staged_files import TopicsRead, read_topics
-from txnlog.errors import CheckpointError
+from txnlog.coordinator.transactions import Ended
+from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.process.log_level import configure_logging
 from txnlog.protocol.metadata import (
@@ -48,15 +49,30 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     run = tasks[0]
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
     cluster = Cluster.cached(options.root, options.storage)
+    ended: Ended | None = None
     try:
-        is_committed_now = commit_once(cluster, options, tasks, batch_id, phases)
+        ended = commit_once(cluster, options, tasks, batch_id, phases)
     finally:
-        # Transactions of dead processes wait until this one is done. Spark may end this worker
-        # meanwhile, as any process may die here: the batch is committed.
+        # Spark goes on meanwhile, and may end this worker: the batch is committed.
+        cluster.do_afterwards(partial(_complete, cluster, ended, phases))
+
+
+def _complete(cluster: Cluster, ended: Ended | None, phases: Phases) -> None:
+    """COMPLETE, where it is left; then transactions of dead processes, which waited for this one.
+
+    An error of the former is logged: the next micro-batch completes what is decided.
+    """
+    try:
+        if ended is not None and ended.left is not None:
+            cluster.coordinator.complete(ended.left)
+    except TxnLogError as error:
+        logger.warning("The next micro-batch completes this one, which is committed: %s", error)
+    finally:
         with phases.measure("housekeeping"):
             cluster.sweeper.sweep_if_due()
-    if is_committed_now:
-        _log("Batch %d of query %s", (batch_id, run.query_id), phases)
+    if ended is not None:
+        names = (phases.facts["batchId"], phases.facts["queryId"])
+        _log("Batch %s of query %s", names, phases)
 
 
 def commit_once(
@@ -65,8 +81,8 @@ def commit_once(
     tasks: Sequence[StagedTask],
     batch_id: int,
     phases: Phases,
-) -> bool:
-    """The steps of commit_micro_batch; False if the batch is already committed, or empty."""
+) -> Ended | None:
+    """The steps of commit_micro_batch; None if the batch is already committed, or empty."""
     run, batches = tasks[0], _ordered(tasks)
     topics = tuple(sorted({batch.topic for batch in batches}))
     transactional_id = options.text("transactional.id") or run.query_id
@@ -80,7 +96,7 @@ def commit_once(
     with phases.measure("sources"):
         offsets = group_offsets(options, cluster, planned, is_first_of_run=is_first_of_run)
     if not batches and not offsets:
-        return False
+        return None
     with phases.measure("own"):
         newest = before
         if is_first_of_run:
@@ -90,7 +106,7 @@ def commit_once(
     # A decided transaction is finished first, whichever run decided it. A committed batch is
     # skipped without a takeover: else a driver that resumes late would fence its successor.
     if _is_committed(newest, options, run, planned):
-        return False
+        return None
     row = before
     if row is None or is_first_of_run or not row.state.is_idle:
         # The topics may have changed while the id was taken over.
@@ -102,12 +118,17 @@ def commit_once(
                     cluster, run.query_id, transactional_id=transactional_id, owner=row.owner
                 )
         if _is_committed(newest, options, run, planned):
-            return False
+            return None
     last = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics, run_id=run.run_id)
-    cluster.coordinator.commit(
-        row, batches, offsets=offsets, batch=(run.query_id, last), phases=phases, read=read
+    return cluster.coordinator.publish(
+        row,
+        batches,
+        offsets=offsets,
+        batch=(run.query_id, last),
+        phases=phases,
+        read=read,
+        prove_later=True,
     )
-    return True
 
 
 def _is_next(row: TransactionMetadata, run: StagedTask, batch_id: int) -> bool:

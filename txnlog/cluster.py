@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from queue import SimpleQueue
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
@@ -23,6 +24,7 @@ from txnlog.errors import (
 )
 from txnlog.process.caches import ProcessCache
 from txnlog.process.failures import Failures
+from txnlog.process.threads import Threads
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import check_topic_name, may_be_topic
 from txnlog.settings import arguments
@@ -46,6 +48,8 @@ from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
 
 logger = logging.getLogger("txnlog")
 
+_AFTERWARDS = Threads("txnlog-afterwards", 8)
+
 
 class Cluster(Root):
     """One root: its logs, its topics, and the coordinators of transactions and groups.
@@ -58,6 +62,8 @@ class Cluster(Root):
         self.coordinator = TransactionCoordinator(self)
         self.groups = GroupCoordinator(self)
         self.sweeper = Sweeper(self)
+        self._busy: SimpleQueue[None] | None = None
+        """Gets an item when the work of `do_afterwards` is done; None when there is none."""
 
     @classmethod
     def open(
@@ -102,9 +108,35 @@ class Cluster(Root):
         *,
         create: bool = False,
     ) -> Cluster:
-        """This thread's instance for this root: Spark's workers live across micro-batches."""
+        """This thread's instance for this root: Spark's workers live across micro-batches.
+
+        Its work of `do_afterwards` is done.
+        """
         root, options = checked_root(root), checked_types(storage_options)
-        return CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
+        cluster = CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
+        busy = cluster._busy
+        if busy is not None:
+            busy.get()
+        return cluster
+
+    def do_afterwards(self, work: Callable[[], object]) -> None:
+        """Do `work` on a thread; this object is not used again but by way of `cached`.
+
+        On a local disk, where it takes no time, it is done at once. It may end unfinished, where
+        the process ends.
+        """
+        done: SimpleQueue[None] = SimpleQueue()
+
+        def do() -> None:
+            try:
+                work()
+            finally:
+                self._busy = None
+                done.put(None)
+
+        self._busy = done
+        if self.store.is_local or not _AFTERWARDS.submit(do):
+            do()
 
     def _check_cluster_id(self) -> None:
         """Raise NotCoordinatorError if this root now holds another cluster than the opened one.

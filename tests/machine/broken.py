@@ -20,15 +20,8 @@ import txnlog.coordinator.groups
 import txnlog.coordinator.transactions
 import txnlog.housekeeping.compaction.segments
 import txnlog.housekeeping.vacuum
-from tests.machine.machine import (
-    Appending,
-    Clients,
-    Compacting,
-    Copying,
-    Producing,
-    Tidying,
-    Vacuuming,
-)
+from tests.machine.focused import Appending, Compacting, Copying, Producing, Tidying, Vacuuming
+from tests.machine.machine import Clients
 from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit

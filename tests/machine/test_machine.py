@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.machine.broken import BROKEN
-from tests.machine.machine import FOCUSED, Clients
+from tests.machine.focused import FOCUSED
+from tests.machine.machine import Clients
 from tests.machine.world import seen
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
 

@@ -56,7 +56,10 @@ class Driver:
     def commit_staged(self, task: StagedTask) -> bool:
         chosen = {"transactional.id": self.id} if self.id else {}
         options = parse_options({"path": "/memory", "topic": "orders", **chosen}, "writeStream")
-        return commit_once(self.cluster, options, [task], task.batch_id, Phases())
+        ended = commit_once(self.cluster, options, [task], task.batch_id, Phases())
+        if ended is not None and ended.left is not None:
+            self.cluster.coordinator.complete(ended.left)
+        return ended is not None
 
     def stage(self, batch_id: int) -> StagedTask:
         batch = staged(self.cluster, "orders", f"{batch_id}.{self.run}")

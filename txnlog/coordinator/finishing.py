@@ -68,8 +68,12 @@ def publish(
     *,
     reading: Reading | None = None,
     phases: Phases | None = None,
+    prove_later: bool = False,
 ) -> Published | None:
-    """Steps 2 and 3 of a decided transaction, as `finish`; None if another process finished it."""
+    """Steps 2 and 3 of a decided transaction, as `finish`; None if another process finished it.
+
+    With `prove_later` the slot check of the offsets marker (D52) is left to `complete`.
+    """
     measured = phases or Phases()
     result = TransactionResult.of(row.state)
     with measured.measure("publish"):
@@ -79,7 +83,8 @@ def publish(
     reach("markers.after")
     if row.pending.groups:
         with measured.measure("offsets"):
-            reading = _while_decided(root, row, reading, partial(_end_groups, root, row, result))
+            end_groups = partial(_end_groups, root, row, result, prove_later)
+            reading = _while_decided(root, row, reading, end_groups)
         if reading is None:
             return None
     reach("offsets.after")
@@ -91,6 +96,10 @@ def complete(root: Root, published: Published) -> TransactionMetadata | None:
     reach("complete.before")
     row, phases = published.row, published.phases
     clock = root.store.clock
+    offsets_logs = by_shard(root, row.pending.groups, str)
+    if not all(root.store.together([log.log.prove for log, _ in offsets_logs])):
+        # The offsets marker may not be in the log: it is written again, as what was decided.
+        return finish(root, row, phases=phases)
     shard = root.shard_for(row.transactional_id)
     with (phases or Phases()).measure("complete"):
         completed = shard.transition(
@@ -208,14 +217,18 @@ def _write_marker(
 
 
 def _end_groups(
-    root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading
+    root: Root,
+    row: TransactionMetadata,
+    result: TransactionResult,
+    prove_later: bool,
+    reading: Reading,
 ) -> bool:
     """Step 3, and beside it the proofs of step 2; False as in `_write_marker`.
 
     A marker that is not proved is looked for, and written, again: of a decided transaction, so the
     group's new offsets are right before it, too. Only COMPLETE must follow the proofs.
     """
-    calls = [partial(_write_offsets, root, row, result, reading)]
+    calls = [partial(_write_offsets, root, row, result, reading, prove_later)]
     calls += [partial(root.topic_log(topic).log.prove) for topic in _topics_of(row)]
     is_written, *proofs = root.store.together(calls)
     if is_written and not all(proofs):
@@ -225,12 +238,19 @@ def _end_groups(
 
 
 def _write_offsets(
-    root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading
+    root: Root,
+    row: TransactionMetadata,
+    result: TransactionResult,
+    reading: Reading,
+    prove_later: bool,
 ) -> bool:
     """Step 3 in every shard that has groups of the transaction; False as in `_write_marker`."""
     shards = by_shard(root, row.pending.groups, str)
     written = root.store.together(
-        [partial(_write_offsets_shard, log, row, result, reading, ids) for log, ids in shards]
+        [
+            partial(_write_offsets_shard, log, row, result, reading, ids, prove_later)
+            for log, ids in shards
+        ]
     )
     return all(written)
 
@@ -241,6 +261,7 @@ def _write_offsets_shard(
     result: TransactionResult,
     reading: Reading,
     group_ids: Sequence[str],
+    prove_later: bool,
 ) -> bool:
     clock = offsets.store.clock
     is_late = False
@@ -260,7 +281,7 @@ def _write_offsets_shard(
             now_ms=clock.now_ms(),
         )
 
-    offsets.change(decide)
+    offsets.change(decide, prove_later=prove_later)
     return not is_late
 
 

@@ -223,17 +223,23 @@ class TransactionCoordinator:
         batches: Sequence[StagedBatch] | Staging = (),
         *,
         offsets: Sequence[GroupOffsets] = (),
+        batch: tuple[str, LastBatch] | None = None,
+        phases: Phases | None = None,
+        read: TopicsRead | None = None,
         former: Published | None = None,
+        prove_later: bool = False,
     ) -> Ended:
-        """As `commit`, for who goes on with this id: COMPLETE is left for the next call.
+        """As `commit`, for who goes on with this id: COMPLETE is left for another call.
 
-        That call gives it as `former`, and it is written beside the files: a round less in a row.
-        Until then the transaction is decided and visible, as after a crash here. Give no `former`
-        with `offsets`: step 0 names the epoch that COMPLETE begins, so `complete` comes before. On
-        a local disk, where a round takes no time, nothing is left.
+        That is `complete`, or the next call of this: given as `former`, it is written beside the
+        files, a round less in a row. Until then the transaction is decided and visible, as after a
+        crash here. Give no `former` with `offsets`: step 0 names the epoch that COMPLETE begins, so
+        `complete` comes before. With `prove_later` the offsets marker is proved with COMPLETE, too.
+        On a local disk, where a round takes no time, nothing is left.
         """
-        phases = Phases()
-        ended = self._commit(row, batches, offsets, phases=phases, former=former)
+        phases = phases or Phases()
+        later = prove_later and not self._store.is_local
+        ended = self._commit(row, batches, offsets, batch, phases, read, former, later)
         if self._store.is_local:
             return Ended(self._complete(ended, TransactionResult.COMMIT))
         phases.stop()
@@ -252,6 +258,7 @@ class TransactionCoordinator:
         phases: Phases | None = None,
         read: TopicsRead | None = None,
         former: Published | None = None,
+        prove_later: bool = False,
     ) -> Ended:
         """Steps 0 to 3."""
         assert former is None or not offsets
@@ -278,9 +285,8 @@ class TransactionCoordinator:
         groups = tuple(sorted({request.group_id for request in offsets}))
         manifest = Manifest(batches=tuple(staged), groups=groups)
         reach("prepare_commit.before")
-        return self._end(
-            row, TransactionResult.COMMIT, measured, manifest=manifest, batch=batch, fresh=fresh
-        )
+        commit = TransactionResult.COMMIT
+        return self._end(row, commit, measured, manifest, batch, fresh, prove_later)
 
     def prepare(
         self,
@@ -320,10 +326,10 @@ class TransactionCoordinator:
         row: TransactionMetadata,
         result: TransactionResult,
         phases: Phases,
-        *,
         manifest: Manifest | None = None,
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
+        prove_later: bool = False,
     ) -> Ended:
         """Steps 1 to 3."""
         ending = _ending(row)
@@ -348,7 +354,9 @@ class TransactionCoordinator:
         if ended.state.is_prepared:
             reach("prepare_commit.after")
             try:
-                published = publish(self._root, ended, reading=reading, phases=phases)
+                published = publish(
+                    self._root, ended, reading=reading, phases=phases, prove_later=prove_later
+                )
                 if published is not None:
                     return Ended(published.completed, published)
                 finished = self.describe(row.transactional_id)

@@ -423,7 +423,10 @@ class OffsetsLog(RowLog[Group]):
         self.number = shard
 
     def change(
-        self, decide: Callable[[RowView[Group], int], OffsetsCommit | R]
+        self,
+        decide: Callable[[RowView[Group], int], OffsetsCommit | R],
+        *,
+        prove_later: bool = False,
     ) -> OffsetsCommit | R:
         """`transact` for decisions of txnlog.protocol.groups."""
         written: list[OffsetsCommit] = []
@@ -435,5 +438,5 @@ class OffsetsLog(RowLog[Group]):
             written[:] = [decision]
             return RowCommit(operation=decision.operation, puts=decision.groups, txns=decision.txns)
 
-        decision = self.transact(decide_rows)
+        decision = self.transact(decide_rows, prove_later=prove_later)
         return written[0] if isinstance(decision, RowCommit) else decision

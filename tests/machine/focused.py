@@ -1,0 +1,75 @@
+"""Random histories of fewer kinds of clients, in which rare meetings of these are frequent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.machine.actors import Kind
+from tests.machine.machine import KINDS, SALT, SLEEPS_MS, TROUBLES, Clients, Troubles
+from tests.machine.world import SOURCE
+
+
+def of_roles(*roles: str) -> Sequence[Kind]:
+    return tuple(kind for kind in KINDS if kind.role in roles)
+
+
+class Producing(Clients):
+    """Histories of transactions only: owners, zombies, operators and the sweeper."""
+
+    kinds = of_roles("producer")
+    copy = run_job = read = write_batch = tidy = None  # type: ignore[assignment]
+
+
+class Appending(Producing):
+    """Histories of transactions whose batches are appended before their end."""
+
+    kinds = tuple(kind for kind in of_roles("producer", "plain") if kind.how != "deferred")
+    be_odd = None  # type: ignore[assignment]
+
+
+class Copying(Clients):
+    """Histories of copiers, jobs and what they copy: most of them are about a group."""
+
+    kinds = of_roles("producer", "copier", "job", "query")
+    read = write_batch = tidy = be_odd = None  # type: ignore[assignment]
+
+
+class Tidying(Clients):
+    """Histories of producers beside compaction, retention, vacuum and log clean-up."""
+
+    kinds = of_roles("producer", "plain")
+    copy = run_job = read = None  # type: ignore[assignment]
+
+
+class Compacting(Clients):
+    """Histories of compaction beside idempotent producers, retention and another compactor."""
+
+    kinds = of_roles("plain")
+    deeds = ("tidy", "work")
+    copy = run_job = read = write_batch = keep_house = tidy = None  # type: ignore[assignment]
+    be_odd = None  # type: ignore[assignment]
+
+    @rule(number=st.integers(0, 1), trouble=TROUBLES)
+    def compact(self, number: int, trouble: Troubles) -> None:
+        self.chores(number, SOURCE, "compact", trouble=trouble)
+
+
+class Vacuuming(Clients):
+    """Histories of vacuum beside producers whose files wait for a commit for days."""
+
+    kinds = tuple(kind for kind in Producing.kinds if kind.how == "deferred")
+    deeds = ("night",)
+    copy = run_job = read = write_batch = keep_house = tidy = None  # type: ignore[assignment]
+    be_odd = None  # type: ignore[assignment]
+
+    @rule(number=st.integers(0, 1), salt=SALT)
+    def vacuum(self, number: int, salt: int) -> None:
+        self.world.shared.clock.advance_ms(SLEEPS_MS[salt % 3])
+        self.chores(number, SOURCE, "vacuum")
+
+
+FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming)
+"""Each meets often what histories of everything rarely meet."""
