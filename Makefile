@@ -55,9 +55,10 @@ soak-spark: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 soak-spark: java $(VENV)/.jars ## drivers and jobs killed at every step, long queries, the benchmarks
 	@$(PY) -m pytest -n 2 --dist worksteal -m "soak and spark and not stores" $(ARGS)
 
-# Properties are tested by `make test`, too, with fewer examples.
+# Properties and long loops are tested by `make test`, too, with fewer examples and cases.
+soak-histories: export TXNLOG_CASES := all
 soak-histories: java $(VENV)/.jars ## random histories, searches and properties, with new seeds
-	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis) and not spark and not ways and not stores" --hypothesis-profile=soak $(ARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal -m "(soak or hypothesis or sampled) and not spark and not ways and not stores" --hypothesis-profile=soak $(ARGS)
 
 stores: export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1
 stores: java $(VENV)/.jars $(VENV)/.stores/stamp ## versitygw, Azurite and a fake of GCS behind a proxy with faults

@@ -9,6 +9,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from spark_session import build_session
 
+from tests.cases import Some, choose
 from tests.counts import (  # noqa: F401  hooks of pytest
     pytest_addoption,
     pytest_configure,
@@ -83,10 +85,28 @@ def spark(scratch: Path) -> Iterator[SparkSession]:
 @pytest.fixture
 def seed() -> int:
     """A seed for `random.Random`; pytest shows the printed line when the test fails."""
+    count("histories", "random tests with a printed seed")
+    return printed_seed()
+
+
+def printed_seed() -> int:
     chosen = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(2**32))
     print(f"replay with {SEED_VARIABLE}={chosen}")
-    count("histories", "random tests with a printed seed")
     return chosen
+
+
+@pytest.fixture
+def some() -> Some[Any]:
+    """Of a loop's cases a third in `make test`, all in `make soak-histories`."""
+    return partial(choose, seed=printed_seed())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that try a part of their cases are run again, with all, by `make soak-histories`."""
+    for item in items:
+        if "some" in getattr(item, "fixturenames", ()):
+            item.add_marker("sampled")
 
 
 @pytest.fixture(autouse=True, scope="session")

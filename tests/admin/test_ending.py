@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from tests.admin.worlds import admin, partition_of, query
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
@@ -109,7 +111,9 @@ def test_fenced_spark_query_is_fenced_in_every_worker(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["fence", "abort"])
-def test_fence_at_any_call_of_a_deferred_commit_is_all_or_nothing(way: str) -> None:
+def test_fence_at_any_call_of_a_deferred_commit_is_all_or_nothing(
+    way: str, some: Some[Any]
+) -> None:
     """The transaction commits completely or its owner gets an error; the run is fenced (R43)."""
     dry = process(world())
     row = owned(dry, "first")
@@ -117,7 +121,7 @@ def test_fence_at_any_call_of_a_deferred_commit_is_all_or_nothing(way: str) -> N
     with planned(dry, {}) as plan:
         dry.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
     results = set()
-    for number in range(plan.calls):
+    for number in some(range(plan.calls)):
         shared = world()
         cluster = process(shared)
         row = query(cluster, "run-1")
@@ -150,13 +154,13 @@ def test_fence_at_any_call_of_a_deferred_commit_is_all_or_nothing(way: str) -> N
     assert results == {True, False}
 
 
-def test_fence_of_a_query_that_committed_in_between_still_fences_it() -> None:
+def test_fence_of_a_query_that_committed_in_between_still_fences_it(some: Some[Any]) -> None:
     """Fencing by the epoch that was read would miss a run with a newer epoch (R43)."""
     dry = admin(process(world()))
     owned(dry.cluster, "run-1")
     with planned(dry.cluster, {}) as plan:
         dry.fence_producers(["tx"])["tx"].result()
-    for number in range(plan.calls):
+    for number in some(range(plan.calls)):
         shared = world()
         driver, operator = process(shared), process(shared)
         rows = [query(driver, "run-1")]
@@ -204,7 +208,7 @@ def _abort_spec(cluster: Cluster) -> None:
 @pytest.mark.parametrize("act", [_fence, _abort, _abort_spec])
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
 def test_abort_or_fence_that_crashes_at_any_call_is_finished_by_others(
-    act: Callable[[Cluster], None], fault: Fault
+    act: Callable[[Cluster], None], fault: Fault, some: Some[Any]
 ) -> None:
     """If the operator's process dies, the next sweeper finishes with the same result (R36)."""
 
@@ -218,7 +222,7 @@ def test_abort_or_fence_that_crashes_at_any_call_is_finished_by_others(
     _, dry, _ = prepare()
     with planned(dry, {}) as plan:
         act(dry)
-    for number in range(plan.calls):
+    for number in some(range(plan.calls)):
         shared, cluster, row = prepare()
         with planned(cluster, {number: fault}):
             outcome = outcome_of(lambda c=cluster: act(c))

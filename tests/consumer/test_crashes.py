@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.consumer.records import (
     BEAT_MS,
     SESSION_MS,
@@ -105,10 +107,10 @@ def newcomer(shared: SharedMemory) -> Consumer:
     ],
 )
 def test_member_that_crashes_at_any_call_leaves_a_working_group(
-    act: Callable[[Consumer], None], fault: Fault
+    act: Callable[[Consumer], None], fault: Fault, some: Some[Any]
 ) -> None:
     """A member that crashed within join or leave must not block its partitions (R48, R63)."""
-    for number in range(calls_of(act)):
+    for number in some(range(calls_of(act))):
         shared = full_world()
         one = newcomer(shared)
         store = store_of(one)
@@ -153,9 +155,11 @@ def group_exists(shared: SharedMemory) -> bool:
     "act",
     [pytest.param(act, marks=[] if act in (live, commit) else [pytest.mark.soak]) for act in ACTS],
 )
-def test_member_suspended_at_any_call_does_no_harm(act: Callable[[Consumer], None]) -> None:
+def test_member_suspended_at_any_call_does_no_harm(
+    act: Callable[[Consumer], None], some: Some[Any]
+) -> None:
     """It resumes after the others have taken over its partitions and committed (R48)."""
-    for number in range(calls_of(act)):
+    for number in some(range(calls_of(act))):
         shared = full_world()
         one = newcomer(shared)
         successors: list[Consumer] = []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_sink.commit import commit_batch_write
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
@@ -93,14 +95,14 @@ def calls_of_write(settings: LogSettings) -> int:
     ids=["unswept", "swept-checkpoints"],
 )
 def test_write_cut_at_any_call_and_run_again_happens_once(
-    settings: LogSettings, recovered: bool
+    settings: LogSettings, recovered: bool, some: Some[Any]
 ) -> None:
     """The job dies, or gets an error, at each storage call, between the topics, too (R36).
 
     The job is run again with files of its own; exactly one of the two is in, in both topics.
     """
     first_runs = set()
-    for number in range(calls_of_write(settings)):
+    for number in some(range(calls_of_write(settings))):
         for fault in (*CRASHES, *ERRORS):
             shared = world(settings=settings)
             cluster = process(shared, settings=settings)
@@ -138,13 +140,13 @@ def during(cluster: Cluster, where: Callable[[str, str], bool], act: Callable[[]
 @pytest.mark.parametrize("topics", [("orders", "stock"), ("stock",)])
 @pytest.mark.parametrize("version", [1, 2])
 def test_two_writers_of_one_app_id_are_decided_one_after_another(
-    topics: tuple[str, ...], version: int
+    topics: tuple[str, ...], version: int, some: Some[Any]
 ) -> None:
     """Both read the topics before either has decided: the pair would be written twice.
 
     The second writer does all its work at each storage call of the first, in turns.
     """
-    for number in range(calls_of_write(PLAIN)):
+    for number in some(range(calls_of_write(PLAIN))):
         shared = world()
         first, second = process(shared), process(shared)
         mine = both(first, "mine")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
@@ -202,11 +203,11 @@ CUTS = [
 
 @pytest.mark.parametrize(("kind", "settings"), CUTS)
 def test_transaction_cut_at_any_call_is_all_or_nothing(
-    kind: type[Deferred], settings: LogSettings
+    kind: type[Deferred], settings: LogSettings, some: Some[Any]
 ) -> None:
     """Before PREPARE it aborts, after PREPARE any process finishes it (R36, R73)."""
     results = set()
-    for number in range(calls_of(kind, settings)):
+    for number in some(range(calls_of(kind, settings))):
         for fault in (*CRASHES, *ERRORS):
             shared = world(settings=settings)
             actor = kind.begin(shared, settings)
@@ -226,9 +227,11 @@ def test_transaction_cut_at_any_call_is_all_or_nothing(
 
 
 @pytest.mark.parametrize("kind", [Deferred, Eager, Persistent, OneOff, *ABORTS])
-def test_transaction_repeated_after_an_error_succeeds_once(kind: type[Deferred]) -> None:
+def test_transaction_repeated_after_an_error_succeeds_once(
+    kind: type[Deferred], some: Some[Any]
+) -> None:
     """After a retriable error the same call may be repeated, whatever landed (R28, R36, R41)."""
-    for number in range(calls_of(kind, PLAIN)):
+    for number in some(range(calls_of(kind, PLAIN))):
         for fault in ERRORS:
             shared = world()
             actor = kind.begin(shared, PLAIN)
@@ -245,9 +248,9 @@ def test_transaction_repeated_after_an_error_succeeds_once(kind: type[Deferred])
 
 
 @pytest.mark.parametrize("kind", [Deferred, Eager, OneOff, TakingOver])
-def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred]) -> None:
+def test_recovery_cut_at_any_call_is_recovered_again(kind: type[Deferred], some: Some[Any]) -> None:
     """Helpers crash, too: any subset of the markers may be written for the next one (R36)."""
-    for number in range(calls_of(kind, PLAIN)):
+    for number in some(range(calls_of(kind, PLAIN))):
         shared = world()
         actor = kind.begin(shared, PLAIN)
         with planned(actor.cluster, {number: Fault.CRASH_AFTER}):
@@ -315,13 +318,13 @@ LONG_MEETINGS = [OtherOrder, ThirdOrder, Appending]
     ],
 )
 def test_transaction_met_by_another_process_at_any_call_is_all_or_nothing(
-    kind: type[Deferred], other_act: Callable[[Cluster], None], late: bool
+    kind: type[Deferred], other_act: Callable[[Cluster], None], late: bool, some: Some[Any]
 ) -> None:
     """A zombie pauses at any call, others continue, and it resumes (R27, R31, R44, R46).
 
     `late`: its call at that moment is a put that lands only after the others have acted.
     """
-    for number in range(calls_of(kind, PLAIN)):
+    for number in some(range(calls_of(kind, PLAIN))):
         shared = world()
         actor = kind.begin(shared, PLAIN)
         witness = Witness()
@@ -361,10 +364,10 @@ def start_new_query_and_commit(other: Cluster) -> None:
 @pytest.mark.parametrize("successor", [take_over_and_commit, start_new_query_and_commit])
 @pytest.mark.parametrize("kind", [Deferred, Eager, Appending])
 def test_zombie_and_successor_reading_the_same_input_write_it_once(
-    kind: type[Deferred], successor: Callable[[Cluster], None]
+    kind: type[Deferred], successor: Callable[[Cluster], None], some: Some[Any]
 ) -> None:
     """The successor starts at the group's position; the zombie resumes later (R44, R47, R48)."""
-    for number in range(calls_of(kind, PLAIN)):
+    for number in some(range(calls_of(kind, PLAIN))):
         shared = world()
         actor = kind.begin(shared, PLAIN)
         faults(actor.cluster).plan = FaultsAt(
@@ -383,13 +386,15 @@ def test_zombie_and_successor_reading_the_same_input_write_it_once(
 
 
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_create_topic_cut_at_any_call_makes_one_topic_or_none(fault: Fault) -> None:
+def test_create_topic_cut_at_any_call_makes_one_topic_or_none(
+    fault: Fault, some: Some[Any]
+) -> None:
     """A lost reply must not read as "exists already", nor a crash leave half a topic."""
     shared = world()
     other = process(shared)
     with planned(other, {}) as plan:
         other.create_topic("dry", partitions=3)
-    for number in range(plan.calls):
+    for number in some(range(plan.calls)):
         cluster = process(shared)
         name = f"t{number}"
         with planned(cluster, {number: fault}):
@@ -432,9 +437,11 @@ def test_delete_topic_cut_at_any_call_deletes_whole_or_not(fault: Fault) -> None
 
 
 @pytest.mark.parametrize("fault", [*CRASHES, *ERRORS])
-def test_cluster_created_with_a_fault_at_any_call_opens_afterwards(fault: Fault) -> None:
+def test_cluster_created_with_a_fault_at_any_call_opens_afterwards(
+    fault: Fault, some: Some[Any]
+) -> None:
     """Half a cluster must open as a whole one, with one id (R69)."""
-    for number in range(24):
+    for number in some(range(24)):
         shared = SharedMemory()
         store = shared.open(plan=FaultsAt({number: fault}))
         outcome = outcome_of(lambda s=store: Cluster.open(s, create=True, shards=2, settings=PLAIN))

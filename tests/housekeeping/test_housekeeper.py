@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     MINUTE_MS,
     both,
@@ -304,7 +306,7 @@ def test_housekeeper_without_permission_for_the_cluster_raises() -> None:
     assert visible(process(shared), "mine") == (True, True)
 
 
-def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
+def test_housekeeper_killed_at_any_call_changes_nothing_for_others(some: Some[Any]) -> None:
     """SIGKILL between any two writes: others continue, and the next one finishes the rest."""
     settings = HousekeepingSettings(
         abort_interval_ms=HOUR_MS,
@@ -329,7 +331,9 @@ def test_housekeeper_killed_at_any_call_changes_nothing_for_others() -> None:
     keeper.run_once()
     writes = [number for number, (verb, _) in enumerate(faults(dry).calls) if verb == "put"]
     assert len(writes) > 8
-    for number, fault in [(n, f) for n in writes for f in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)]:
+    for number, fault in some(
+        [(n, f) for n in writes for f in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)]
+    ):
         shared, cluster, keeper = prepare()
         live = owned(process(shared), "live", tid="live")
         with planned(cluster, {number: fault}):

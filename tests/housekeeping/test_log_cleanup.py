@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     PLAIN,
     TOPICS,
@@ -240,9 +242,9 @@ def test_newest_checkpoint_that_is_damaged_keeps_what_it_replaces(
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_logs_open_after_clean_up_was_killed_at_any_call(crash: Fault) -> None:
+def test_logs_open_after_clean_up_was_killed_at_any_call(crash: Fault, some: Some[Any]) -> None:
     """A log with a hole cannot be read (R66)."""
-    for number in range(0, 90, 4):
+    for number in some(range(0, 90, 4)):
         shared = world(config=FOREVER)
         cluster = process(shared)
         row = owned(cluster, "a")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     MINUTE_MS,
     PLAIN,
@@ -260,9 +262,9 @@ def test_marker_of_a_writer_with_a_wrong_clock_has_the_stores_time(skew_ms: int)
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_expiry_killed_at_any_call_is_repeated(crash: Fault) -> None:
+def test_expiry_killed_at_any_call_is_repeated(crash: Fault, some: Some[Any]) -> None:
     """Every table expires producers by a commit of its own."""
-    for number in range(25):
+    for number in some(range(25)):
         shared = world(config=FOREVER)
         for name in ("a", "b"):
             one_off(shared, name)

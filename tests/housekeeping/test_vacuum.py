@@ -6,9 +6,11 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     MINUTE_MS,
     eager,
@@ -194,7 +196,9 @@ def test_vacuum_continues_past_a_topic_it_may_not_write() -> None:
 
 
 @pytest.mark.parametrize("crash", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOSE_REPLY])
-def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> None:
+def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(
+    crash: Fault, some: Some[Any]
+) -> None:
     """Some files are deleted, others not: the next run deletes the rest."""
 
     def prepare() -> tuple[SharedMemory, Cluster]:
@@ -211,7 +215,7 @@ def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> 
     assert Vacuum(dry).run() == 4
     calls = len(faults(dry).calls)
     assert calls > 20
-    for number in range(calls):
+    for number in some(range(calls)):
         shared, dying = prepare()
         with planned(dying, {number: crash}):
             outcome_of(Vacuum(dying).run)
@@ -223,7 +227,9 @@ def test_vacuum_killed_at_any_call_is_harmless_and_is_repeated(crash: Fault) -> 
 
 
 @pytest.mark.parametrize("step", ["commit", "prepare"])
-def test_vacuum_during_any_commit_deletes_nothing_that_becomes_live(step: str) -> None:
+def test_vacuum_during_any_commit_deletes_nothing_that_becomes_live(
+    step: str, some: Some[Any]
+) -> None:
     """A writer is stopped at each of its calls, for half a day or a week, while vacuum runs.
 
     Files of two-phase transactions are referenced, too: their clients may commit them at any time
@@ -231,7 +237,7 @@ def test_vacuum_during_any_commit_deletes_nothing_that_becomes_live(step: str) -
     """
     outcomes = set()
     for pause_ms in (12 * HOUR_MS, WEEK_MS):
-        for number in range(60):
+        for number in some(range(60)):
             shared = world(config=FOREVER)
             writer = process(shared)
             row = owned(writer, "a")

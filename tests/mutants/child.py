@@ -21,8 +21,9 @@ PRELOAD = [
     "deltalake",
     "pyspark.sql.datasource",
 ]
-# The same examples and seeds in every run, so that a mutant is killed by what the test says.
-FIXED = {"CI": "1", "TXNLOG_SEED": "1"}
+# The same examples and seeds in every run, and all cases, so that a mutant is killed by what the
+# test says.
+FIXED = {"CI": "1", "TXNLOG_SEED": "1", "TXNLOG_CASES": "all"}
 WRONG_COPY = 70
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
@@ -120,10 +122,10 @@ def calls_of(publish: str, act: Callable[[Producer], None]) -> int:
 @NEXT
 @BOTH
 def test_crash_or_error_at_any_call_of_the_next_one_changes_nothing_of_the_first(
-    publish: str, act: Callable[[Producer], None]
+    publish: str, act: Callable[[Producer], None], some: Some[Any]
 ) -> None:
     """The first is there once, and the second once, or never if its process died (R36, R40)."""
-    for at in range(calls_of(publish, act)):
+    for at in some(range(calls_of(publish, act))):
         for fault in (*CRASHES, *ERRORS):
             shared = world()
             made = started(shared, publish)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
@@ -182,10 +184,10 @@ def settle_prepared(shared: SharedMemory) -> None:
 
 
 @EACH
-def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act) -> None:
+def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act, some: Some[Any]) -> None:
     """The next process that sweeps settles the transaction as decided (R36, R45, R73)."""
     results = set()
-    for number in range(calls_of(act)):
+    for number in some(range(calls_of(act))):
         for fault in CRASHES:
             shared = world()
             made = act.begin(shared)
@@ -202,9 +204,9 @@ def test_producer_killed_at_any_call_leaves_all_or_nothing(act: Act) -> None:
 
 
 @EACH
-def test_producer_with_any_reply_lost_succeeds(act: Act) -> None:
+def test_producer_with_any_reply_lost_succeeds(act: Act, some: Some[Any]) -> None:
     """The call that meets a fault repairs it within its time-out (R28, R36, R41)."""
-    for number in range(calls_of(act)):
+    for number in some(range(calls_of(act))):
         for fault in ERRORS:
             shared = world()
             made = act.begin(shared)
@@ -234,13 +236,13 @@ def test_producer_with_any_reply_lost_succeeds(act: Act) -> None:
     ],
 )
 def test_producer_in_an_outage_from_any_call_times_out_and_continues(
-    act: Act, fault: Fault, lands_last: bool
+    act: Act, fault: Fault, lands_last: bool, some: Some[Any]
 ) -> None:
     """The outage lasts longer than every call; afterwards the same call continues (R41).
 
     Puts of the outage land before that call, or after it: then they must not undo its writes.
     """
-    for number in range(calls_of(act)):
+    for number in some(range(calls_of(act))):
         shared = world()
         made = act.begin(shared)
         store = cluster_of(made).store
@@ -284,9 +286,11 @@ def recovered(made: Producer, act: Act) -> bool | None:
 
 
 @EACH
-def test_producer_overtaken_by_its_successor_at_any_call_is_fenced_or_done(act: Act) -> None:
+def test_producer_overtaken_by_its_successor_at_any_call_is_fenced_or_done(
+    act: Act, some: Some[Any]
+) -> None:
     """A zombie pauses at any call, its successor commits, and the zombie resumes (R27, R44)."""
-    for number in range(calls_of(act)):
+    for number in some(range(calls_of(act))):
         for late in (False, True):
             shared = world()
             made = act.begin(shared)
@@ -319,7 +323,9 @@ def test_producer_overtaken_by_its_successor_at_any_call_is_fenced_or_done(act: 
 
 
 @pytest.mark.parametrize("fault", [*ERRORS, *CRASHES])
-def test_idempotent_producer_with_any_fault_writes_each_record_once(fault: Fault) -> None:
+def test_idempotent_producer_with_any_fault_writes_each_record_once(
+    fault: Fault, some: Some[Any]
+) -> None:
     """After a lost reply the same request is sent again (R1, R2, R7, R9)."""
 
     def act(made: Producer, reports: Reports) -> None:
@@ -330,7 +336,7 @@ def test_idempotent_producer_with_any_fault_writes_each_record_once(fault: Fault
     made = producer(world())
     with planned(cluster_of(made), {}) as dry:
         act(made, Reports())
-    for number in range(dry.calls):
+    for number in some(range(dry.calls)):
         shared = world()
         made, reports = producer(shared), Reports()
         with planned(cluster_of(made), {number: fault}):

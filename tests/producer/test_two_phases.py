@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     check_settled,
@@ -219,7 +222,7 @@ def test_block_that_prepares_is_left_prepared() -> None:
 
 @BOTH
 def test_prepared_transaction_has_its_offsets_whatever_write_its_owner_died_at(
-    publish: str,
+    publish: str, some: Some[Any]
 ) -> None:
     """A prepared row means that all can be published, so pending offsets are written before: else
     the database's commit publishes the output, and the input is read again (R45, R36).
@@ -237,7 +240,7 @@ def test_prepared_transaction_has_its_offsets_whatever_write_its_owner_died_at(
     with planned(cluster_of(made), {}) as dry:
         made.prepare_transaction()
     kept = 0
-    for number in range(dry.calls):
+    for number in some(range(dry.calls)):
         for crash in CRASHES:
             shared = world()
             dying = opened(shared)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_sink.commit import commit_micro_batch, commit_once
 from spark_sink.messages import StagedTask
+from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
@@ -143,7 +145,7 @@ def calls_of(prepare: Callable[[], tuple[Driver, StagedTask]]) -> int:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first-batch", "later-batch"])
-def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool) -> None:
+def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool, some: Some[Any]) -> None:
     """Old and new driver meet at each step of the old one: also while it is being decided (R58).
 
     The new one does all its work before each storage call of the old one. Where each has fenced the
@@ -157,7 +159,7 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool) -> None:
         return old, old.stage(1)
 
     winners = set()
-    for number in range(calls_of(lambda: begin(world()))):
+    for number in some(range(calls_of(lambda: begin(world())))):
         shared = world()
         old, task = begin(shared)
         new = Driver.of(shared, "r2", "b")
@@ -181,7 +183,9 @@ def test_two_drivers_under_two_ids_commit_a_batch_once(is_first: bool) -> None:
     assert winners == {"1.r1", "1.r2"}
 
 
-def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced() -> None:
+def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced(
+    some: Some[Any],
+) -> None:
     """Between read and stop the old run decides a batch and dies, or is suspended (R36, R58)."""
 
     def dies_at_its_marker(verb: str, path: str) -> Fault:
@@ -194,7 +198,7 @@ def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced() 
         return new, new.stage(1)
 
     decided = set()
-    for number in range(calls_of(lambda: begin(world()))):
+    for number in some(range(calls_of(lambda: begin(world())))):
         shared = world()
         new, task = begin(shared)
         old = Driver.of(shared, "r1", "a")
@@ -213,7 +217,7 @@ def test_old_run_that_decides_while_the_new_one_starts_is_finished_and_fenced() 
     assert decided == {"1.r1", "1.r2"}
 
 
-def test_restart_under_another_id_after_a_crash_at_any_call_commits_once() -> None:
+def test_restart_under_another_id_after_a_crash_at_any_call_commits_once(some: Some[Any]) -> None:
     """The old driver dies, or gets an error, at each storage call; nothing sweeps (R36, R54)."""
 
     def begin(shared: SharedMemory) -> tuple[Driver, StagedTask]:
@@ -222,7 +226,7 @@ def test_restart_under_another_id_after_a_crash_at_any_call_commits_once() -> No
         return old, old.stage(1)
 
     results = set()
-    for number in range(calls_of(lambda: begin(world()))):
+    for number in some(range(calls_of(lambda: begin(world())))):
         for fault in (*CRASHES, ERRORS[number % len(ERRORS)]):
             shared = world()
             old, task = begin(shared)

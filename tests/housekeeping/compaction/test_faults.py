@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from tests.cases import Some
 from tests.housekeeping.compaction.logs import (
     TOPIC,
     Idempotent,
@@ -91,7 +93,7 @@ def newest(cluster: Cluster) -> dict[bytes | None, bytes | None]:
 
 @pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 def test_compaction_that_meets_a_fault_anywhere_loses_and_doubles_nothing(
-    config: dict[str, str] | None,
+    config: dict[str, str] | None, some: Some[Any]
 ) -> None:
     """Before a call, after it, instead of its reply: the next one finds all there (R20, R22)."""
     original = filled(config)
@@ -99,7 +101,7 @@ def test_compaction_that_meets_a_fault_anywhere_loses_and_doubles_nothing(
     known = newest(process(original))
     calls, files = undisturbed(original)
     assert calls.count("put") >= 2
-    for number, verb in enumerate(calls):
+    for number, verb in some(enumerate(calls)):
         for fault in READ_FAULTS if verb == "get" else FAULTS:
             shared = copied(original)
             dying = process(shared)
@@ -163,13 +165,13 @@ def others(shared: SharedMemory) -> dict[str, Callable[[], None]]:
 @pytest.mark.parametrize("config", [None, COMPACTED], ids=["merge", "key-compact"])
 @pytest.mark.parametrize("act", ["write", "end", "compact", "merge pairs", "recreate"])
 def test_compaction_beside_another_process_at_any_call_loses_nothing(
-    config: dict[str, str] | None, act: str
+    config: dict[str, str] | None, act: str, some: Some[Any]
 ) -> None:
     """An append, an end, a second compactor, another topic of the name (R20, R22, R71)."""
     original = filled(config)
     before = newest(process(original))
     ((_, _, end),) = bounds(process(original).topic(TOPIC).view)
-    for number in range(len(undisturbed(original)[0])):
+    for number in some(range(len(undisturbed(original)[0]))):
         shared = copied(original)
         cluster, other = process(shared), others(shared)[act]
         store(cluster).plan = FaultsAt({}, interlude=other, interlude_at=number)
