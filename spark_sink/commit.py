@@ -7,6 +7,7 @@ state is in the state row and the checkpoint.
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,6 +36,9 @@ from txnlog.settings.options import Options, redacted_url
 
 logger = logging.getLogger("txnlog")
 
+_WORKER_STAYS = "SPARK_REUSE_WORKER"
+"""Spark sets it for a worker that it keeps for the next micro-batch (spark.python.worker.reuse)."""
+
 
 def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: int) -> None:
     """Commit a micro-batch exactly once, or skip it if this query has committed it.
@@ -49,30 +53,44 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     run = tasks[0]
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
     cluster = Cluster.cached(options.root, options.storage)
+    if cluster.waited_ns:
+        phases.add("waiting", cluster.waited_ns)
+        cluster.waited_ns = 0
+    # On a local disk a round takes no time, and Spark ends at once a worker that does not stay.
+    is_later = _WORKER_STAYS in os.environ and not cluster.store.is_local
     ended: Ended | None = None
     try:
         ended = commit_once(cluster, options, tasks, batch_id, phases)
     finally:
-        # Spark goes on meanwhile, and may end this worker: the batch is committed.
-        cluster.do_afterwards(partial(_complete, cluster, ended, phases))
+        complete = partial(_complete, cluster, ended, phases)
+        if is_later:
+            _log_batch(ended, phases)
+            cluster.do_afterwards(complete)
+        else:
+            complete()
+            _log_batch(ended, phases)
 
 
 def _complete(cluster: Cluster, ended: Ended | None, phases: Phases) -> None:
     """COMPLETE, where it is left; then transactions of dead processes, which waited for this one.
 
-    An error of the former is logged: the next micro-batch completes what is decided.
+    An error of the former is logged: who comes next, or a sweeper, completes what is decided.
     """
     try:
         if ended is not None and ended.left is not None:
             cluster.coordinator.complete(ended.left)
     except TxnLogError as error:
-        logger.warning("The next micro-batch completes this one, which is committed: %s", error)
+        logger.warning(
+            "A micro-batch is committed, and the next one, or a sweep, will complete it: %s", error
+        )
     finally:
         with phases.measure("housekeeping"):
             cluster.sweeper.sweep_if_due()
+
+
+def _log_batch(ended: Ended | None, phases: Phases) -> None:
     if ended is not None:
-        names = (phases.facts["batchId"], phases.facts["queryId"])
-        _log("Batch %s of query %s", names, phases)
+        _log("Batch %s of query %s", (phases.facts["batchId"], phases.facts["queryId"]), phases)
 
 
 def commit_once(
@@ -101,8 +119,11 @@ def commit_once(
         newest = before
         if is_first_of_run:
             newest = find_newest(cluster, run.query_id)
-        elif before is not None:
-            cluster.coordinator.finish(before)
+        elif before is not None and before.state.is_prepared:
+            # The topics may have changed meanwhile.
+            finished, read = cluster.coordinator.finish(before), None
+            if finished is not None and finished.owner.run_id == before.owner.run_id:
+                before = newest = finished
     # A decided transaction is finished first, whichever run decided it. A committed batch is
     # skipped without a takeover: else a driver that resumes late would fence its successor.
     if _is_committed(newest, options, run, planned):

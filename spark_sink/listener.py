@@ -151,8 +151,10 @@ class TxnLogListener(StreamingQueryListener):
                 committed, newest = history
                 added = committed - query.committed_before - transactions
                 if newest is not None and newest.version > query.version:
-                    transaction, is_new = newest, True
                     query.version = newest.version
+                    if newest.phases_ms:
+                        # Another process that completes a transaction has not measured it.
+                        transaction, is_new = newest, True
             if transaction is None and not any(txnlog_sources(progress)):
                 # The query uses neither the source nor the sink.
                 return

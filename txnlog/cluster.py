@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
@@ -49,6 +50,7 @@ from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
 logger = logging.getLogger("txnlog")
 
 _AFTERWARDS = Threads("txnlog-afterwards", 8)
+_PATIENCE_S = 5.0
 
 
 class Cluster(Root):
@@ -64,6 +66,8 @@ class Cluster(Root):
         self.sweeper = Sweeper(self)
         self._busy: SimpleQueue[None] | None = None
         """Gets an item when the work of `do_afterwards` is done; None when there is none."""
+        self.waited_ns = 0
+        """How long `cached` waited for that work, in all."""
 
     @classmethod
     def open(
@@ -110,20 +114,26 @@ class Cluster(Root):
     ) -> Cluster:
         """This thread's instance for this root: Spark's workers live across micro-batches.
 
-        Its work of `do_afterwards` is done.
+        Its work of `do_afterwards` is done; where that takes long, it is another instance.
         """
         root, options = checked_root(root), checked_types(storage_options)
         cluster = CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
-        busy = cluster._busy
-        if busy is not None:
-            busy.get()
+        busy, began_ns = cluster._busy, time.perf_counter_ns()
+        if busy is None:
+            return cluster
+        try:
+            busy.get(timeout=_PATIENCE_S)
+        except Empty:
+            CLUSTERS.drop(root, options)
+            cluster = cls.open(root, options)
+            cluster = CLUSTERS.get(root, options, lambda: cluster)
+        cluster.waited_ns += time.perf_counter_ns() - began_ns
         return cluster
 
     def do_afterwards(self, work: Callable[[], object]) -> None:
         """Do `work` on a thread; this object is not used again but by way of `cached`.
 
-        On a local disk, where it takes no time, it is done at once. It may end unfinished, where
-        the process ends.
+        Where the process ends, the work may end unfinished.
         """
         done: SimpleQueue[None] = SimpleQueue()
 
@@ -135,7 +145,12 @@ class Cluster(Root):
                 done.put(None)
 
         self._busy = done
-        if self.store.is_local or not _AFTERWARDS.submit(do):
+        try:
+            is_taken = _AFTERWARDS.submit(do)
+        except BaseException:
+            done.put(None)
+            raise
+        if not is_taken:
             do()
 
     def _check_cluster_id(self) -> None:

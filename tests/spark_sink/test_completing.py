@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,6 +31,7 @@ from tests.coordinator.processes import (
 )
 from txnlog import cluster as cluster_module
 from txnlog.cluster import Cluster
+from txnlog.coordinator.history import CommittedTransactions
 from txnlog.coordinator.phases import Phases
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.options import parse_options
@@ -191,3 +193,97 @@ def test_error_of_the_work_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch)
     cluster.do_afterwards(work)
     Cluster.cached("/memory")
     assert ran.is_set()
+
+
+def test_slow_work_lets_the_next_one_open_the_cluster_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two instances are like two processes."""
+    shared = world()
+    slow, other = process(shared), process(shared)
+    ended = publish(slow, 0)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        complete(slow, ended)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_module, "_PATIENCE_S", 0.01)
+        patch.setattr(cluster_module.CLUSTERS, "get", Mock(side_effect=[slow, other]))
+        patch.setattr(cluster_module.CLUSTERS, "drop", Mock())
+        patch.setattr(Cluster, "open", Mock())
+        slow.do_afterwards(work)
+        assert begun.wait(60)
+        assert Cluster.cached("/memory") is other
+    assert other.waited_ns > 0
+    assert publish(other, 1) is not None
+    go_on.set()
+    busy = slow._busy
+    if busy is not None:
+        busy.get(timeout=60)
+    assert committed(process(shared)) == ["0", "1"]
+    check_settled(shared)
+
+
+def test_interrupt_before_the_work_is_taken_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = process(world())
+    monkeypatch.setattr(cluster_module.CLUSTERS, "get", lambda *_: cluster)
+
+    def interrupt(work: object) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_module._AFTERWARDS, "submit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.do_afterwards(lambda: None)
+    monkeypatch.setattr(cluster_module, "_PATIENCE_S", 600)
+    assert Cluster.cached("/memory") is cluster
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_commit_of_a_worker_completes_with_its_own_figures(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a thread where Spark keeps the worker, and before the return where it ends it."""
+    shared = world()
+    worker = process(shared)
+    monkeypatch.setattr(cluster_module.CLUSTERS, "get", lambda *_: worker)
+    if stays:
+        monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    else:
+        monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    for batch_id in range(4):
+        batch = staged(worker, "orders", f"{batch_id}")
+        sink.commit_micro_batch(
+            OPTIONS, [StagedTask(0, (batch,), QUERY, "run", batch_id)], batch_id
+        )
+        if not stays:
+            assert state_of(process(shared), QUERY) is COMPLETE_COMMIT
+        Cluster.cached("/memory")
+        assert state_of(process(shared), QUERY) is COMPLETE_COMMIT
+        count, newest = CommittedTransactions(process(shared)).read(QUERY)
+        assert count == batch_id + 1
+        assert newest is not None
+        assert newest.parameters["batchId"] == f"{batch_id}"
+        assert newest.phases_ms["total"] > 0
+    assert committed(process(shared)) == ["0", "1", "2", "3"]
+    assert position(process(shared)) == 40
+    check_settled(shared)
+
+
+def test_offsets_log_that_was_opened_again_is_not_taken_for_proved() -> None:
+    """The marker that COMPLETE relies on may be in no log (D52, R36)."""
+    shared = world()
+    worker = process(shared)
+    complete(worker, publish(worker, 0))
+    ended = publish(worker, 1)
+    log = worker.offsets_log(GROUP)
+    process(shared).store.delete([commit_path(log.log.path, log.log.version)])
+    log.log.invalidate()
+    log.refresh()
+    complete(worker, ended)
+    assert position(process(shared)) == 20
+    check_settled(shared)

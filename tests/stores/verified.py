@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.coordinator.processes import complete_all
 from tests.stores.servers import Place
 from txnlog.protocol.verification.findings import FindingKind
 from txnlog.testing.invariants import check_cluster
@@ -17,7 +18,12 @@ NAMES_ONLY = (FindingKind.FILE_MISSING, FindingKind.OFFSET_WITHOUT_PARTITION)
 def verify_place(
     place: Place, *, settled: bool = True, expected: Sequence[FindingKind] = ()
 ) -> None:
-    """Raise AssertionError for a finding of another kind, of reading all data files, too."""
+    """Raise AssertionError for a finding of another kind, of reading all data files, too.
+
+    COMPLETE of a query's last micro-batch may be left, where the store has refused it.
+    """
+    if settled:
+        complete_all(place.open_cluster())
     found = verify(place.open(), VerifySettings(deep=True))
     findings = [str(finding) for finding in found.findings.kept if finding.kind not in expected]
     assert not findings, findings

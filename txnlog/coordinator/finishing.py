@@ -48,10 +48,14 @@ def finish(
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left."""
+    """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
+
+    `proofs` of the offsets markers are left, too.
+    """
 
     row: TransactionMetadata
     phases: Phases | None
+    proofs: tuple[Callable[[], bool], ...] = ()
 
     @property
     def completed(self) -> TransactionMetadata:
@@ -88,7 +92,8 @@ def publish(
         if reading is None:
             return None
     reach("offsets.after")
-    return Published(row, phases)
+    logs = by_shard(root, row.pending.groups, str) if prove_later else ()
+    return Published(row, phases, tuple(log.log.proof() for log, _ in logs))
 
 
 def complete(root: Root, published: Published) -> TransactionMetadata | None:
@@ -96,10 +101,9 @@ def complete(root: Root, published: Published) -> TransactionMetadata | None:
     reach("complete.before")
     row, phases = published.row, published.phases
     clock = root.store.clock
-    offsets_logs = by_shard(root, row.pending.groups, str)
-    if not all(root.store.together([log.log.prove for log, _ in offsets_logs])):
+    if not all(root.store.together(published.proofs)):
         # The offsets marker may not be in the log: it is written again, as what was decided.
-        return finish(root, row, phases=phases)
+        return finish(root, row)
     shard = root.shard_for(row.transactional_id)
     with (phases or Phases()).measure("complete"):
         completed = shard.transition(

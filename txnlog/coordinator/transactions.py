@@ -238,9 +238,10 @@ class TransactionCoordinator:
         On a local disk, where a round takes no time, nothing is left.
         """
         phases = phases or Phases()
-        later = prove_later and not self._store.is_local
+        is_local = self._store.is_local
+        later = prove_later and not is_local
         ended = self._commit(row, batches, offsets, batch, phases, read, former, later)
-        if self._store.is_local:
+        if is_local:
             return Ended(self._complete(ended, TransactionResult.COMMIT))
         phases.stop()
         return ended

@@ -91,6 +91,11 @@ class ProcessCache(Generic[T]):
                 entry.opened.append(open_object())
             return entry.opened[0]
 
+    def drop(self, url: str, options: Mapping[str, str] | None) -> None:
+        """Open the object again at the next `get`."""
+        with self._lock:
+            self._entries.pop(self._key(url, options), None)
+
     def clear(self) -> None:
         """Drop every object; for tests that stand for a new process."""
         with self._lock:

@@ -151,6 +151,7 @@ class DeltaLog:
         self._confirmed_ms: int | None = None
         self._checked_ms: int | None = None
         self._saw_no_hole_ms: int | None = None
+        self._loads = 0
         self._unproved: int | None = None
         """The version before the first commit of ours whose place is not proved yet (D87)."""
         self._last_writer = False
@@ -382,6 +383,7 @@ class DeltaLog:
         if not is_head:
             self.store.sync(commit_path(self.path, commits[-1].version))
         self._view.reset()
+        self._loads += 1
         self._unproved = None
         self.version = -1
         self.metadata = None
@@ -591,6 +593,11 @@ class DeltaLog:
         else:
             self.invalidate()
         return is_proved
+
+    def proof(self) -> Callable[[], bool]:
+        """`prove`, for a call later on: False also where the log was opened again till then."""
+        loads = self._loads
+        return lambda: self._loads == loads and self.prove()
 
     def _is_there(self, version: int) -> bool:
         return self.store.exists(commit_path(self.path, version))
