@@ -53,9 +53,9 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
     run = tasks[0]
     phases = Phases({"queryId": run.query_id, "batchId": str(batch_id), **_staging(tasks)})
     cluster = Cluster.cached(options.root, options.storage)
-    if cluster.waited_ns:
-        phases.add("waiting", cluster.waited_ns)
-        cluster.waited_ns = 0
+    waited_ns = cluster.afterwards.take_waited_ns()
+    if waited_ns:
+        phases.add("waiting", waited_ns)
     # On a local disk a round takes no time, and Spark ends at once a worker that does not stay.
     is_later = _WORKER_STAYS in os.environ and not cluster.store.is_local
     ended: Ended | None = None
@@ -65,7 +65,7 @@ def commit_micro_batch(options: Options, tasks: Sequence[StagedTask], batch_id: 
         complete = partial(_complete, cluster, ended, phases)
         if is_later:
             _log_batch(ended, phases)
-            cluster.do_afterwards(complete)
+            cluster.afterwards.do(complete)
         else:
             complete()
             _log_batch(ended, phases)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
@@ -23,9 +21,9 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
     unexpected,
 )
+from txnlog.process.afterwards import Afterwards
 from txnlog.process.caches import ProcessCache
 from txnlog.process.failures import Failures
-from txnlog.process.threads import Threads
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topics import check_topic_name, may_be_topic
 from txnlog.settings import arguments
@@ -49,9 +47,6 @@ from txnlog.storage.tables.topic_log import OF_A_TOPIC, TopicLog
 
 logger = logging.getLogger("txnlog")
 
-_AFTERWARDS = Threads("txnlog-afterwards", 8)
-_PATIENCE_S = 5.0
-
 
 class Cluster(Root):
     """One root: its logs, its topics, and the coordinators of transactions and groups.
@@ -64,10 +59,7 @@ class Cluster(Root):
         self.coordinator = TransactionCoordinator(self)
         self.groups = GroupCoordinator(self)
         self.sweeper = Sweeper(self)
-        self._busy: SimpleQueue[None] | None = None
-        """Gets an item when the work of `do_afterwards` is done; None when there is none."""
-        self.waited_ns = 0
-        """How long `cached` waited for that work, in all."""
+        self.afterwards = Afterwards()
 
     @classmethod
     def open(
@@ -114,44 +106,14 @@ class Cluster(Root):
     ) -> Cluster:
         """This thread's instance for this root: Spark's workers live across micro-batches.
 
-        Its work of `do_afterwards` is done; where that takes long, it is another instance.
+        The work of its `afterwards` is done; where that takes long, it is another instance.
         """
         root, options = checked_root(root), checked_types(storage_options)
         cluster = CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
-        busy, began_ns = cluster._busy, time.perf_counter_ns()
-        if busy is None:
-            return cluster
-        try:
-            busy.get(timeout=_PATIENCE_S)
-        except Empty:
+        if not cluster.afterwards.wait():
             CLUSTERS.drop(root, options)
-            cluster = cls.open(root, options)
-            cluster = CLUSTERS.get(root, options, lambda: cluster)
-        cluster.waited_ns += time.perf_counter_ns() - began_ns
+            cluster = CLUSTERS.get(root, options, lambda: cls.open(root, options, create=create))
         return cluster
-
-    def do_afterwards(self, work: Callable[[], object]) -> None:
-        """Do `work` on a thread; this object is not used again but by way of `cached`.
-
-        Where the process ends, the work may end unfinished.
-        """
-        done: SimpleQueue[None] = SimpleQueue()
-
-        def do() -> None:
-            try:
-                work()
-            finally:
-                self._busy = None
-                done.put(None)
-
-        self._busy = done
-        try:
-            is_taken = _AFTERWARDS.submit(do)
-        except BaseException:
-            done.put(None)
-            raise
-        if not is_taken:
-            do()
 
     def _check_cluster_id(self) -> None:
         """Raise NotCoordinatorError if this root now holds another cluster than the opened one.

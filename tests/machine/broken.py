@@ -20,14 +20,21 @@ import txnlog.coordinator.groups
 import txnlog.coordinator.transactions
 import txnlog.housekeeping.compaction.segments
 import txnlog.housekeeping.vacuum
-from tests.machine.focused import Appending, Compacting, Copying, Producing, Tidying, Vacuuming
+from tests.machine.focused import (
+    Appending,
+    Compacting,
+    Copying,
+    Producing,
+    Sleeping,
+    Tidying,
+    Vacuuming,
+)
 from tests.machine.machine import Clients
 from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit
 from txnlog.protocol.transitions import Transition
 from txnlog.storage.delta import log_cleanup
-from txnlog.storage.delta.delta_log import DeltaLog
 
 Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
@@ -253,12 +260,6 @@ def a_topic_is_its_name(patch: Patch) -> None:
     patch.setattr(txnlog.coordinator.finishing, "prepare_marker", decide)
 
 
-@broken(Tidying)
-def a_slot_that_was_read_is_trusted_forever(patch: Patch) -> None:
-    """D3: a process that slept commits into a slot that clean-up has freed."""
-    patch.setattr(DeltaLog, "_trusted", lambda log: log._confirmed_ms is not None)
-
-
 @broken(Producing)
 def a_decided_transaction_is_not_finished(patch: Patch) -> None:
     """R73: no process finishes what a dead one has decided."""
@@ -315,7 +316,7 @@ def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
     )
 
 
-@broken(Tidying)
+@broken(Sleeping)
 def log_files_are_deleted_at_once(patch: Patch) -> None:
     """R70: clean-up frees slots that other processes still rely on."""
     for name in ("find_anchor", "find_expired"):

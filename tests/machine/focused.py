@@ -71,5 +71,12 @@ class Vacuuming(Clients):
         self.chores(number, SOURCE, "vacuum")
 
 
-FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming)
+class Sleeping(Producing):
+    """Histories of transactions in whose midst a night passes, in which logs are cleaned up."""
+
+    deeds = ("night",)
+    be_odd = keep_house = None  # type: ignore[assignment]
+
+
+FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming, Sleeping)
 """Each meets often what histories of everything rarely meet."""

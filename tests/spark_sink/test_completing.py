@@ -33,6 +33,7 @@ from txnlog import cluster as cluster_module
 from txnlog.cluster import Cluster
 from txnlog.coordinator.history import CommittedTransactions
 from txnlog.coordinator.phases import Phases
+from txnlog.process import afterwards
 from txnlog.protocol.states import TransactionState
 from txnlog.settings.options import parse_options
 from txnlog.storage.delta.log_files import commit_path
@@ -51,6 +52,7 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def offsets(options: Any, cluster: Any, planned: PlannedBatch, **_: Any) -> list[Any]:
         return [consumed(planned.batch_id * 10, planned.batch_id * 10 + 10)]
 
+    monkeypatch.setattr(afterwards, "PATIENCE_S", 600)
     monkeypatch.setattr(sink, "group_offsets", offsets)
     monkeypatch.setattr(sink, "planned_batch", lambda _, number: PlannedBatch(number))
 
@@ -171,7 +173,7 @@ def test_work_is_done_beside_and_awaited_by_who_comes_back(
         done.append("cached")
         came_back.set()
 
-    cluster.do_afterwards(work)
+    cluster.afterwards.do(work)
     assert begun.wait(600)
     threading.Thread(target=come_back, daemon=True).start()
     assert not done
@@ -190,7 +192,7 @@ def test_error_of_the_work_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch)
         ran.set()
         raise ZeroDivisionError
 
-    cluster.do_afterwards(work)
+    cluster.afterwards.do(work)
     Cluster.cached("/memory")
     assert ran.is_set()
 
@@ -210,19 +212,16 @@ def test_slow_work_lets_the_next_one_open_the_cluster_again(
         complete(slow, ended)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cluster_module, "_PATIENCE_S", 0.01)
+        patch.setattr(afterwards, "PATIENCE_S", 0.01)
         patch.setattr(cluster_module.CLUSTERS, "get", Mock(side_effect=[slow, other]))
         patch.setattr(cluster_module.CLUSTERS, "drop", Mock())
-        patch.setattr(Cluster, "open", Mock())
-        slow.do_afterwards(work)
+        slow.afterwards.do(work)
         assert begun.wait(60)
         assert Cluster.cached("/memory") is other
-    assert other.waited_ns > 0
+    assert slow.afterwards.take_waited_ns() > 0
     assert publish(other, 1) is not None
     go_on.set()
-    busy = slow._busy
-    if busy is not None:
-        busy.get(timeout=60)
+    assert slow.afterwards.wait()
     assert committed(process(shared)) == ["0", "1"]
     check_settled(shared)
 
@@ -236,10 +235,9 @@ def test_interrupt_before_the_work_is_taken_keeps_nobody_waiting(
     def interrupt(work: object) -> bool:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster_module._AFTERWARDS, "submit", interrupt)
+    monkeypatch.setattr(afterwards._THREADS, "submit", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        cluster.do_afterwards(lambda: None)
-    monkeypatch.setattr(cluster_module, "_PATIENCE_S", 600)
+        cluster.afterwards.do(lambda: None)
     assert Cluster.cached("/memory") is cluster
 
 
