@@ -25,7 +25,6 @@ from tests.machine.focused import (
     Compacting,
     Copying,
     Producing,
-    Sleeping,
     Tidying,
     Vacuuming,
 )
@@ -316,7 +315,7 @@ def ends_are_forgotten_with_the_last_file(patch: Patch) -> None:
     )
 
 
-@broken(Sleeping)
+@broken(Tidying)
 def log_files_are_deleted_at_once(patch: Patch) -> None:
     """R70: clean-up frees slots that other processes still rely on."""
     for name in ("find_anchor", "find_expired"):
