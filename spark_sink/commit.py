@@ -17,10 +17,10 @@ from spark_sink.messages import StagedTask, this_process
 from spark_sink.query_rows import find_newest, stop_others
 from spark_sink.source_offsets import PlannedBatch, group_offsets, planned_batch
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import Ended
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.staged_files import TopicsRead, read_topics
-from txnlog.coordinator.transactions import Ended
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.process.failures import caught
 from txnlog.process.log_level import configure_logging

@@ -128,8 +128,10 @@ class Producer:
         return f"Producer({self._config!r}, {self._lifecycle.state.value})"
 
     def __len__(self) -> int:
-        """Records that are not sent yet, and delivery callbacks that wait for poll or flush."""
-        return self._sender.num_records() + len(self._deliveries)
+        """Records that are not sent yet, or decided and not yet visible (commit.wait); and delivery
+        callbacks that wait for poll or flush.
+        """
+        return self._sender.num_records() + self._num_invisible() + len(self._deliveries)
 
     def __bool__(self) -> bool:
         return True
@@ -236,20 +238,25 @@ class Producer:
         """Send all waiting records, and call the callbacks; how many records are left after that.
 
         None waits until all are delivered or failed, by delivery.timeout.ms at the latest. In a
-        deferred transaction there is nothing to send before the commit.
+        deferred transaction there is nothing to send before the commit. With commit.wait=decided it
+        waits until what was committed is visible, too, and raises what prevents that.
         """
         self._lifecycle.check_usable()
         delivery_s = self._outlet.delivery_timeout_ms / 1000
         deadline = self._deadline("flush()", 2 * delivery_s if timeout is None else timeout)
-        if self._transactions is None or self._transactions.is_eager:
-            try:
+        transactions = self._transactions
+        try:
+            if transactions is None or transactions.is_eager:
                 self._sender.exclusively(deadline, lambda: self._sender.flush(deadline))
-            except TxnLogError as error:
-                if not error.retriable:
-                    raise
-        self._deliveries.serve()
+            if transactions is not None:
+                transactions.settle(deadline)
+        except TxnLogError as error:
+            if not error.retriable:
+                raise
+        finally:
+            self._deliveries.serve()
         is_deferred = isinstance(self._sender.publication, Deferred)
-        return 0 if is_deferred else self._sender.num_records()
+        return self._num_invisible() + (0 if is_deferred else self._sender.num_records())
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Discard records that are not delivered yet; poll or flush call their callbacks.
@@ -291,7 +298,9 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.
 
-        Records that cannot be sent within `timeout` fail. A closed producer takes no more calls.
+        Records that cannot be sent within `timeout` fail. A commit.wait=decided commit that cannot
+        be made visible by then raises what prevents it; any process publishes it later. A closed
+        producer takes no more calls.
         """
         if self._lifecycle.is_over:
             return
@@ -361,6 +370,8 @@ class Producer:
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Flush and commit. After a time-out only this may be called again (R41).
 
+        With commit.wait=decided it returns before readers see the transaction, as Kafka's does: the
+        producer's thread publishes it, and the next commit, flush() and close() wait for that.
         Raises TransactionAbortableError when a send failed: abort (R40); ProducerFencedError when
         a newer producer took the transactional.id.
         """
@@ -434,6 +445,9 @@ class Producer:
             self._lifecycle.enter(call)
         assert self._transactions is not None
         return self._transactions
+
+    def _num_invisible(self) -> int:
+        return 0 if self._transactions is None else self._transactions.num_invisible
 
     def _fail_send(self, error: TxnLogError) -> None:
         """A send failed permanently: no record is accepted, and a commit raises it (R40)."""

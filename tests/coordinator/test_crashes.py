@@ -33,6 +33,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import StorageError
 from txnlog.protocol.metadata import Owner, StagedBatch, TransactionMetadata
@@ -154,7 +155,7 @@ class TimingOut(Aborting):
     def act(self) -> None:
         row = self.cluster.coordinator.describe("tx")
         assert row is not None
-        self.cluster.coordinator.time_out(row, by="a test")
+        time_out(self.cluster, row, by="a test")
 
 
 COMMITS: list[type[Deferred]] = [Deferred, OtherOrder, ThirdOrder, Eager, Appending, OneOff]

@@ -22,6 +22,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.fencing import time_out
 from txnlog.errors import (
     CommitStateUnknownError,
     IllegalGenerationError,
@@ -179,7 +180,7 @@ def test_two_phase_transaction_is_waited_for_and_ends_as_its_client_says(commit:
     held = two_phase(cluster, owned(cluster, "a"), "mine")
     shared.clock.advance_ms(30 * MINUTE_MS)
     other = process(shared)
-    other.coordinator.time_out(held, by="a test")
+    time_out(other, held, by="a test")
     with pytest.raises(UnstableOffsetCommitError):
         other.groups.fetch(GROUP)
     assert state_of(other) is TransactionState.ONGOING

@@ -35,9 +35,9 @@ from tests.coordinator.processes import (
 )
 from tests.producer.worlds import group
 from txnlog.cluster import Cluster
+from txnlog.coordinator.finishing import Ended
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.coordinator.transactions import Ended
 from txnlog.errors import StorageError, TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.producer import Producer

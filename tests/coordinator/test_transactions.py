@@ -25,6 +25,7 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
+from txnlog.coordinator.fencing import fence
 from txnlog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -392,7 +393,7 @@ def test_fence_finishes_the_transaction_it_aborts() -> None:
     """Readers would wait for the next sweep behind a decided transaction (R43)."""
     cluster = process(world())
     row = eager(cluster, owned(cluster, "a"), "mine")
-    fenced = cluster.coordinator.fence("tx", above_epoch=row.producer_epoch, by="b", reason="r")
+    fenced = fence(cluster, "tx", above_epoch=row.producer_epoch, by="b", reason="r")
     assert fenced is not None
     assert fenced.state is TransactionState.COMPLETE_ABORT
     assert not cluster.topic("orders").view.ongoing_of(row.producer_id, row.txn_epoch)

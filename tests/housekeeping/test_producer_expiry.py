@@ -34,6 +34,7 @@ from tests.housekeeping.steps import (
     expire_producers,
     expire_row,
 )
+from txnlog.coordinator.fencing import time_out
 from txnlog.errors import UnknownProducerIdError
 from txnlog.housekeeping.producer_expiry import ProducerExpiry
 from txnlog.process.clock import Clock
@@ -211,7 +212,7 @@ def test_zombie_of_an_eager_transaction_finds_its_row_before_the_topic(
     reading = Reading.begin(clock)
     with clock.paused() if is_paused else nullcontext():
         sweeper = process(shared)
-        sweeper.coordinator.time_out(row, by="test")
+        time_out(sweeper, row, by="test")
         if expired:
             expire_row(sweeper, "tx")
         shared.clock.advance_ms(2 * WEEK_MS)

@@ -27,6 +27,7 @@ from tests.interaction.environment import Process, Stop, World
 from tests.interaction.rendering import render
 from tests.staged_files import record_columns, written_file
 from txnlog.cluster import Cluster
+from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -88,7 +89,7 @@ class Interpreter:
                 case "abort", []:
                     _adopt(process, coordinator.abort(_own(process)))
                 case "time-out", [name]:
-                    coordinator.time_out(_row(cluster, name), by=process.name)
+                    time_out(cluster, _row(cluster, name), by=process.name)
                 case "finish", [name]:
                     coordinator.finish(
                         _row(cluster, name), reading=Reading.begin(cluster.store.clock)

@@ -24,8 +24,8 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from txnlog.coordinator.finishing import Ended
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.coordinator.transactions import Ended
 from txnlog.errors import (
     InvalidTxnTimeoutError,
     OperationTimedOutError,

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
@@ -47,6 +48,24 @@ def finish(
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """A transaction after step 1, by this process: no reader sees it yet, none can undo it.
+
+    `reading` began before the row was written.
+    """
+
+    row: TransactionMetadata
+    reading: Reading
+    phases: Phases
+    prove_later: bool = False
+
+    @property
+    def completed(self) -> TransactionMetadata:
+        """The row as COMPLETE will leave it, but for its time."""
+        return _completed(self.row)
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
 
@@ -60,10 +79,45 @@ class Published:
     @property
     def completed(self) -> TransactionMetadata:
         """The row as COMPLETE will leave it, but for its time."""
-        row = self.row
-        after = prepare_complete(row, transaction=row.transaction, now_ms=row.updated_ms)
-        assert isinstance(after, Transition)
-        return after.next
+        return _completed(self.row)
+
+
+class Ended(NamedTuple):
+    """The row after an end; while COMPLETE is `left`, as that will leave it."""
+
+    row: TransactionMetadata
+    left: Published | None = None
+
+
+def publish_decided(root: Root, decided: Decided) -> Ended:
+    """Steps 2 and 3; a repeated call writes what is missing.
+
+    An error has the result as `decided` in its context: a repeated call may not learn it, as the
+    row may have another owner by then.
+    """
+    row = decided.row
+    reach("prepare_commit.after")
+    try:
+        published = publish(
+            root,
+            row,
+            reading=decided.reading,
+            phases=decided.phases,
+            prove_later=decided.prove_later,
+        )
+        if published is not None:
+            return Ended(published.completed, published)
+        finished = describe(root, row.transactional_id)
+    except TxnLogError as error:
+        error.context["decided"] = TransactionResult.of(row.state)
+        raise
+    return Ended(finished if finished is not None else row)
+
+
+def _completed(row: TransactionMetadata) -> TransactionMetadata:
+    after = prepare_complete(row, transaction=row.transaction, now_ms=row.updated_ms)
+    assert isinstance(after, Transition)
+    return after.next
 
 
 def publish(

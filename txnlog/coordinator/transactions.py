@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from txnlog.coordinator.appending import (
     Append,
@@ -23,8 +22,14 @@ from txnlog.coordinator.appending import (
     append_in_transaction,
     checked,
 )
-from txnlog.coordinator.fencing import fence, time_out
-from txnlog.coordinator.finishing import Published, complete, finish, publish
+from txnlog.coordinator.finishing import (
+    Decided,
+    Ended,
+    Published,
+    complete,
+    finish,
+    publish_decided,
+)
 from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
@@ -65,13 +70,6 @@ from txnlog.protocol.transitions import (
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog
 from txnlog.storage.tables.topic_log import TopicLog
-
-
-class Ended(NamedTuple):
-    """The row after an end; while COMPLETE is `left`, as that will leave it."""
-
-    row: TransactionMetadata
-    left: Published | None = None
 
 
 class TransactionCoordinator:
@@ -214,8 +212,8 @@ class TransactionCoordinator:
         or refuses the transaction. An error after it has `decided` in its context, and any process
         may finish the transaction.
         """
-        ended = self._commit(row, batches, offsets, batch, phases, read)
-        return self._complete(ended, TransactionResult.COMMIT)
+        decided = self.decide(row, batches, offsets=offsets, batch=batch, phases=phases, read=read)
+        return self._complete(self._publish(decided), TransactionResult.COMMIT)
 
     def publish(
         self,
@@ -237,33 +235,51 @@ class TransactionCoordinator:
         `complete` comes before. With `prove_later` the offsets marker is proved with COMPLETE, too.
         On a local disk, where a round takes no time, nothing is left.
         """
-        phases = phases or Phases()
-        is_local = self._store.is_local
-        later = prove_later and not is_local
-        ended = self._commit(row, batches, offsets, batch, phases, read, former, later)
-        if is_local:
+        return self.publish_decided(
+            self.decide(
+                row,
+                batches,
+                offsets=offsets,
+                batch=batch,
+                phases=phases,
+                read=read,
+                former=former,
+                prove_later=prove_later,
+            )
+        )
+
+    def publish_decided(self, decided: Decided | Ended) -> Ended:
+        """What `publish` does after `decide`; a repeated call writes what is missing."""
+        ended = self._publish(decided)
+        if self._store.is_local:
             return Ended(self._complete(ended, TransactionResult.COMMIT))
-        phases.stop()
+        if isinstance(decided, Decided):
+            decided.phases.stop()
         return ended
 
     def complete(self, published: Published) -> TransactionMetadata | None:
         """See txnlog.coordinator.finishing.complete."""
         return complete(self._root, published)
 
-    def _commit(
+    def decide(
         self,
         row: TransactionMetadata,
-        batches: Sequence[StagedBatch] | Staging,
-        offsets: Sequence[GroupOffsets],
+        batches: Sequence[StagedBatch] | Staging = (),
+        *,
+        offsets: Sequence[GroupOffsets] = (),
         batch: tuple[str, LastBatch] | None = None,
         phases: Phases | None = None,
         read: TopicsRead | None = None,
         former: Published | None = None,
         prove_later: bool = False,
-    ) -> Ended:
-        """Steps 0 to 3."""
+    ) -> Decided | Ended:
+        """Steps 0 and 1 of `publish`: afterwards the transaction is committed, and not yet visible.
+
+        `publish_decided` comes next, with what this returns: Ended if another process finished it.
+        """
         assert former is None or not offsets
         measured = phases or Phases()
+        prove_later = prove_later and not self._store.is_local
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged: Sequence[StagedBatch] = ()
         fresh: Sequence[StagedBatch] = ()
@@ -287,7 +303,7 @@ class TransactionCoordinator:
         manifest = Manifest(batches=tuple(staged), groups=groups)
         reach("prepare_commit.before")
         commit = TransactionResult.COMMIT
-        return self._end(row, commit, measured, manifest, batch, fresh, prove_later)
+        return self._decide(row, commit, measured, manifest, batch, fresh, prove_later)
 
     def prepare(
         self,
@@ -308,8 +324,8 @@ class TransactionCoordinator:
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
-        ended = self._end(row, TransactionResult.ABORT, Phases())
-        return self._complete(ended, TransactionResult.ABORT)
+        decided = self._decide(row, TransactionResult.ABORT, Phases())
+        return self._complete(self._publish(decided), TransactionResult.ABORT)
 
     def _complete(self, ended: Ended, result: TransactionResult) -> TransactionMetadata:
         """Step 4, if it is left; the row afterwards."""
@@ -322,7 +338,11 @@ class TransactionCoordinator:
             raise
         return row if row is not None else ended.left.row
 
-    def _end(
+    def _publish(self, decided: Decided | Ended) -> Ended:
+        """Steps 2 and 3, if they are left."""
+        return decided if isinstance(decided, Ended) else publish_decided(self._root, decided)
+
+    def _decide(
         self,
         row: TransactionMetadata,
         result: TransactionResult,
@@ -331,8 +351,8 @@ class TransactionCoordinator:
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
         prove_later: bool = False,
-    ) -> Ended:
-        """Steps 1 to 3."""
+    ) -> Decided | Ended:
+        """Step 1."""
         ending = _ending(row)
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
@@ -352,21 +372,9 @@ class TransactionCoordinator:
         reading = Reading.begin(self._store.clock)
         with phases.measure("prepare"):
             ended = self._transition(row, decide, beside=self._logs_to_write(row, manifest))
-        if ended.state.is_prepared:
-            reach("prepare_commit.after")
-            try:
-                published = publish(
-                    self._root, ended, reading=reading, phases=phases, prove_later=prove_later
-                )
-                if published is not None:
-                    return Ended(published.completed, published)
-                finished = self.describe(row.transactional_id)
-            except TxnLogError as error:
-                # A repeated call may not learn this: the row may have another owner by then.
-                error.context["decided"] = result
-                raise
-            return Ended(finished if finished is not None else ended)
-        return Ended(ended)
+        if not ended.state.is_prepared:
+            return Ended(ended)
+        return Decided(ended, reading, phases, prove_later)
 
     def commit_one_off(
         self, batches: Sequence[StagedBatch], owner: Owner, *, phases: Phases | None = None
@@ -381,32 +389,6 @@ class TransactionCoordinator:
     ) -> TransactionMetadata | None:
         """See txnlog.coordinator.finishing.finish."""
         return finish(self._root, row, reading=reading)
-
-    def fence(
-        self,
-        transactional_id: str,
-        *,
-        above_epoch: int,
-        by: str,
-        reason: str,
-        spare_two_phase: bool = False,
-    ) -> TransactionMetadata | None:
-        """Raise the row's epoch above `above_epoch`, and finish the transaction this aborts (R43).
-
-        `spare_two_phase` leaves a transaction that its client has prepared unchanged.
-        """
-        return fence(
-            self._root,
-            transactional_id,
-            above_epoch=above_epoch,
-            by=by,
-            reason=reason,
-            spare_two_phase=spare_two_phase,
-        )
-
-    def time_out(self, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
-        """Abort an Ongoing transaction after transaction.timeout.ms (R32)."""
-        return time_out(self._root, row, by=by)
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -4,9 +4,11 @@ init      take over the transactional.id; with keep_prepared, its prepared trans
 renew     before a begin: take a new producer id if the transactional.id has expired
 open      add partitions and groups to the row (eager publication), before the first data
 prepare   hold the transaction until an outside database has decided (KIP-939)
-commit    steps 0 to 3; repeated after a retriable error, it skips the steps that are done
+commit    steps 0 to 3, with commit.wait=decided steps 0 and 1; repeated after a retriable error, it
+          skips the steps that are done
+publish   steps 2 and 3 of a commit that has only decided: before any other write
 complete  step 4 of the last commit: beside the files of the next one, before any other write, or
-          once the producer is idle. On a local disk the commit itself does it
+          once the producer is idle. On a local disk the commit or its publishing does it
 abort     always writes if a put of the transaction may be under way: that put could land later,
           and open a transaction that no process ends
 """
@@ -23,7 +25,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Published
+from txnlog.coordinator.finishing import Decided, Published
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -81,6 +83,8 @@ class ProducerSession:
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
         self._row_read_ms = 0
+        self._waits_for_visible = config.get("commit.wait") == "visible"
+        self._decided: Decided | None = None
         self._left: Published | None = None
         self._must_renew = False
         self.transactional_id: str = config.get("transactional.id")
@@ -111,8 +115,8 @@ class ProducerSession:
             keep_prepared=keep_prepared,
             take_over=take_over,
         )
-        # Whatever was left is completed: that comes before an init.
-        self._row_read_ms, self._must_renew, self._left = read_ms, False, None
+        # Whatever was left is published and completed: that comes before an init.
+        self._row_read_ms, self._must_renew, self._decided, self._left = read_ms, False, None, None
         is_kept = self._row.state is TransactionState.ONGOING
         self._has_written, self._has_ended = is_kept, False
         return is_kept
@@ -205,25 +209,54 @@ class ProducerSession:
         offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
         # With offsets nothing is left: they were added after it was completed.
-        commit = partial(self._coordinator.publish, former=self._left)
+        waits = self._waits_for_visible
+        end = self._coordinator.publish if waits else self._coordinator.decide
         try:
-            ended = self._attempt(commit, staging, offsets)
+            ended = self._attempt(partial(end, former=self._left), staging, offsets)
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
             self._must_renew = True
             return
-        self._adopt(ended.row, read_ms, ended.left)
+        if isinstance(ended, Decided):
+            # In one statement, as in `_adopt`.
+            row, left = ended.completed, None
+            self._row, self._row_read_ms, self._decided, self._left, self._has_ended = (
+                row, read_ms, ended, left, True
+            )  # fmt: skip
+        else:
+            self._adopt(ended.row, read_ms, ended.left)
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether readers see all that this session has committed."""
+        return self._decided is None
+
+    @property
+    def num_invisible(self) -> int:
+        """Number of records that the last commit has decided, and no reader sees."""
+        decided = self._decided
+        return 0 if decided is None else sum(b.num_records for b in decided.row.pending.batches)
+
+    def publish(self) -> None:
+        """Make the last commit visible, if it was only decided; a repeated call goes on."""
+        decided = self._decided
+        if decided is not None:
+            ended = self._coordinator.publish_decided(decided)
+            # Another transaction may be open by now: this does not end it.
+            self._adopt(ended.row, self._row_read_ms, ended.left, has_ended=self._has_ended)
 
     def complete(self) -> None:
-        """Write the COMPLETE that the last commit has left, if it has."""
+        """Publish the last commit, and write the COMPLETE that it has left, if it has."""
+        self.publish()
         if self._left is not None:
             self._coordinator.complete(self._left)
             self._left = None
 
     def complete_when_idle(self) -> None:
         """`complete`, some time after the commit; an error leaves it to the next call."""
-        if self._left is None or self._clock.boot_ms() - self._row_read_ms < IDLE_MS:
+        idle_ms = self._clock.boot_ms() - self._row_read_ms
+        if self._left is None or self._decided is not None or idle_ms < IDLE_MS:
             return
         try:
             self.complete()
@@ -309,11 +342,22 @@ class ProducerSession:
             self._is_outcome_unknown |= self._has_written
             raise
 
-    def _adopt(self, row: TransactionMetadata, read_ms: int, left: Published | None = None) -> None:
+    def _adopt(
+        self,
+        row: TransactionMetadata,
+        read_ms: int,
+        left: Published | None = None,
+        *,
+        has_ended: bool = True,
+    ) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
         # Each in one statement: an interrupt after it must not commit the same files again.
         if row.owner.run_id != self._owner.run_id:
-            fenced_error = fenced(row, f"run {self._owner.run_id}")
-            self.fenced_error, self._left, self._has_ended = fenced_error, None, True
+            error = fenced(row, f"run {self._owner.run_id}")
+            self.fenced_error, self._decided, self._left, self._has_ended = (
+                error, None, None, has_ended
+            )  # fmt: skip
         else:
-            self._row, self._row_read_ms, self._left, self._has_ended = row, read_ms, left, True
+            self._row, self._row_read_ms, self._decided, self._left, self._has_ended = (
+                row, read_ms, None, left, has_ended
+            )  # fmt: skip

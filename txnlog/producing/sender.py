@@ -45,7 +45,8 @@ class Sender:
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
     of a publication that failed permanently; it is weak, or the thread would keep the producer
-    alive. `on_idle` is called, while `io` is held, when there is nothing to send.
+    alive. `on_idle` is called, while `io` is held, when there is nothing to send; `catch_up` as
+    soon as `is_behind`, which says whether the last commit has left work that is worth a try.
     Records of a deferred transaction wait for a full batch or a call of `pump`.
     """
 
@@ -62,6 +63,8 @@ class Sender:
         self._to_add: list[tuple[Batch, TxnLogError | None]] = []
         self.publication: Publication | None = None
         self.on_idle: Callable[[], object] = lambda: None
+        self.is_behind: Callable[[], bool] = lambda: False
+        self.catch_up: Callable[[], object] = lambda: None
         self._accumulator = accumulator
         self._cluster = cluster
         self._clock = cluster.store.clock
@@ -114,6 +117,8 @@ class Sender:
 
     def work(self) -> None:
         """The work of the thread, for a producer without one; `io` is held."""
+        if self.is_behind():
+            self.catch_up()
         self.pump()
         self.on_idle()
 
@@ -192,6 +197,11 @@ class Sender:
         self._thread = threading.Thread(target=self._run, name="txnlog-producer", daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Let the thread look for work at once."""
+        with self._accumulator.lock:
+            self._accumulator.changed.notify_all()
+
     def request_stop(self) -> None:
         """Make the thread end after its present work; returns at once."""
         self._is_stopped = True
@@ -217,11 +227,15 @@ class Sender:
         return not self._is_stopped
 
     def _work(self, is_due: bool) -> None:
-        if is_due:
+        if is_due or self.is_behind():
             with self.io:
-                self.pump()
+                # A commit of another thread may have done it meanwhile.
+                if self.is_behind():
+                    self.catch_up()
+                if is_due:
+                    self.pump()
                 is_stuck = self.publication is not None and self.publication.waiting > 0
-            if is_stuck:
+            if is_stuck or self.is_behind():
                 with self._accumulator.lock:
                     if not self._is_stopped:
                         self._accumulator.changed.wait(RETRY_MS / 1000)
@@ -243,6 +257,8 @@ class Sender:
             left_ms = self._linger_left_ms()
             if left_ms is not None and left_ms <= 0:
                 return True
+            if self.is_behind():
+                return False
             accumulator.changed.wait(IDLE_S if left_ms is None else min(IDLE_S, left_ms / 1000))
             if accumulator.is_full:
                 return True

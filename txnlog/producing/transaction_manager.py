@@ -63,7 +63,10 @@ class TransactionManager:
         self._sender = sender
         self._destinations = destinations
         self._outlet = outlet
+        self._unreported: Deferred | None = None
+        self._publish_error: TxnLogError | None = None
         sender.on_idle = session.complete_when_idle
+        sender.is_behind, sender.catch_up = self._is_behind, self._catch_up
 
     @property
     def prepared_state(self) -> str | None:
@@ -87,6 +90,8 @@ class TransactionManager:
     def begin(self, deadline: Deadline) -> None:
         call = ProducerCall.BEGIN
         self._lifecycle.enter(call, move=False)
+        if self.session.is_stale or self._publish_error is not None:
+            self._run(call, deadline, lambda: deadline.retry(self._publish))
         if self.session.is_stale:
             self._run(call, deadline, lambda: deadline.retry(self.session.renew))
         self.session.begin()
@@ -107,6 +112,7 @@ class TransactionManager:
         self._lifecycle.enter(call)
 
         def add() -> None:
+            self._publish()
             self.session.add_offsets(positions, group, eager=self.is_eager)
 
         self._run(call, deadline, lambda: deadline.retry(add))
@@ -119,6 +125,7 @@ class TransactionManager:
             if self._lifecycle.state is LifecycleState.PREPARED:
                 return self.session.prepared_state
             staging = self._flush(deadline)
+            deadline.retry(self._publish)
             state = deadline.retry(lambda: self.session.prepare(staging))
             self._lifecycle.move(LifecycleState.PREPARED)
             return state
@@ -152,12 +159,16 @@ class TransactionManager:
             if self._lifecycle.is_done_by_another(call, LifecycleState.COMMITTING):
                 return
             staging = self._flush(deadline)
-            if not self.session.is_empty(staging):
-                deadline.retry(lambda: self.session.commit(staging))
             publication = self._sender.publication
-            if isinstance(publication, Deferred):
-                publication.report()
+            if not self.session.is_empty(staging):
+                deadline.retry(self._publish)
+                deadline.retry(lambda: self.session.commit(staging))
+                self._unreported = publication if isinstance(publication, Deferred) else None
+                if self.session.is_visible:
+                    self._report()
             self._end()
+            if not self.session.is_visible:
+                self._sender.wake()
 
         self._run(call, deadline, commit)
 
@@ -174,11 +185,22 @@ class TransactionManager:
 
         self._run(call, deadline, abort)
 
-    def close(self, deadline: Deadline) -> None:
-        """End the session: write the COMPLETE that its last commit has left.
+    @property
+    def num_invisible(self) -> int:
+        """Number of records that are committed and that no reader sees yet."""
+        return self.session.num_invisible
 
-        An error is not the caller's: what was committed is visible, and any process completes it.
+    def settle(self, deadline: Deadline) -> None:
+        """Wait until all that was committed is visible, and reported. Raises what prevents it."""
+        self._sender.exclusively(deadline, lambda: deadline.retry(self._publish))
+
+    def close(self, deadline: Deadline) -> None:
+        """End the session: `settle`, and write the COMPLETE that its last commit has left.
+
+        An error of COMPLETE is not the caller's: what was committed is visible, and any process
+        completes it.
         """
+        self.settle(deadline)
         try:
             self._sender.exclusively(deadline, self.session.complete)
         except TxnLogError as error:
@@ -191,6 +213,46 @@ class TransactionManager:
     def _end(self) -> None:
         self._sender.publication = None
         self._lifecycle.end_transaction(self.session.fenced_error)
+
+    def _is_behind(self) -> bool:
+        """Whether the thread should publish, or try to again."""
+        is_done = self.session.is_visible and self._unreported is None
+        return not is_done and self._publish_error is None
+
+    def _catch_up(self) -> None:
+        """`_publish` behind the user's calls; the next call tells an error that does not pass."""
+        try:
+            self._publish()
+        except TxnLogError as error:
+            if error.retriable:
+                logger.debug("Publishing will be tried again: %s", error)
+            else:
+                logger.error("%s", error)
+
+    def _publish(self) -> None:
+        """Make the last commit visible, if it was only decided, and report it; `io` is held.
+
+        Raises what prevents it, or ProducerFencedError if the id has another owner since.
+        """
+        if self.session.is_visible and self._unreported is None:
+            return
+        try:
+            self.session.publish()
+        except Exception as raised:
+            error = _unpublished(unexpected(raised, "Publishing a transaction"))
+            self._publish_error = None if error.retriable else error
+            raise error from raised
+        self._report()
+        self._publish_error = None
+        if self.session.fenced_error is not None:
+            self._lifecycle.fail(self.session.fenced_error, LifecycleState.FATAL_ERROR)
+            raise self.session.fenced_error
+
+    def _report(self) -> None:
+        """Report the deliveries of the last commit, which is visible."""
+        if self._unreported is not None:
+            self._unreported.report()
+            self._unreported = None
 
     def _flush(self, deadline: Deadline) -> Staging:
         """Send all records; those of a deferred transaction are still to be written to files.
@@ -243,3 +305,14 @@ class TransactionManager:
             return self.session.is_committed()
         except Exception:
             return True
+
+
+def _unpublished(error: TxnLogError) -> TxnLogError:
+    """The error of a call that met what keeps a commit.wait=decided commit invisible."""
+    told = type(error)(
+        "The transaction committed last by this producer is decided, and not visible to readers "
+        f"yet. Call flush() to try again; if this producer ends, any process publishes it. "
+        f"{error.message}",
+        **error.context,
+    )
+    return told.replace(abortable=False)

@@ -241,6 +241,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "that read_uncommitted readers see them.",
     ),
     Setting(
+        name="commit.wait",
+        parse=choice("visible", "decided"),
+        default="visible",
+        clients=PRODUCER,
+        doc="What `commit_transaction()` waits for. `visible`: until readers see the transaction. "
+        "`decided`: until nothing can undo it, as Kafka's; the producer's thread publishes it, and "
+        "the next commit, `flush()` and `close()` wait for that, and raise what prevents it.",
+    ),
+    Setting(
         name="enable.idempotence",
         parse=idempotence,
         default=True,
