@@ -27,24 +27,31 @@ WIDE_MAX = 1.3
 
 
 def measure(scale: Scale) -> list[Figure]:
-    """The p50 of `commit_transaction` for each of SHAPES, in turns; and with group offsets."""
+    """The p50 of `commit_transaction` for each of SHAPES, in turns; with offsets; and decided.
+
+    The last two, of the narrowest and widest shape, do not wait until it is visible.
+    """
     with s3_server() as server, ExitStack() as stack:
         settings = server.far.settings("commits")
         admin = AdminClient(settings)
-        writers = []
+        writers: list[Writer] = []
+        deciders: list[Writer] = []
         for topics, partitions in SHAPES:
             names = [f"of-{topics}x{partitions}-{number}" for number in range(topics)]
             admin.create_topics([NewTopic(name, partitions) for name in names])
-            producer = Producer({**settings, "transactional.id": f"{topics}x{partitions}"})
-            writers.append(Writer(stack.enter_context(producer), names, partitions))
+            for found, wait in ((writers, "visible"), (deciders, "decided")):
+                config = {"transactional.id": f"{topics}x{partitions}-{wait}", "commit.wait": wait}
+                producer = stack.enter_context(Producer({**settings, **config}))
+                found.append(Writer(producer, names, partitions))
         consumer = stack.enter_context(Consumer({**settings, "group.id": GROUP}))
         with_offsets = Writer(writers[0].producer, writers[0].topics, 1, consumer)
-        variants = [*writers, with_offsets]
+        variants = [*writers, with_offsets, deciders[0], deciders[-1]]
         times_ms: list[list[float]] = [[] for _ in variants]
         for turn in range(scale.store_transactions + 2):
             for variant, times in zip(variants, times_ms, strict=True):
                 variant.begin()
                 took_ms = variant.commit_ms(turn)
+                variant.producer.flush()
                 # The first two open logs and find topics.
                 if turn >= 2:
                     times.append(took_ms)
@@ -58,10 +65,12 @@ def _figures(p50: list[float]) -> list[Figure]:
         reported(f"{name} (topics x partitions), p50", took_ms, "ms")
         for name, took_ms in zip(names, p50, strict=False)
     ]
-    widest, narrowest, with_offsets = p50[len(SHAPES) - 1], p50[0], p50[-1]
+    widest, narrowest, with_offsets = p50[len(SHAPES) - 1], p50[0], p50[len(SHAPES)]
     return [
         *figures,
         reported("commit of 1 x 1 with group offsets, p50", with_offsets, "ms"),
+        reported(f"{names[0]}, commit.wait=decided, p50", p50[-2], "ms"),
+        reported(f"{names[-1]}, commit.wait=decided, p50", p50[-1], "ms"),
         at_most(f"{names[-1]} / 1 x 1", widest / narrowest, "x", WIDE_MAX, names[0]),
         reported(
             f"{names[-1]}, in round trips of {ROUND_TRIP_MS:g} ms", widest / ROUND_TRIP_MS, ""

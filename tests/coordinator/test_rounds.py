@@ -121,6 +121,23 @@ def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_transaction_is_decided_after_three_rounds_whatever_it_writes(
+    size: tuple[int, int],
+) -> None:
+    """Files, and COMPLETE of the one before; PREPARE; its slot check. Its thread does the rest."""
+    world = Counted(*size)
+    producer = world.producer(transactional_id="tx", commit_wait="decided")
+    for _ in range(4):
+        world.shared.clock.advance_ms(1_000)
+        producer.begin_transaction()
+        world.produce(producer)
+        decided, none = world.rounds(producer.commit_transaction)
+        published, markers = world.rounds(producer.poll)
+    assert (decided, none) == (3, [])
+    assert (published, len(markers)) == (2, size[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_transaction_with_offsets_is_visible_after_six_rounds(size: tuple[int, int]) -> None:
     """Files, step 0; its check; PREPARE; its check; all markers; offsets beside their checks.
 

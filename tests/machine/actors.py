@@ -91,7 +91,10 @@ class Writer(Actor):
         self.state: str | None = None
         config: dict[str, object] = {"txnlog.root": "memory://", "delivery.timeout.ms": 20_000}
         if kind.name:
+            # Every second one leaves the publishing of its commits to its thread, see `beat`.
+            wait = "decided" if number % 2 else "visible"
             config |= {"transactional.id": kind.name, "transaction.publish": kind.how}
+            config["commit.wait"] = wait
         self.made = Producer(config, cluster=self.process.open(), background=False)
         self._keep = keep
 
@@ -119,6 +122,12 @@ class Writer(Actor):
             self.txn.settle(committed=False)
         if state is S.FATAL_ERROR:
             self.is_dead = True
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether readers see all that it has committed."""
+        manager = self.made._transactions
+        return manager is None or manager.session.is_visible
 
     @property
     def is_open(self) -> bool:
@@ -150,6 +159,9 @@ class Writer(Actor):
         if self.call(lambda: self.made.produce(topic, value, key, partition, delivered)) == "done":
             auditor.take(value)
 
+    def beat(self) -> None:
+        self.call(lambda: self.made.poll(0))
+
     def flush(self) -> None:
         self.call(lambda: self.made.flush(5))
 
@@ -178,7 +190,11 @@ class Writer(Actor):
             outcome = self.call(lambda: self.made.abort_transaction(10))
         if outcome == "done":
             seen[f"{self.kind.role}: {how}"] += 1
-            txn.settle(committed=how != "abort")
+            if how != "abort" and not self.is_visible:
+                seen[f"{self.kind.role}: decided"] += 1
+                self.world.decided.append((self, txn))
+            else:
+                txn.settle(committed=how != "abort")
             self.txn = self.state = None
             if self.made._lifecycle.state is S.READY:
                 self._check_epoch()

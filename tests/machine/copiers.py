@@ -47,6 +47,7 @@ class Copier(Writer):
             self.reader.subscribe([SOURCE])
 
     def beat(self) -> None:
+        super().beat()
         self.call(lambda: beat(self.reader))
 
     def work(self, places: Sequence[tuple[str, int]], end: str) -> None:

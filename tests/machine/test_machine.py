@@ -46,6 +46,7 @@ HAPPENS = (
     "producer: ProducerFencedError",
     "producer: abort",
     "producer: complete",
+    "producer: decided",
     "query: IllegalGenerationError",
     "query: commit",
 )

@@ -95,6 +95,7 @@ class World:
         self.handed_out: dict[tuple[str, int], set[int]] = {}
         self.epochs: dict[tuple[int, int], object] = {}
         self.prepared: dict[str, Any] = {}
+        self.decided: list[tuple[Any, AuditedTransaction]] = []
         self.free: dict[AuditedTransaction, int] = {}
         self.newest_free = 0
         self._positions: dict[tuple[str, str, int], int] = {}
@@ -174,12 +175,19 @@ class World:
         if newest == self._looked_at:
             return
         self._looked_at = newest
+        self.settle_decided(lambda writer: writer.is_visible)
         for committed, stream in self._readers.items():
             for message in stream.take(MESSAGES_MAX):
                 self.auditor.see(*_read(message), committed=committed)
         self.auditor.check()
         self._check_bounds()
         self._check_groups()
+
+    def settle_decided(self, is_visible: Callable[[Any], bool]) -> None:
+        """Commits that had returned before readers could see them: now they must."""
+        for writer, txn in [pair for pair in self.decided if is_visible(pair[0])]:
+            txn.settle(committed=True)
+            self.decided.remove((writer, txn))
 
     def _after_look(self, decide: Callable[..., R]) -> Callable[..., R]:
         def look_and_decide(*args: Any, **asked: Any) -> R:

@@ -21,7 +21,7 @@ STRIDE = 97
 
 # An interrupt in an iterator that is being closed is reported, and ends no call.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-ways = pytest.mark.parametrize("way", ["deferred", "eager", "idempotent"])
+ways = pytest.mark.parametrize("way", ["deferred", "decided", "eager", "idempotent"])
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Run:
         shared = world()
         if way == "idempotent":
             return cls(producer(shared))
-        made = started(shared, way)
+        made = started(shared, commit_wait=way) if way == "decided" else started(shared, way)
         made.begin_transaction()
         return cls(made)
 
@@ -50,10 +50,10 @@ class Run:
 
     def finish(self) -> None:
         """What the application calls again after the interrupt."""
-        if self.made._transactions is None:
-            assert self.made.flush() == 0
-        elif self.made._lifecycle.state is not LifecycleState.READY:
+        is_transactional = self.made._transactions is not None
+        if is_transactional and self.made._lifecycle.state is not LifecycleState.READY:
             self.made.commit_transaction()
+        assert self.made.flush() == 0
 
     def abort(self) -> None:
         if self.made._lifecycle.state is not LifecycleState.READY:

@@ -186,11 +186,15 @@ def check(home: Home, name: str, life: int) -> None:
 
 
 def _producer(home: Home, name: str, life: int, publish: str) -> Producer:
-    """The owner of its id from now on, as the file `owner-...` records."""
+    """The owner of its id from now on, as the file `owner-...` records.
+
+    Every second life leaves the publishing of its commits to its thread.
+    """
     config = {
         **home.settings,
         "transactional.id": name,
         "transaction.publish": publish,
+        "commit.wait": "decided" if life % 2 else "visible",
         "linger.ms": 1,
     }
     producer = home.persist(lambda: Producer(config))
