@@ -37,10 +37,11 @@ def measure(scale: Scale) -> list[Figure]:
         writers: list[Writer] = []
         deciders: list[Writer] = []
         for topics, partitions in SHAPES:
-            names = [f"of-{topics}x{partitions}-{number}" for number in range(topics)]
-            admin.create_topics([NewTopic(name, partitions) for name in names])
             for found, wait in ((writers, "visible"), (deciders, "decided")):
-                config = {"transactional.id": f"{topics}x{partitions}-{wait}", "commit.wait": wait}
+                prefix = f"{wait}-{topics}x{partitions}"
+                names = [f"{prefix}-{number}" for number in range(topics)]
+                admin.create_topics([NewTopic(name, partitions) for name in names])
+                config = {"transactional.id": prefix, "commit.wait": wait}
                 producer = stack.enter_context(Producer({**settings, **config}))
                 found.append(Writer(producer, names, partitions))
         consumer = stack.enter_context(Consumer({**settings, "group.id": GROUP}))
