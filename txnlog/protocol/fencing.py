@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from txnlog.errors import (
     ConcurrentTransactionsError,
+    IllegalGenerationError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import Holder, TransactionMetadata
+from txnlog.protocol.metadata import GroupTicket, Holder, TransactionMetadata
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
@@ -64,6 +66,25 @@ def check_holder(row: TransactionMetadata | None, holder: Holder) -> Transaction
             actual_epoch=holder.producer_epoch,
         )
     return row
+
+
+def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> None:
+    """Raises IllegalGenerationError for a ticket below the floor of its group.
+
+    That proves that the transaction was never decided, also after a lost reply, if the same row was
+    asked first whether it is.
+    """
+    for one in tickets:
+        floor = row.owner.floors.get(one.group_id, 0)
+        if one.ticket < floor:
+            raise IllegalGenerationError(
+                f"Another process reads for group {one.group_id!r} since: ticket {one.ticket} of "
+                f"{row.transactional_id!r} is below {floor}. This transaction committed nothing. "
+                "Abort it, and read the input positions again.",
+                group_id=one.group_id,
+                expected_generation=floor,
+                actual_generation=one.ticket,
+            )
 
 
 def refuse_former(row: TransactionMetadata, run_id: str) -> None:

@@ -66,12 +66,22 @@ def merge_partitions(
     return tuple(merged[key] for key in sorted(merged))
 
 
+class GroupTicket(Extensible, frozen=True, kw_only=True):
+    """Offsets of a group that a transaction carries, see txnlog.protocol.tickets."""
+
+    group_id: str
+    ticket: Int64
+    generation: Int64
+    offsets: dict[str, dict[PartitionNumber, Int64]]
+
+
 class Manifest(Extensible, frozen=True, kw_only=True):
     """What a decided transaction publishes: staged batches, and groups with a pending entry.
 
-    `app` goes into each topic with the batches.
+    `app` goes into each topic with the batches; `tickets` are not written yet.
     """
 
+    tickets: tuple[GroupTicket, ...] = ()
     batches: tuple[StagedBatch, ...] = ()
     groups: tuple[str, ...] = ()
     prepared_by_client: bool = False
@@ -104,7 +114,8 @@ class Owner(Extensible, frozen=True, kw_only=True):
 
     `former_runs` are the last fenced runs. `batches` maps query id -> LastBatch, the query that
     committed last at the end; `forgotten` is a filter of older queries, see
-    txnlog.protocol.query_batches. `since_ms` is when it became the owner, by its wall clock (-1:
+    txnlog.protocol.query_batches. `floors`, group id -> the lowest ticket that may commit, are not
+    written yet. `since_ms` is when it became the owner, by its wall clock (-1:
     unknown).
     """
 
@@ -116,6 +127,7 @@ class Owner(Extensible, frozen=True, kw_only=True):
     former_runs: tuple[str, ...] = ()
     batches: dict[str, LastBatch] = msgspec.field(default_factory=dict)
     forgotten: str = ""
+    floors: dict[str, Int64] = msgspec.field(default_factory=dict)
     fenced: Fenced | None = None
     since_ms: Int64 = -1
 

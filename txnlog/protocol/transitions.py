@@ -7,6 +7,8 @@ the prepare* methods of org.apache.kafka.coordinator.transaction.TransactionMeta
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -19,6 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.fencing import (
     check_holder,
+    check_tickets,
     fenced,
     fenced_note,
     refuse_former,
@@ -27,6 +30,7 @@ from txnlog.protocol.fencing import (
 from txnlog.protocol.metadata import (
     FORMER_RUNS_MAX,
     Fenced,
+    GroupTicket,
     Holder,
     LastBatch,
     Manifest,
@@ -132,12 +136,14 @@ def prepare_add_partitions(
     partitions: tuple[TopicPartitions, ...] = (),
     groups: tuple[str, ...] = (),
     manifest: Manifest | None = None,
+    tickets: tuple[GroupTicket, ...] = (),
     now_ms: int,
 ) -> Transition | Done:
     """AddPartitionsToTxn: start an Ongoing transaction, or add partitions to it (R29, R30).
 
-    `manifest` turns it into a prepared two-phase transaction, which never times out. Raises
-    InvalidTxnStateError for additions to one that is prepared already.
+    `tickets` are those of offsets sent so far. `manifest` turns it into a prepared two-phase
+    transaction, which never times out. Raises InvalidTxnStateError for additions to one that is
+    prepared already, IllegalGenerationError for a ticket below its floor.
     """
     row = check_holder(row, holder)
     refuse_prepared(row)
@@ -149,6 +155,8 @@ def prepare_add_partitions(
         pending = replace(manifest, groups=named, prepared_by_client=True, unknown=pending.unknown)
     elif not set(groups) <= set(pending.groups):
         pending = replace(pending, groups=_union(pending.groups, groups))
+    if tickets:
+        pending = replace(pending, tickets=tickets)
     if started and merged == row.partitions and pending == row.pending:
         return Done(row)
     if started and row.pending.prepared_by_client:
@@ -158,6 +166,7 @@ def prepare_add_partitions(
             transactional_id=row.transactional_id,
             state=row.state.name,
         )
+    check_tickets(row, pending.tickets)
     return _transition(
         row,
         "ADD PARTITIONS TO TXN",
@@ -178,6 +187,7 @@ def prepare_end(
     manifest: Manifest | None = None,
     batch: tuple[str, LastBatch] | None = None,
     txn_epoch: int | None = None,
+    follows: ProducerIdAndEpoch | None = None,
     now_ms: int,
 ) -> Transition | Done:
     """EndTxn: decide the transaction of this epoch; PREPARE_* is the point of no return (R31).
@@ -185,6 +195,8 @@ def prepare_end(
     A deferred transaction goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
     deferred abort needs no write. `batch` (query id, LastBatch) is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
+    `follows` is the holder's transaction before, all of whose markers it has seen land: its
+    COMPLETE and this decision are one write.
     Raises InvalidTxnStateError for the opposite of the decision, or for other batches,
     ProducerFencedError or InvalidProducerEpochError for a fenced producer.
     """
@@ -202,6 +214,10 @@ def prepare_end(
                 transactional_id=row.transactional_id,
                 state=row.state.name,
             )
+    found = row
+    if follows is not None and row is not None and row.transaction == follows:
+        completed = prepare_complete(row, transaction=follows, now_ms=now_ms)
+        row = completed.next if isinstance(completed, Transition) else row
     row = check_holder(row, holder)
     refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
@@ -216,8 +232,10 @@ def prepare_end(
         pending = replace(manifest, groups=named, unknown=pending.unknown)
     else:
         _check_manifest(row, manifest)
+    if result is TransactionResult.COMMIT and not row.pending.prepared_by_client:
+        check_tickets(row, pending.tickets)
     owner = row.owner if batch is None else remember_batch(row.owner, *batch)
-    return _transition(
+    decided = _transition(
         row,
         result.prepared.name,
         result.prepared,
@@ -228,6 +246,7 @@ def prepare_end(
         partitions=row.partitions if ongoing else (),
         started_ms=row.started_ms if ongoing else now_ms,
     )
+    return dataclasses.replace(decided, previous=found)
 
 
 def prepare_one_off_commit(
@@ -297,10 +316,23 @@ def prepare_time_out(
     if row.pending.prepared_by_client:
         return Done(row)
     reason = f"timed out (transaction.timeout.ms={row.timeout_ms})"
-    owner = replace(row.owner, fenced=Fenced(by=by, at_ms=now_ms, reason=reason))
-    return _transition(
-        row, "TIME OUT", TransactionState.PREPARE_ABORT, now_ms, owner=owner, bump=True
-    )
+    return prepare_abort_ongoing(row, by=by, reason=reason, now_ms=now_ms, operation="TIME OUT")
+
+
+def prepare_abort_ongoing(
+    row: TransactionMetadata,
+    *,
+    by: str,
+    reason: str,
+    now_ms: int,
+    floors: Mapping[str, int] | None = None,
+    operation: str = "FENCE",
+) -> Transition:
+    """End an Ongoing transaction from outside: new epoch and PREPARE_ABORT in one write."""
+    note = Fenced(by=by, at_ms=now_ms, reason=reason)
+    owner = replace(row.owner, fenced=note, floors={**row.owner.floors, **(floors or {})})
+    state = TransactionState.PREPARE_ABORT
+    return _transition(row, operation, state, now_ms, owner=owner, bump=True)
 
 
 def prepare_fence(
@@ -400,6 +432,7 @@ def _taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) ->
         else _add_former_run(former),
         batches=former.batches,
         forgotten=former.forgotten,
+        floors=former.floors,
         unknown=former.unknown,
         fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,

@@ -1,0 +1,451 @@
+"""What the model of tickets shares between its processes, and each access to it, by project code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from tests.model.search import Pool
+from tests.model.values import Row, row_key
+from tests.staged_files import named_file
+from txnlog.errors import TxnLogError
+from txnlog.protocol import transitions
+from txnlog.protocol.group_metadata import CommittedOffset, Group, Member
+from txnlog.protocol.metadata import (
+    GroupTicket,
+    Holder,
+    LastBatch,
+    Manifest,
+    Owner,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+)
+from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.tickets import (
+    GroupTickets,
+    MustFence,
+    Registered,
+    TicketHolder,
+    prepare_carried_offsets,
+    prepare_floor,
+    prepare_registration,
+    prepare_removal,
+    prepare_start,
+)
+from txnlog.protocol.transitions import (
+    Done,
+    Transition,
+    prepare_add_partitions,
+    prepare_complete,
+    prepare_end,
+    prepare_expire,
+    prepare_init,
+)
+
+GROUP = "g"
+INPUT = "input"
+MEMBER = Member(topics=(INPUT,))
+COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+
+NO_FLOOR_CHECK = "PREPARE ignores the floor"
+FLOOR_BEFORE_DONE = "PREPARE asks the floor before it asks whether it is decided"
+ABSENT_ACCEPTS = "PREPARE is accepted on an absent row"
+COMPLETE_CLEARS_FLOOR = "COMPLETE clears the floors"
+INIT_CLEARS_FLOOR = "init clears the floors"
+FLOOR_ONLY_DECIDED = "no floor is raised where nothing is decided"
+FENCES_PREPARED = "a newcomer fences what a client has prepared"
+FENCE_LEAVES_ONGOING = "a fence leaves an Ongoing transaction with offsets open"
+REGISTERS_UNCHECKED = "registering checks neither generation nor seat"
+NO_OVERLAP_CHECK = "registering under a generation does not look at other holders"
+NO_START_CHECK = "registering does not compare the start with the committed offset"
+HOLDER_BY_NAME = "a holder is known by its transactional.id alone"
+START_DROPS_HOLDERS = "the write that begins a generation removes the holders"
+MARKER_REPEATS = "the offsets marker ignores the marker that is there"
+OWN_UNFENCED = "a newcomer does not fence the former registration of its own id"
+
+
+class Txn(NamedTuple):
+    """A transaction: inputs `first` to `end`, by the process with this number."""
+
+    producer_id: int
+    epoch: int
+    name: int
+    first: int
+    end: int
+    by: int
+    ticket: int
+
+    def __str__(self) -> str:
+        return f"T{self.producer_id}.{self.epoch}[{self.first},{self.end})"
+
+
+class Stored(NamedTuple):
+    """Pool numbers of the rows (-1: none) and of the group; markers and what topics show."""
+
+    rows: tuple[int, ...]
+    group: int
+    offset_markers: tuple[int, ...]
+    topic_markers: tuple[tuple[int, ...], ...]
+    shown: tuple[tuple[Txn, ...], ...]
+
+
+class GroupRow(NamedTuple):
+    group: Group
+    tickets: GroupTickets
+
+
+def holder_of(txn: Txn) -> Holder:
+    return Holder(
+        transactional_id=f"id{txn.name}",
+        producer_id=txn.producer_id,
+        producer_epoch=txn.epoch,
+        run_id=run_of(txn.by),
+    )
+
+
+def run_of(by: int) -> str:
+    return f"run{by}"
+
+
+class Place:
+    """`names`: how many transactional ids; `place_of`: input -> (partition, offset after it)."""
+
+    def __init__(
+        self, names: int, place_of: Callable[[int], tuple[int, int]], broken: frozenset[str]
+    ) -> None:
+        self.names = names
+        self._place_of = place_of
+        self.broken = broken
+        self._rows: Pool[Row] = Pool(row_key)
+        self._groups: Pool[GroupRow] = Pool(_group_key)
+
+    def empty(self, owner: int, members: Mapping[str, Member]) -> Stored:
+        """Every id has a row; `owner` owns the first one; the group is at generation 1."""
+        rows = tuple(
+            self._rows.put(
+                TransactionMetadata(
+                    transactional_id=f"id{name}",
+                    producer_id=name,
+                    producer_epoch=1,
+                    timeout_ms=1,
+                    owner=Owner(run_id=run_of(owner) if name == 0 else "", since_ms=0),
+                )
+            )
+            for name in range(self.names)
+        )
+        group = Group(group_id=GROUP, generation=1, members=dict(members))
+        ids = 2 * self.names
+        none = (-1,) * ids
+        return Stored(
+            rows, self._groups.put(GroupRow(group, GroupTickets())), none, (none, none), ((), ())
+        )
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def row(self, stored: Stored, name: int) -> Row:
+        return self._rows[stored.rows[name]] if stored.rows[name] >= 0 else None
+
+    def put_row(self, stored: Stored, name: int, row: Row) -> Stored:
+        number = -1 if row is None else self._rows.put(replace(row, updated_ms=0))
+        return stored._replace(rows=(*stored.rows[:name], number, *stored.rows[name + 1 :]))
+
+    def _change(self, stored: Stored, name: int, decision: Transition | Done) -> Stored:
+        if isinstance(decision, Done):
+            return stored
+        after = decision.next
+        return self.put_row(stored, name, None if after.state is TransactionState.DEAD else after)
+
+    def prepared(self, stored: Stored, name: int) -> Txn | None:
+        """The decided commit of a row that is not complete."""
+        row = self.row(stored, name)
+        return self.decided(row) if row is not None and row.state.is_prepared else None
+
+    def decided(self, row: TransactionMetadata) -> Txn | None:
+        """What a prepared row decides; the Txn of an abort has no inputs."""
+        if TransactionResult.of(row.state) is ABORT or not row.pending.batches:
+            ticket = row.pending.tickets[0].ticket if row.pending.tickets else 0
+            return Txn(
+                row.producer_id, row.txn_epoch, int(row.transactional_id[2:]), 0, 0, -1, ticket
+            )
+        _, units, by = row.pending.batches[0].path.split("-")
+        first, _, end = units.partition("_")
+        return Txn(
+            row.producer_id,
+            row.txn_epoch,
+            int(row.transactional_id[2:]),
+            int(first),
+            int(end),
+            int(by),
+            row.pending.tickets[0].ticket if row.pending.tickets else 0,
+        )
+
+    def manifest(self, txn: Txn, generation: int) -> Manifest:
+        """Files of both topics, and the offsets with the ticket."""
+        batches = tuple(
+            named_file(f"{topic}-{txn.first}_{txn.end}-{txn.by}", topic) for topic in ("a", "b")
+        )
+        offsets: dict[int, int] = {}
+        for unit in range(txn.first, txn.end):
+            partition, after = self._place_of(unit)
+            offsets[partition] = after
+        carried = GroupTicket(
+            group_id=GROUP, ticket=txn.ticket, generation=generation, offsets={INPUT: offsets}
+        )
+        return Manifest(batches=batches, tickets=(carried,))
+
+    def prepare(
+        self,
+        stored: Stored,
+        txn: Txn,
+        generation: int,
+        follows: ProducerIdAndEpoch | None,
+        *,
+        remembers: bool,
+    ) -> tuple[Stored, str]:
+        """PREPARE_COMMIT, with the input's end as a streaming query remembers it; "" or the error."""
+        row = self.row(stored, txn.name)
+        manifest = self.manifest(txn, generation)
+        if row is None and ABSENT_ACCEPTS in self.broken:
+            owner = Owner(run_id=run_of(txn.by), since_ms=0)
+            row = TransactionMetadata(
+                transactional_id=f"id{txn.name}", producer_id=txn.producer_id,
+                producer_epoch=txn.epoch, timeout_ms=1, owner=owner,
+            )  # fmt: skip
+        if row is not None and NO_FLOOR_CHECK in self.broken:
+            row = replace(row, owner=replace(row.owner, floors={}))
+        try:
+            if row is not None and FLOOR_BEFORE_DONE in self.broken:
+                transitions.check_tickets(row, manifest.tickets)
+            decision = prepare_end(
+                row,
+                holder=holder_of(txn),
+                result=COMMIT,
+                manifest=manifest,
+                batch=("q", LastBatch(batch_id=txn.end)) if remembers else None,
+                follows=follows,
+                now_ms=0,
+            )
+        except TxnLogError as error:
+            return stored, type(error).__name__
+        return self._change(stored, txn.name, decision), ""
+
+    def hold(self, stored: Stored, txn: Txn, generation: int) -> tuple[Stored, str]:
+        """The client's prepare of a two-phase commit."""
+        try:
+            decision = prepare_add_partitions(
+                self.row(stored, txn.name),
+                holder=holder_of(txn),
+                manifest=self.manifest(txn, generation),
+                now_ms=0,
+            )
+        except TxnLogError as error:
+            return stored, type(error).__name__
+        return self._change(stored, txn.name, decision), ""
+
+    def open(self, stored: Stored, txn: Txn, generation: int) -> tuple[Stored, str]:
+        """Offsets sent in an eager transaction: the row names group and ticket."""
+        try:
+            decision = prepare_add_partitions(
+                self.row(stored, txn.name),
+                holder=holder_of(txn),
+                groups=(GROUP,),
+                tickets=self.manifest(txn, generation).tickets,
+                now_ms=0,
+            )
+        except TxnLogError as error:
+            return stored, type(error).__name__
+        return self._change(stored, txn.name, decision), ""
+
+    def init(self, stored: Stored, name: int, by: int) -> tuple[Stored, TransactionMetadata] | None:
+        """Take over the id; None while a decided transaction must be finished first."""
+        row = self.row(stored, name)
+        try:
+            decision = prepare_init(
+                row,
+                transactional_id=f"id{name}",
+                new_producer_id=self.names + name,
+                owner=Owner(run_id=run_of(by)),
+                timeout_ms=1,
+                now_ms=0,
+            )
+        except TxnLogError:
+            return None
+        if INIT_CLEARS_FLOOR in self.broken and isinstance(decision, Transition):
+            owner = replace(decision.next.owner, floors={})
+            decision = Transition(
+                operation="", previous=row, next=replace(decision.next, owner=owner)
+            )
+        after = self._change(stored, name, decision)
+        now = self.row(after, name)
+        assert now is not None
+        return after, now
+
+    def expire(self, stored: Stored, name: int) -> Stored:
+        return self._change(stored, name, prepare_expire(self.row(stored, name), now_ms=0))
+
+    def raise_floor(self, stored: Stored, holder: TicketHolder) -> tuple[Stored, bool]:
+        """Rule 6; False: it must wait for a client that has prepared."""
+        name = int(holder.transactional_id[2:])
+        row = self.row(stored, name)
+        decides = row is not None and row.state.is_prepared
+        if FLOOR_ONLY_DECIDED in self.broken and not decides:
+            return stored, True
+        if row is not None and row.pending.prepared_by_client and FENCES_PREPARED in self.broken:
+            row = replace(row, pending=replace(row.pending, prepared_by_client=False))
+        try:
+            decision = prepare_floor(row, group_id=GROUP, holder=holder, by="", now_ms=0)
+        except TxnLogError:
+            return stored, False
+        aborts = (
+            isinstance(decision, Transition)
+            and decision.next.state is TransactionState.PREPARE_ABORT
+        )
+        if FENCE_LEAVES_ONGOING in self.broken and aborts and row is not None:
+            assert isinstance(decision, Transition)
+            floors = decision.next.owner.floors
+            decision = Transition(
+                operation="", previous=row,
+                next=replace(row, owner=replace(row.owner, floors=dict.fromkeys(floors, 0))),
+            )  # fmt: skip
+        return self._change(stored, name, decision), True
+
+    def complete(self, stored: Stored, txn: Txn) -> Stored:
+        row = self.row(stored, txn.name)
+        name = ProducerIdAndEpoch(txn.producer_id, txn.epoch)
+        decision = prepare_complete(row, transaction=name, now_ms=0)
+        if COMPLETE_CLEARS_FLOOR in self.broken and isinstance(decision, Transition):
+            owner = replace(decision.next.owner, floors={})
+            after = replace(decision.next, owner=owner)
+            decision = Transition(operation="", previous=row, next=after)
+        return self._change(stored, txn.name, decision)
+
+    # -- topics and offsets ----------------------------------------------------------------------
+
+    def mark(self, stored: Stored, topic: int, txn: Txn) -> Stored:
+        """The marker of a topic: data appears with it, once (R14)."""
+        known = stored.topic_markers[topic]
+        if known[txn.producer_id] >= txn.epoch:
+            return stored
+        markers = list(stored.topic_markers)
+        markers[topic] = _put(known, txn.producer_id, txn.epoch)
+        shown = list(stored.shown)
+        if txn.end > txn.first:
+            shown[topic] = (*shown[topic], txn)
+        return stored._replace(topic_markers=tuple(markers), shown=tuple(shown))
+
+    def move_offsets(self, stored: Stored, txn: Txn, generation: int = 1) -> Stored:
+        """The offsets marker (rule 11)."""
+        at = self.group(stored)
+        markers = dict(enumerate(stored.offset_markers))
+        if MARKER_REPEATS in self.broken:
+            markers = {}
+        result = COMMIT if txn.end > txn.first else ABORT
+        moved = prepare_carried_offsets(
+            at.group,
+            markers,
+            self.manifest(txn, generation).tickets[0],
+            transaction=ProducerIdAndEpoch(txn.producer_id, txn.epoch),
+            result=result,
+            version=0,
+            now_ms=0,
+        )
+        if moved is None:
+            return stored
+        known = max(stored.offset_markers[txn.producer_id], txn.epoch)
+        numbers = _put(stored.offset_markers, txn.producer_id, known)
+        return self.put_group(stored, at._replace(group=moved))._replace(offset_markers=numbers)
+
+    # -- the group -------------------------------------------------------------------------------
+
+    def group(self, stored: Stored) -> GroupRow:
+        return self._groups[stored.group]
+
+    def put_group(self, stored: Stored, row: GroupRow) -> Stored:
+        group = replace(row.group, updated_ms=0)
+        return stored._replace(group=self._groups.put(row._replace(group=group)))
+
+    def offset(self, stored: Stored, partition: int) -> int:
+        known = self.group(stored).group.offsets.get(INPUT, {}).get(partition)
+        return 0 if known is None else known.offset
+
+    def set_offset(self, stored: Stored, offset: int) -> Stored:
+        """A reset writes under the generation that it began (rule 12)."""
+        at = self.group(stored)
+        offsets = {INPUT: {0: CommittedOffset(offset, at.group.generation, 0)}}
+        return self.put_group(stored, at._replace(group=replace(at.group, offsets=offsets)))
+
+    def bump(self, stored: Stored) -> Stored:
+        """A generation that registers nobody: an operator's, or of a newcomer without its id."""
+        at = self.group(stored)
+        group = replace(at.group, generation=at.group.generation + 1)
+        tickets = GroupTickets() if START_DROPS_HOLDERS in self.broken else at.tickets
+        return self.put_group(stored, GroupRow(group, tickets))
+
+    def start(
+        self, stored: Stored, holder: Holder, partitions: tuple[int, ...]
+    ) -> tuple[Stored, Registered]:
+        """Begin a generation and register, in one write (rule 8)."""
+        at = self.group(stored)
+        found = prepare_start(
+            at.group, at.tickets, group_id=GROUP, holder=holder,
+            partitions={INPUT: partitions}, now_ms=0,
+        )  # fmt: skip
+        if OWN_UNFENCED in self.broken:
+            others = tuple(
+                h for h in found.to_fence if h.transactional_id != holder.transactional_id
+            )
+            found = Registered(found.group, found.tickets, found.ticket, others)
+        tickets = found.tickets
+        if START_DROPS_HOLDERS in self.broken:
+            tickets = replace(tickets, holders=tickets.holders[-1:])
+        return self.put_group(stored, GroupRow(found.group, tickets)), found
+
+    def register(
+        self,
+        stored: Stored,
+        holder: Holder,
+        *,
+        generation: int,
+        member_id: str,
+        partitions: tuple[int, ...],
+        start: Mapping[int, int],
+        fenced: frozenset[int],
+    ) -> tuple[Stored, Registered | MustFence | str]:
+        """Register under a generation (rules 1, 3, 9)."""
+        at = self.group(stored)
+        if REGISTERS_UNCHECKED in self.broken:
+            generation, member_id = at.group.generation, ""
+        tickets = at.tickets
+        if NO_OVERLAP_CHECK in self.broken:
+            fenced = fenced | {one.ticket for one in tickets.holders}
+        try:
+            found = prepare_registration(
+                at.group, tickets, group_id=GROUP, generation=generation, member_id=member_id,
+                holder=holder, partitions={INPUT: partitions},
+                start={} if NO_START_CHECK in self.broken else {INPUT: start},
+                fenced=fenced, now_ms=0,
+            )  # fmt: skip
+        except TxnLogError as error:
+            return stored, type(error).__name__
+        if isinstance(found, MustFence):
+            return stored, found
+        kept = found.tickets
+        if NO_OVERLAP_CHECK in self.broken:
+            old = [h for h in tickets.holders if not h.is_of(holder)]
+            kept = replace(kept, holders=(*old, kept.holders[-1]))
+        return self.put_group(stored, GroupRow(found.group, kept)), found
+
+    def remove(self, stored: Stored, done: frozenset[int]) -> Stored:
+        at = self.group(stored)
+        return self.put_group(stored, at._replace(tickets=prepare_removal(at.tickets, done)))
+
+
+def _put(numbers: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*numbers[:at], value, *numbers[at + 1 :])
+
+
+def _group_key(row: GroupRow) -> Hashable:
+    return msgspec.json.encode((row.group.to_values(), row.tickets))
