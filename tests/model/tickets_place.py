@@ -1,4 +1,4 @@
-"""What the model of tickets shares between its processes, and each access to it, by project code."""
+"""What the processes of the model of tickets share, and each access to it, by project code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,28 @@ import msgspec
 from msgspec.structs import replace
 
 from tests.model.search import Pool
+from tests.model.tickets_rules import (
+    ABSENT_ACCEPTS,
+    COMPLETE_CLEARS_FLOOR,
+    FENCE_LEAVES_ONGOING,
+    FENCES_PREPARED,
+    FLOOR_BEFORE_DONE,
+    FLOOR_BY_GENERATION,
+    FLOOR_ONLY_DECIDED,
+    INIT_CLEARS_FLOOR,
+    MARKER_REPEATS,
+    NO_FLOOR_CHECK,
+    NO_OVERLAP_CHECK,
+    NO_START_CHECK,
+    OWN_UNFENCED,
+    REGISTERS_UNCHECKED,
+    START_DROPS_HOLDERS,
+)
 from tests.model.values import Row, row_key
 from tests.staged_files import named_file
 from txnlog.errors import TxnLogError
 from txnlog.protocol import transitions
-from txnlog.protocol.group_metadata import CommittedOffset, Group, Member
+from txnlog.protocol.group_metadata import CommittedOffset, Group
 from txnlog.protocol.metadata import (
     GroupTicket,
     Holder,
@@ -47,24 +64,7 @@ from txnlog.protocol.transitions import (
 
 GROUP = "g"
 INPUT = "input"
-MEMBER = Member(topics=(INPUT,))
 COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
-
-NO_FLOOR_CHECK = "PREPARE ignores the floor"
-FLOOR_BEFORE_DONE = "PREPARE asks the floor before it asks whether it is decided"
-ABSENT_ACCEPTS = "PREPARE is accepted on an absent row"
-COMPLETE_CLEARS_FLOOR = "COMPLETE clears the floors"
-INIT_CLEARS_FLOOR = "init clears the floors"
-FLOOR_ONLY_DECIDED = "no floor is raised where nothing is decided"
-FENCES_PREPARED = "a newcomer fences what a client has prepared"
-FENCE_LEAVES_ONGOING = "a fence leaves an Ongoing transaction with offsets open"
-REGISTERS_UNCHECKED = "registering checks neither generation nor seat"
-NO_OVERLAP_CHECK = "registering under a generation does not look at other holders"
-NO_START_CHECK = "registering does not compare the start with the committed offset"
-HOLDER_BY_NAME = "a holder is known by its transactional.id alone"
-START_DROPS_HOLDERS = "the write that begins a generation removes the holders"
-MARKER_REPEATS = "the offsets marker ignores the marker that is there"
-OWN_UNFENCED = "a newcomer does not fence the former registration of its own id"
 
 
 class Txn(NamedTuple):
@@ -122,8 +122,8 @@ class Place:
         self._rows: Pool[Row] = Pool(row_key)
         self._groups: Pool[GroupRow] = Pool(_group_key)
 
-    def empty(self, owner: int, members: Mapping[str, Member]) -> Stored:
-        """Every id has a row; `owner` owns the first one; the group is at generation 1."""
+    def empty(self) -> Stored:
+        """Every id has a row, the first process owns the first; the group is at generation 1."""
         rows = tuple(
             self._rows.put(
                 TransactionMetadata(
@@ -131,12 +131,12 @@ class Place:
                     producer_id=name,
                     producer_epoch=1,
                     timeout_ms=1,
-                    owner=Owner(run_id=run_of(owner) if name == 0 else "", since_ms=0),
+                    owner=Owner(run_id=run_of(0) if name == 0 else "", since_ms=0),
                 )
             )
             for name in range(self.names)
         )
-        group = Group(group_id=GROUP, generation=1, members=dict(members))
+        group = Group(group_id=GROUP, generation=1)
         ids = 2 * self.names
         none = (-1,) * ids
         return Stored(
@@ -205,7 +205,7 @@ class Place:
         *,
         remembers: bool,
     ) -> tuple[Stored, str]:
-        """PREPARE_COMMIT, with the input's end as a streaming query remembers it; "" or the error."""
+        """PREPARE_COMMIT, perhaps with the end that a query remembers; "" or the error's name."""
         row = self.row(stored, txn.name)
         manifest = self.manifest(txn, generation)
         if row is None and ABSENT_ACCEPTS in self.broken:
@@ -398,6 +398,7 @@ class Place:
                 h for h in found.to_fence if h.transactional_id != holder.transactional_id
             )
             found = Registered(found.group, found.tickets, found.ticket, others)
+        found = self._ticketed(found)
         tickets = found.tickets
         if START_DROPS_HOLDERS in self.broken:
             tickets = replace(tickets, holders=tickets.holders[-1:])
@@ -409,7 +410,6 @@ class Place:
         holder: Holder,
         *,
         generation: int,
-        member_id: str,
         partitions: tuple[int, ...],
         start: Mapping[int, int],
         fenced: frozenset[int],
@@ -417,13 +417,13 @@ class Place:
         """Register under a generation (rules 1, 3, 9)."""
         at = self.group(stored)
         if REGISTERS_UNCHECKED in self.broken:
-            generation, member_id = at.group.generation, ""
+            generation = at.group.generation
         tickets = at.tickets
         if NO_OVERLAP_CHECK in self.broken:
             fenced = fenced | {one.ticket for one in tickets.holders}
         try:
             found = prepare_registration(
-                at.group, tickets, group_id=GROUP, generation=generation, member_id=member_id,
+                at.group, tickets, group_id=GROUP, generation=generation, member_id="",
                 holder=holder, partitions={INPUT: partitions},
                 start={} if NO_START_CHECK in self.broken else {INPUT: start},
                 fenced=fenced, now_ms=0,
@@ -432,11 +432,20 @@ class Place:
             return stored, type(error).__name__
         if isinstance(found, MustFence):
             return stored, found
+        found = self._ticketed(found)
         kept = found.tickets
         if NO_OVERLAP_CHECK in self.broken:
             old = [h for h in tickets.holders if not h.is_of(holder)]
             kept = replace(kept, holders=(*old, kept.holders[-1]))
         return self.put_group(stored, GroupRow(found.group, kept)), found
+
+    def _ticketed(self, found: Registered) -> Registered:
+        if FLOOR_BY_GENERATION not in self.broken:
+            return found
+        ticket = found.group.generation
+        mine = replace(found.tickets.holders[-1], ticket=ticket)
+        tickets = replace(found.tickets, holders=(*found.tickets.holders[:-1], mine))
+        return Registered(found.group, tickets, ticket, found.to_fence)
 
     def remove(self, stored: Stored, done: frozenset[int]) -> Stored:
         at = self.group(stored)

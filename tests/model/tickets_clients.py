@@ -1,0 +1,248 @@
+"""What each process of the model of tickets does to read for the group: see tests.model.tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.model.tickets_rules import (
+    FENCE_WITHOUT_FINISH,
+    FINISHES_FIRST,
+    LOOKS_ONCE,
+    NO_OVERLAP_CHECK,
+    READ_UNCHECKED,
+    READS_GROUP_ONCE,
+    REGISTERS_BEFORE_INIT,
+)
+from tests.model.tickets_transactions import UNDER_OLD, Step, Transactions, Turn
+from txnlog.protocol.tickets import MustFence
+
+
+class Clients(Transactions):
+    """How a process gets its id and its ticket, fences others, and learns where to read."""
+
+    def _init(self, t: Turn) -> Iterator[Step]:
+        state, number, client, at, go = t.state, t.number, t.client, t.at, t.go
+        txn = self.place.prepared(state.stored, client.id)
+        if txn is not None:
+            yield go(f"init meets {txn}", txn=txn, pc="a", flow=("init", *at.flow))
+            return
+        found = self.place.init(state.stored, client.id, number)
+        if found is None:
+            return
+        stored, row = found
+        if row.state.is_prepared:
+            # It has aborted the former owner's transaction, and finishes it.
+            yield go(
+                "init aborts", stored, txn=self.place.decided(row), pc="a", flow=("init", *at.flow)
+            )
+            return
+        last = row.owner.batches.get("q")
+        pos = last.batch_id if client.mode == "resume" and last is not None else at.pos
+        changes: dict[str, Any] = {"producer_id": row.producer_id, "epoch": row.producer_epoch}
+        if REGISTERS_BEFORE_INIT in self.broken and client.mode == "resume":
+            mine = [
+                one.ticket
+                for one in self.place.group(state.stored).tickets.holders
+                if one.transactional_id == f"id{client.id}"
+            ]
+            if mine and at.flow[:1] == ("reg",):
+                changes |= {"ticket": max(mine), "flow": at.flow[1:]}
+        after = at._replace(**{k: v for k, v in changes.items() if k == "flow"})
+        yield go(
+            f"inits id{client.id}", stored, **{**changes, "pos": pos, **self._next(after, pos)}
+        )
+
+    def _start(self, t: Turn) -> Iterator[Step]:
+        state, number, client, at, go = t.state, t.number, t.client, t.at, t.go
+        holder = self._holder(t)
+        stored, found = self.place.start(state.stored, holder, self._partitions(client))
+        met = self._met(found.to_fence)
+        after = go(
+            f"begins generation {found.group.generation}, meets {len(met)}",
+            stored,
+            generation=found.group.generation,
+            ticket=found.ticket,
+            todo=met,
+            **self._next(at),
+        )
+        yield after[0], after[1]._replace(seat=number)
+
+    def _bump(self, t: Turn) -> Iterator[Step]:
+        state, at, go = t.state, t.at, t.go
+        stored = self.place.bump(state.stored)
+        row = self.place.group(stored)
+        met = self._met(self.place.group(state.stored).tickets.holders)
+        generation = row.group.generation
+        yield go(
+            f"bumps to {generation}", stored, generation=generation, todo=met, **self._next(at)
+        )
+
+    def _look(self, t: Turn) -> Iterator[Step]:
+        """Broken: the holders of a read before the write."""
+        state, at, go = t.state, t.at, t.go
+        met = self._met(self.place.group(state.stored).tickets.holders)
+        yield go("reads the holders", todo=met, **self._next(at))
+
+    def _late(self, t: Turn) -> Iterator[Step]:
+        """Broken: begins the generation, and fences who was registered before it looked."""
+        state, client, at, go = t.state, t.client, t.at, t.go
+        stored, found = self.place.start(state.stored, self._holder(t), self._partitions(client))
+        generation = found.group.generation
+        yield go(
+            "begins a generation", stored,
+            generation=generation, ticket=found.ticket, **self._next(at),
+        )  # fmt: skip
+
+    def _seat(self, t: Turn) -> Iterator[Step]:
+        """A static member takes its seat: no new generation; the former one must be fenced."""
+        state, number, at, go = t.state, t.number, t.at, t.go
+        row = self.place.group(state.stored)
+        met = self._met(row.tickets.holders)
+        after = go("takes the seat", generation=row.group.generation, todo=met, **self._next(at))
+        yield after[0], after[1]._replace(seat=number)
+
+    def _join(self, t: Turn) -> Iterator[Step]:
+        """A member of the generation that another has begun."""
+        state, at, go = t.state, t.at, t.go
+        row = self.place.group(state.stored)
+        if row.group.generation != 2:
+            return
+        met = self._met(tuple(one for one in row.tickets.holders if one.generation < 2))
+        yield go("is a member of 2", generation=2, todo=met, **self._next(at))
+
+    def _fence(self, t: Turn) -> Iterator[Step]:
+        state, at, go = t.state, t.at, t.go
+        if not at.todo:
+            stored = self.place.remove(state.stored, at.fenced)
+            yield go("has fenced all", stored, **self._next(at))
+            return
+        holder = self.holders[at.todo[0]]
+        name = int(holder.transactional_id[2:])
+        if FINISHES_FIRST in self.broken and not at.left:
+            txn = self.place.prepared(state.stored, name)
+            if txn is not None:
+                yield go(f"reads {txn}", txn=txn, pc="a", flow=("fence", *at.flow), left=True)
+                return
+        stored, is_fenced = self.place.raise_floor(state.stored, holder)
+        if not is_fenced:
+            return
+        done = {"todo": at.todo[1:], "fenced": at.fenced | {holder.ticket}, "left": False}
+        txn = self.place.prepared(stored, name)
+        row = self.place.row(stored, name)
+        is_its = row is not None and row.producer_id == holder.producer_id
+        finishes = txn is not None and is_its
+        if finishes and not self.broken & {FENCE_WITHOUT_FINISH, FINISHES_FIRST}:
+            label = f"fences id{name} below {holder.ticket + 1}, meets {txn}"
+            yield go(label, stored, txn=txn, pc="a", flow=("fence", *at.flow), **done)
+        else:
+            yield go(f"fences id{name} below {holder.ticket + 1}", stored, **done)
+
+    def _finishing(self, what: str, then: str, t: Turn) -> Iterator[Step]:
+        state, at, go = t.state, t.at, t.go
+        assert at.txn is not None
+        stored = self.finish(state.stored, what, at.txn)
+        if then:
+            yield go(f"finishes {at.txn}: {what}", stored, pc=then)
+        else:
+            after = {"pc": at.flow[0], "flow": at.flow[1:]}
+            yield go(f"finishes {at.txn}: {what}", stored, txn=None, **after)
+
+    def _a(self, t: Turn) -> Iterator[Step]:
+        yield from self._finishing("a", "b", t)
+
+    def _b(self, t: Turn) -> Iterator[Step]:
+        yield from self._finishing("b", "offsets", t)
+
+    def _offsets(self, t: Turn) -> Iterator[Step]:
+        yield from self._finishing("offsets", "complete", t)
+
+    def _complete(self, t: Turn) -> Iterator[Step]:
+        yield from self._finishing("complete", "", t)
+
+    def _reg(self, t: Turn) -> Iterator[Step]:
+        state, number, client, at, go = t.state, t.number, t.client, t.at, t.go
+        if self.seats and state.seat != number and READ_UNCHECKED not in self.broken:
+            yield go("register refused: its seat is taken", pc="end", out="stale")
+            return
+        fenced = at.fenced
+        if LOOKS_ONCE in self.broken and fenced:
+            fenced = fenced | {one.ticket for one in self.place.group(state.stored).tickets.holders}
+        start = dict.fromkeys(self._partitions(client), 0 if self.split else at.pos)
+        stored, found = self.place.register(
+            state.stored,
+            self._holder(t),
+            generation=at.generation,
+            partitions=self._partitions(client),
+            start=start if client.mode in UNDER_OLD else {},
+            fenced=fenced,
+        )
+        if isinstance(found, str):
+            yield go(f"register: {found}", pc="end", out="stale")
+        elif isinstance(found, MustFence):
+            met = self._met(found.holders)
+            yield go(
+                f"meets {len(met)} on its partitions", todo=met, pc="fence", flow=("reg", *at.flow)
+            )
+        else:
+            yield go("registers", stored, ticket=found.ticket, **self._next(at))
+
+    def _read(self, t: Turn) -> Iterator[Step]:
+        state, client, at, go = t.state, t.client, t.at, t.go
+        if self._is_stale(t):
+            yield go("reads: stale", pc="end", out="stale")
+            return
+        if client.part >= 0:
+            there = self.place.offset(state.stored, client.part)
+            after = {"pc": "end", "out": "done"} if there else self._next(at, client.part)
+            yield go(f"reads partition {client.part}: {there}", pos=client.part, **after)
+            return
+        offset = self.place.offset(state.stored, 0)
+        yield go(f"reads offset {offset}", pos=offset, **self._next(at, offset))
+
+    def _set(self, t: Turn) -> Iterator[Step]:
+        state, at, go = t.state, t.at, t.go
+        if self._is_stale(t):
+            yield go("set refused", pc="end", out="stale")
+        else:
+            stored = self.place.set_offset(state.stored, 0)
+            after = {"pc": at.flow[0], "flow": at.flow[1:]} if at.flow else {"pc": "end"}
+            yield go("sets offset 0", stored, **after, out="done")
+
+    def _plain(self, t: Turn) -> Iterator[Step]:
+        """An offset beside holders: fence them, and write while no other has come."""
+        state, at, go = t.state, t.at, t.go
+        row = self.place.group(state.stored)
+        others = tuple(one for one in row.tickets.holders if one.ticket not in at.fenced)
+        if row.group.generation != at.generation:
+            yield go("commit refused", pc="end", out="stale")
+        elif others and NO_OVERLAP_CHECK not in self.broken:
+            yield go("meets holders", todo=self._met(others), pc="fence", flow=("plain",))
+        else:
+            stored = self.place.set_offset(state.stored, self.inputs)
+            yield go("commits the end", stored, pc="end", out="done")
+
+    def _peek(self, t: Turn) -> Iterator[Step]:
+        """Group, rows of its holders, group again: stable if nothing was decided or changed."""
+        state, go = t.state, t.go
+        row = self.place.group(state.stored)
+        offset = self.place.offset(state.stored, 0)
+        newest = max((txn.end for txn in state.acked), default=0)
+        met = self._met(row.tickets.holders)
+        yield go(
+            f"sees {offset}", pc="ask", todo=met, pos=offset,
+            ticket=state.stored.group, newest=newest,
+        )  # fmt: skip
+
+    def _ask(self, t: Turn) -> Iterator[Step]:
+        state, at, go = t.state, t.at, t.go
+        if at.todo:
+            name = int(self.holders[at.todo[0]].transactional_id[2:])
+            if self.place.prepared(state.stored, name) is not None:
+                yield go("meets a decided one", pc="end", out="unstable")
+            else:
+                yield go(f"id{name} is at rest", todo=at.todo[1:])
+        elif state.stored.group != at.ticket and READS_GROUP_ONCE not in self.broken:
+            yield go("the group has moved", pc="end", out="unstable")
+        else:
+            yield go(f"says {at.pos} is stable", pc="end", out="stable")
