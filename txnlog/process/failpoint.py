@@ -88,8 +88,13 @@ def _count_hit(setting: str) -> int:
         with _counting:
             _hits += 1
             return _hits
+    # Not on Windows, where nobody sets a fail point.
+    import fcntl
+
     fd = os.open(state, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
+        # Other threads and processes may hit it now: closing the file lets the next one count.
+        fcntl.flock(fd, fcntl.LOCK_EX)
         os.write(fd, b"x")
         return os.fstat(fd).st_size
     finally:
