@@ -117,8 +117,9 @@ class Turn(NamedTuple):
 class Transactions:
     """What all processes do once they have a ticket.
 
-    `seats`: registering and reading check a static member's seat; `lets_go`: the old run may end its registration when it is at rest; `split`: each input has a
-    partition of its own; `remembers`: the query's batches are in the row, which never expires then.
+    `seats`: registering and reading check a static member's seat; `lets_go`: the old run may end
+    its registration when it is at rest; `split`: each input has a partition of its own;
+    `remembers`: the query's batches are in the row, which then never expires.
     """
 
     def __init__(
@@ -260,7 +261,7 @@ class Transactions:
         state, client, at, go = t.state, t.client, t.at, t.go
         stored, found = self.place.register(
             state.stored, self._holder(t), generation=at.generation,
-            member_id="", partitions=self._partitions(client), start={}, fenced=frozenset(),
+            partitions=self._partitions(client), start={}, fenced=frozenset(),
         )  # fmt: skip
         yield go("registers late", stored if isinstance(found, Registered) else None, pc="pub")
 

@@ -1,0 +1,326 @@
+"""Every interleaving of runs that commit offsets by tickets, and what each rule prevents.
+
+The decisions are those of txnlog.protocol.tickets and of the transitions with tickets and floors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.model import tickets_rules as rules
+from tests.model.search import assert_breaks, assert_holds, search
+from tests.model.tickets import Tickets
+from tests.model.tickets_transactions import Client
+
+BY_BUMP = ("bump", "fence", "init", "reg", "read")
+"""A newcomer that registers in a write of its own, once it has its id."""
+JOINING = ("join", "fence", "init", "reg", "read")
+OLD = Client("O", "old", 0, dies=True, size=1)
+HOLDING = OLD._replace(holds=True)
+EAGER = OLD._replace(eager=True)
+RESUMED = Client("R", "resume", 0)
+RESET = Client("X", "reset", 1)
+PLAIN = Client("X", "plain", 1)
+READER = Client("V", "reader", 2)
+
+Case = Callable[[], Tickets]
+
+
+def new(id: int, mode: str = "new", **more: object) -> Client:
+    return Client("N", mode, id, **more)  # type: ignore[arg-type]
+
+
+def late(id: int, mode: str = "new", **more: object) -> Client:
+    return Client("M", mode, id, **more)  # type: ignore[arg-type]
+
+
+HOLDING_CASES: dict[str, Case] = {
+    "a newcomer, registered by a write of its own": lambda: Tickets(
+        OLD, new(1, flow=BY_BUMP), inputs=3
+    ),
+    "the same with the old id": lambda: Tickets(OLD, new(0, flow=BY_BUMP), inputs=3),
+    "a newcomer, registered as its generation begins": lambda: Tickets(OLD, new(1)),
+    "the same with the id of the old run": lambda: Tickets(OLD, new(0)),
+    "the row expires under the old run": lambda: Tickets(OLD, new(1), expiries=1),
+    "it expires, and the old query starts again": lambda: Tickets(
+        OLD, new(1), RESUMED, expiries=1, helpers=0
+    ),
+    "a static member is replaced": lambda: Tickets(OLD, new(1, "replace"), inputs=3, seats=True),
+    "it is replaced under its id": lambda: Tickets(OLD, new(0, "replace"), inputs=3, seats=True),
+    "a copied checkpoint": lambda: Tickets(OLD, new(1, "copy"), inputs=3),
+    "two copies": lambda: Tickets(OLD, new(1, "copy"), late(2, "copy"), helpers=0),
+    "a copy and a newcomer": lambda: Tickets(OLD, new(1, "copy"), late(2), helpers=0),
+    "an operator resets": lambda: Tickets(OLD, RESET, inputs=3),
+    "a client has prepared": lambda: Tickets(HOLDING, new(1)),
+    "the old run lets go": lambda: Tickets(OLD, new(1), inputs=3, lets_go=True),
+    "it lets go, and its id comes again": lambda: Tickets(OLD, new(0), inputs=3, lets_go=True),
+    "an eager transaction has sent offsets": lambda: Tickets(EAGER, new(1), inputs=3),
+    "an eager one, and its id comes again": lambda: Tickets(EAGER, new(0)),
+    "a plain commit beside a holder": lambda: Tickets(OLD, PLAIN, inputs=3),
+    "a plain commit and a newcomer": lambda: Tickets(OLD, PLAIN, new(1)),
+    "a reader without a generation": lambda: Tickets(OLD, READER, inputs=3),
+}
+
+LARGE_CASES: dict[str, Case] = {
+    "three inputs, two sweepers": lambda: Tickets(OLD, new(1), inputs=3, helpers=2),
+    "the same with the old id": lambda: Tickets(OLD, new(0), inputs=3, helpers=2),
+    "two newcomers": lambda: Tickets(OLD, new(1, dies=True), late(2)),
+    "two newcomers, the first with the old id": lambda: Tickets(OLD, new(0, dies=True), late(1)),
+    "two newcomers with the old id": lambda: Tickets(OLD, new(0, dies=True), late(0)),
+    "three newcomers": lambda: Tickets(
+        OLD, new(1, dies=True), late(2, dies=True), Client("L", "new", 3), helpers=0, inputs=1
+    ),
+    "a newcomer and the old query": lambda: Tickets(OLD, new(1), RESUMED),
+    "a newcomer with the old id, and the old query": lambda: Tickets(OLD, new(0), RESUMED),
+    "two newcomers and the old query": lambda: Tickets(OLD, new(1), RESUMED, late(2), helpers=0),
+    "two members take over two partitions": lambda: Tickets(
+        OLD, new(1, part=0, flow=BY_BUMP), late(2, part=1, flow=JOINING), split=True
+    ),
+    "the first of them with the old id": lambda: Tickets(
+        OLD, new(0, part=0, flow=BY_BUMP), late(2, part=1, flow=JOINING), split=True
+    ),
+    "an eager transaction and two newcomers": lambda: Tickets(EAGER, new(1, dies=True), late(2)),
+    "a reader beside a newcomer": lambda: Tickets(OLD, new(1), READER),
+}
+
+
+@pytest.mark.parametrize("case", HOLDING_CASES)
+def test_every_input_is_committed_once(case: str) -> None:
+    """With its offset, by a run that nobody had replaced (R45, R46, R48)."""
+    result = assert_holds(HOLDING_CASES[case](), states_min=1_000)
+    assert any("PREPARE" in label and "Error" not in label for label in result.labels)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", LARGE_CASES)
+def test_every_input_is_committed_once_by_many(case: str) -> None:
+    """With its offset, by a run that nobody had replaced (R45, R46, R48)."""
+    assert_holds(LARGE_CASES[case](), states_min=50_000)
+
+
+def test_cases_meet_what_they_are_about() -> None:
+    """A fence meets a decided transaction, a late PREPARE meets a floor, a chain lands."""
+    labels = search(Tickets(OLD, new(1), inputs=3)).labels
+    for wanted in (
+        "meets T0.1",
+        "late PREPARE T0.1[0,1): IllegalGenerationError",
+        "leaves COMPLETE",
+    ):
+        assert any(wanted in label for label in labels), wanted
+
+
+def broken(*left_out: str) -> frozenset[str]:
+    return frozenset(left_out)
+
+
+BROKEN: dict[str, tuple[Case, str]] = {
+    "registers after its first PREPARE": (
+        lambda: Tickets(OLD._replace(flow=("prep",)), new(1), broken=broken(rules.REGISTERS_LATE)),
+        "twice",
+    ),
+    "reads before it fences": (
+        lambda: Tickets(OLD, new(1, flow=("init", "start", "read", "fence"))),
+        "twice",
+    ),
+    "fences before its generation begins": (
+        lambda: Tickets(OLD, new(1, flow=("init", "look", "fence", "late", "read"))),
+        "twice",
+    ),
+    "fences the holders of an earlier read": (
+        lambda: Tickets(OLD, new(1, flow=("init", "look", "late", "fence", "read"))),
+        "twice",
+    ),
+    "a newcomer does not register": (
+        lambda: Tickets(OLD, new(1, flow=("bump", "fence", "init", "read")), late(2)),
+        "twice",
+    ),
+    "a reset writes before it fences": (
+        lambda: Tickets(OLD, RESET._replace(flow=("bump", "set", "fence"))),
+        "set to 0, then moved",
+    ),
+    rules.NO_FLOOR_CHECK: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.NO_FLOOR_CHECK)),
+        "twice",
+    ),
+    rules.OFFSETS_FIRST: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.OFFSETS_FIRST)),
+        "the output is not there",
+    ),
+    rules.CHAINS_EARLY: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.CHAINS_EARLY)),
+        "never published",
+    ),
+    rules.COMPLETE_CLEARS_FLOOR: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.COMPLETE_CLEARS_FLOOR)),
+        "twice",
+    ),
+    "init clears the floors, and a run goes on with the ticket of the one before": (
+        lambda: Tickets(
+            OLD,
+            new(1),
+            RESUMED,
+            broken=broken(rules.INIT_CLEARS_FLOOR, rules.REGISTERS_BEFORE_INIT),
+        ),
+        "twice",
+    ),
+    "an id that expired goes on with its ticket": (
+        lambda: Tickets(
+            OLD,
+            new(1),
+            RESUMED,
+            expiries=1,
+            helpers=0,
+            broken=broken(rules.REGISTERS_BEFORE_INIT),
+        ),
+        "twice",
+    ),
+    "a run goes on with the ticket of its successor": (
+        lambda: Tickets(
+            OLD,
+            new(0),
+            RESUMED,
+            helpers=0,
+            broken=broken(rules.OWN_UNFENCED, rules.REGISTERS_BEFORE_INIT),
+        ),
+        "twice",
+    ),
+    rules.START_DROPS_HOLDERS: (
+        lambda: Tickets(OLD, new(1, dies=True), late(2), broken=broken(rules.START_DROPS_HOLDERS)),
+        "twice",
+    ),
+    rules.ABSENT_ACCEPTS: (
+        lambda: Tickets(OLD, new(1), expiries=1, broken=broken(rules.ABSENT_ACCEPTS)),
+        "twice",
+    ),
+    "nothing is checked when a run registers": (
+        lambda: Tickets(
+            OLD, new(1), broken=broken(rules.REGISTERS_UNCHECKED, rules.NO_OVERLAP_CHECK)
+        ),
+        "twice",
+    ),
+    rules.NO_OVERLAP_CHECK: (
+        lambda: Tickets(OLD, new(1, "copy"), broken=broken(rules.NO_OVERLAP_CHECK)),
+        "twice",
+    ),
+    "a member fences nobody": (
+        lambda: Tickets(
+            OLD,
+            new(1, part=0, flow=BY_BUMP),
+            late(2, part=1, flow=("join", "init", "reg", "read")),
+            split=True,
+            broken=broken(rules.NO_OVERLAP_CHECK),
+        ),
+        "twice",
+    ),
+    rules.NO_START_CHECK: (
+        lambda: Tickets(OLD, new(1, "copy"), broken=broken(rules.NO_START_CHECK)),
+        "twice",
+    ),
+    "an expired id starts where it was": (
+        lambda: Tickets(
+            OLD, new(1), RESUMED, expiries=1, helpers=0, broken=broken(rules.NO_START_CHECK)
+        ),
+        "twice",
+    ),
+    rules.LOOKS_ONCE: (
+        lambda: Tickets(
+            OLD, new(1, "copy"), late(2, "copy"), helpers=0, broken=broken(rules.LOOKS_ONCE)
+        ),
+        "twice",
+    ),
+    rules.FLOOR_BY_GENERATION: (
+        lambda: Tickets(
+            OLD,
+            new(1, "copy"),
+            late(2, "copy"),
+            helpers=0,
+            broken=broken(rules.FLOOR_BY_GENERATION),
+        ),
+        "twice",
+    ),
+    rules.FENCES_PREPARED: (
+        lambda: Tickets(HOLDING, new(1), broken=broken(rules.FENCES_PREPARED)),
+        "what a client had prepared was refused",
+    ),
+    rules.FENCE_WITHOUT_FINISH: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.FENCE_WITHOUT_FINISH)),
+        "twice",
+    ),
+    rules.FINISHES_FIRST: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.FINISHES_FIRST)),
+        "twice",
+    ),
+    rules.FLOOR_BEFORE_DONE: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.FLOOR_BEFORE_DONE)),
+        "said aborted, yet decided",
+    ),
+    rules.FLOOR_ONLY_DECIDED: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.FLOOR_ONLY_DECIDED)),
+        "twice",
+    ),
+    rules.FENCE_LEAVES_ONGOING: (
+        lambda: Tickets(EAGER, new(1), broken=broken(rules.FENCE_LEAVES_ONGOING)),
+        "twice",
+    ),
+    "reading checks no generation, and the holders are gone": (
+        lambda: Tickets(
+            OLD,
+            new(1),
+            late(2),
+            helpers=0,
+            broken=broken(rules.READ_UNCHECKED, rules.START_DROPS_HOLDERS),
+        ),
+        "twice",
+    ),
+    rules.MARKER_REPEATS: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.MARKER_REPEATS)),
+        "settled at another offset",
+    ),
+    rules.LETS_GO_ACKED: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.LETS_GO_ACKED)),
+        "twice",
+    ),
+    rules.LETS_GO_FLYING: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.LETS_GO_FLYING)),
+        "twice",
+    ),
+    "a plain commit fences nobody": (
+        lambda: Tickets(OLD, PLAIN, broken=broken(rules.NO_OVERLAP_CHECK)),
+        "set to 2, then moved",
+    ),
+    rules.READS_GROUP_ONCE: (
+        lambda: Tickets(OLD, READER, inputs=3, broken=broken(rules.READS_GROUP_ONCE)),
+        "said stable",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_search_finds_what_a_missing_rule_of_tickets_breaks(case: str) -> None:
+    """A model that holds without a rule says nothing about it."""
+    model, what = BROKEN[case]
+    assert_breaks(model(), what)
+
+
+COVERED: dict[str, Case] = {
+    # Each run registers after its init: a ticket below a floor that is gone is nobody's.
+    rules.INIT_CLEARS_FLOOR: lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_CLEARS_FLOOR)),
+    # A former run of the id is fenced by the epoch.
+    rules.OWN_UNFENCED: lambda: Tickets(OLD, new(0), broken=broken(rules.OWN_UNFENCED)),
+    # Who comes late meets the newer holder, and fences it: no harm but to the newer one.
+    rules.REGISTERS_UNCHECKED: lambda: Tickets(
+        OLD, new(1), broken=broken(rules.REGISTERS_UNCHECKED)
+    ),
+    # The floor refuses what was read under an older generation.
+    rules.READ_UNCHECKED: lambda: Tickets(
+        OLD, new(1), late(2), helpers=0, broken=broken(rules.READ_UNCHECKED)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COVERED)
+def test_rule_that_another_one_covers(case: str) -> None:
+    """Left out alone it breaks nothing; each is part of a broken pair above."""
+    assert_holds(COVERED[case](), states_min=1_000)
