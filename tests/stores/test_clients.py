@@ -99,7 +99,8 @@ def test_housekeeping_removes_what_is_old_and_keeps_what_is_read(
     monkeypatch.setattr(age_gate, "may_trust_ages", lambda store: True)
     place = server.place()
     build(place.url, place.options, config=KEPT)
-    place.open().put(f"{ORDERS}/part-0-{'0' * 32}.parquet", b"staged by a process that died")
+    stray = f"{ORDERS}/part-0-{'0' * 32}.parquet"
+    place.open().put(stray, b"staged by a process that died")
     before = len(place.open().list(""))
     through = server.place(place.url.rpartition("/")[2], port=proxy.port)
     if has_faults:
@@ -110,9 +111,10 @@ def test_housekeeping_removes_what_is_old_and_keeps_what_is_read(
     proxy.plan = no_trouble
     proxy.land_late()
     keep_house(lambda: opened_later(place, 27), done)
-    assert done["files compacted"], done
-    assert done["log files cleaned up"], done
-    assert done["files vacuumed"], done
+    # What a run did before the store failed it is not in its counts.
+    for duty in ("files compacted", "log files cleaned up", "files vacuumed"):
+        assert done[duty] or has_faults, done
+    assert not place.open().exists(stray)
     assert len(place.open().list("")) < before
     check_values(place)
     verify_place(place)
