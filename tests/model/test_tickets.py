@@ -224,6 +224,17 @@ BROKEN: dict[str, tuple[Case, str]] = {
         ),
         "twice",
     ),
+    rules.FENCES_BY_OLD_READ: (
+        lambda: Tickets(
+            OLD,
+            new(1, flow=("rows", "init", "start", "fence", "read")),
+            RESUMED,
+            expiries=1,
+            helpers=0,
+            broken=broken(rules.FENCES_BY_OLD_READ),
+        ),
+        "twice",
+    ),
     rules.LOOKS_ONCE: (
         lambda: Tickets(
             OLD, new(1, "copy"), late(2, "copy"), helpers=0, broken=broken(rules.LOOKS_ONCE)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.model.tickets_rules import (
     FENCE_WITHOUT_FINISH,
+    FENCES_BY_OLD_READ,
     FINISHES_FIRST,
     LOOKS_ONCE,
     NO_OVERLAP_CHECK,
@@ -84,6 +85,12 @@ class Clients(Transactions):
         met = self._met(self.place.group(state.stored).tickets.holders)
         yield go("reads the holders", todo=met, **self._next(at))
 
+    def _rows(self, t: Turn) -> Iterator[Step]:
+        """Broken: the rows of a read before the write."""
+        names = range(self.place.names)
+        absent = frozenset(n for n in names if self.place.row(t.state.stored, n) is None)
+        yield t.go("reads the rows", absent=absent, **self._next(t.at))
+
     def _late(self, t: Turn) -> Iterator[Step]:
         """Broken: begins the generation, and fences who was registered before it looked."""
         state, client, at, go = t.state, t.client, t.at, t.go
@@ -119,6 +126,9 @@ class Clients(Transactions):
             return
         holder = self.holders[at.todo[0]]
         name = int(holder.transactional_id[2:])
+        if name in at.absent and FENCES_BY_OLD_READ in self.broken:
+            yield go(f"id{name}: had no row", todo=at.todo[1:])
+            return
         if FINISHES_FIRST in self.broken and not at.left:
             txn = self.place.prepared(state.stored, name)
             if txn is not None:

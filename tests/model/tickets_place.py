@@ -287,7 +287,7 @@ class Place:
         return self._change(stored, name, prepare_expire(self.row(stored, name), now_ms=0))
 
     def raise_floor(self, stored: Stored, holder: TicketHolder) -> tuple[Stored, bool]:
-        """Rule 6; False: it must wait for a client that has prepared."""
+        """False: it must wait for a client that has prepared."""
         name = int(holder.transactional_id[2:])
         row = self.row(stored, name)
         decides = row is not None and row.state.is_prepared
@@ -337,7 +337,7 @@ class Place:
         return stored._replace(topic_markers=tuple(markers), shown=tuple(shown))
 
     def move_offsets(self, stored: Stored, txn: Txn, generation: int = 1) -> Stored:
-        """The offsets marker (rule 11)."""
+        """The offsets marker."""
         at = self.group(stored)
         markers = dict(enumerate(stored.offset_markers))
         if MARKER_REPEATS in self.broken:
@@ -372,7 +372,7 @@ class Place:
         return 0 if known is None else known.offset
 
     def set_offset(self, stored: Stored, offset: int) -> Stored:
-        """A reset writes under the generation that it began (rule 12)."""
+        """A reset writes under the generation that it began."""
         at = self.group(stored)
         offsets = {INPUT: {0: CommittedOffset(offset, at.group.generation, 0)}}
         return self.put_group(stored, at._replace(group=replace(at.group, offsets=offsets)))
@@ -387,7 +387,7 @@ class Place:
     def start(
         self, stored: Stored, holder: Holder, partitions: tuple[int, ...]
     ) -> tuple[Stored, Registered]:
-        """Begin a generation and register, in one write (rule 8)."""
+        """Begin a generation and register, in one write."""
         at = self.group(stored)
         found = prepare_start(
             at.group, at.tickets, group_id=GROUP, holder=holder,
@@ -414,7 +414,7 @@ class Place:
         start: Mapping[int, int],
         fenced: frozenset[int],
     ) -> tuple[Stored, Registered | MustFence | str]:
-        """Register under a generation (rules 1, 3, 9)."""
+        """Register under a generation."""
         at = self.group(stored)
         if REGISTERS_UNCHECKED in self.broken:
             generation = at.group.generation

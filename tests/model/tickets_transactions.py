@@ -60,7 +60,7 @@ OLD = Client("O", "old", 0, dies=True, size=1)
 class P(NamedTuple):
     """Where a process is. `todo`: holders to fence; `fenced`: tickets it has fenced and finished;
     `left`: it has seen all of its last transaction land, and left COMPLETE; `newest`: the highest
-    offset that was acknowledged when a reader began."""
+    offset that was acknowledged when a reader began; `absent`: ids whose rows it found missing."""
 
     pc: str
     flow: tuple[str, ...] = ()
@@ -76,6 +76,7 @@ class P(NamedTuple):
     alive: bool = True
     left: bool = False
     newest: int = 0
+    absent: frozenset[int] = frozenset()
     out: str = ""
 
 

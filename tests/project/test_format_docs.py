@@ -36,6 +36,7 @@ from txnlog.protocol.metadata import (
     ROW_COLUMNS,
     AppTransaction,
     Fenced,
+    GroupTicket,
     LastBatch,
     Manifest,
     Owner,
@@ -44,6 +45,7 @@ from txnlog.protocol.metadata import (
 )
 from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_batch
 from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.tickets import GroupTickets, TicketHolder
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.delta import checkpoint_file, checkpoint_writer
@@ -107,6 +109,9 @@ def test_data_columns_are_those_of_the_code() -> None:
         PendingOffsets,
         Member,
         Lease,
+        GroupTicket,
+        TicketHolder,
+        GroupTickets,
     ],
 )
 def test_fields_and_defaults_of_a_json_value_are_those_of_the_code(

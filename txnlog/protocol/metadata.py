@@ -81,11 +81,11 @@ class Manifest(Extensible, frozen=True, kw_only=True):
     `app` goes into each topic with the batches; `tickets` are not written yet.
     """
 
-    tickets: tuple[GroupTicket, ...] = ()
     batches: tuple[StagedBatch, ...] = ()
     groups: tuple[str, ...] = ()
     prepared_by_client: bool = False
     app: AppTransaction | None = None
+    tickets: tuple[GroupTicket, ...] = ()
 
 
 class LastBatch(Extensible, frozen=True, kw_only=True):

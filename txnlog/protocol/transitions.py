@@ -206,18 +206,8 @@ def prepare_end(
             _check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
-            refuse_former(row, holder.run_id)
-            raise InvalidTxnStateError(
-                f"The transaction of {row.transactional_id!r} at epoch {ending} was already "
-                f"ended as {row.state.name}{fenced_note(row)}; it cannot end as "
-                f"{result.name} too. Begin a new transaction.",
-                transactional_id=row.transactional_id,
-                state=row.state.name,
-            )
-    found = row
-    if follows is not None and row is not None and row.transaction == follows:
-        completed = prepare_complete(row, transaction=follows, now_ms=now_ms)
-        row = completed.next if isinstance(completed, Transition) else row
+            raise _ended_otherwise(row, holder, result)
+    found, row = row, _after(row, follows, now_ms)
     row = check_holder(row, holder)
     refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
@@ -247,6 +237,30 @@ def prepare_end(
         started_ms=row.started_ms if ongoing else now_ms,
     )
     return dataclasses.replace(decided, previous=found)
+
+
+def _ended_otherwise(
+    row: TransactionMetadata, holder: Holder, result: TransactionResult
+) -> InvalidTxnStateError:
+    """The error of an end that comes after the opposite one."""
+    refuse_former(row, holder.run_id)
+    return InvalidTxnStateError(
+        f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} was already "
+        f"ended as {row.state.name}{fenced_note(row)}; it cannot end as {result.name} too. "
+        "Begin a new transaction.",
+        transactional_id=row.transactional_id,
+        state=row.state.name,
+    )
+
+
+def _after(
+    row: TransactionMetadata | None, follows: ProducerIdAndEpoch | None, now_ms: int
+) -> TransactionMetadata | None:
+    """The row as COMPLETE of the transaction before leaves it."""
+    if follows is None:
+        return row
+    completed = prepare_complete(row, transaction=follows, now_ms=now_ms)
+    return completed.next if isinstance(completed, Transition) else completed.metadata
 
 
 def prepare_one_off_commit(
