@@ -14,6 +14,7 @@ import pytest
 
 from tests.coordinator.processes import check_settled, process, recover
 from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
+from txnlog.coordinator.fencing import time_out
 from txnlog.errors import OperationTimedOutError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.metadata import TransactionMetadata
@@ -97,8 +98,8 @@ def time_out_that_paused(shared: SharedMemory, made: Producer, how: str) -> Late
     """A sweeper has found the transaction timed out, and decides when it resumes."""
     row = row_of(shared)
     end(made, how)
-    late = process(shared).coordinator
-    return lambda: late.time_out(row, by="a sweeper that paused")
+    late = process(shared)
+    return lambda: time_out(late, row, by="a sweeper that paused")
 
 
 PATHS = [

@@ -15,7 +15,6 @@ import pytest
 from tests.coordinator.processes import owned, staged
 from tests.storage.mounts import bind, mount, mounted, remount, unmount
 from txnlog.cluster import Cluster
-from txnlog.coordinator import transactions as coordinator
 from txnlog.errors import (
     CommitStateUnknownError,
     ConfigError,
@@ -32,7 +31,6 @@ from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.store import local_disk
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.testing.faults import SimulatedCrash
 
 SETTINGS = LogSettings(checkpoint_interval=4, checkpoint_mode="inline")
 
@@ -166,17 +164,11 @@ def decided(cluster: Cluster) -> TransactionMetadata:
     """A transaction over two topics whose process died when it was decided."""
     row = owned(cluster, "a")
     batches = [staged(cluster, topic, "x") for topic in ("orders", "stock")]
-    with pytest.MonkeyPatch.context() as patch, suppress(SimulatedCrash):
-        patch.setattr(coordinator, "publish", _crash)
-        cluster.coordinator.commit(row, batches)
+    cluster.coordinator.decide(row, batches)
     found = cluster.coordinator.describe("tx")
     assert found is not None
     assert found.state is TransactionState.PREPARE_COMMIT
     return found
-
-
-def _crash(*_: object, **__: object) -> None:
-    raise SimulatedCrash
 
 
 def test_missing_topic_folder_delays_its_marker_and_is_reported(root: Path) -> None:
