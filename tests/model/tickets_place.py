@@ -15,8 +15,9 @@ from tests.model.tickets_rules import (
     FENCE_LEAVES_ONGOING,
     FENCES_PREPARED,
     FLOOR_BEFORE_DONE,
-    FLOOR_BY_GENERATION,
+    FLOOR_FALLS,
     FLOOR_ONLY_DECIDED,
+    FORGETS_OWN,
     INIT_CLEARS_FLOOR,
     MARKER_REPEATS,
     NO_FLOOR_CHECK,
@@ -192,7 +193,11 @@ class Place:
             partition, after = self._place_of(unit)
             offsets[partition] = after
         carried = GroupTicket(
-            group_id=GROUP, ticket=txn.ticket, generation=generation, offsets={INPUT: offsets}
+            group_id=GROUP,
+            producer_id=txn.producer_id,
+            ticket=txn.ticket,
+            generation=generation,
+            offsets={INPUT: offsets},
         )
         return Manifest(batches=batches, tickets=(carried,))
 
@@ -305,11 +310,13 @@ class Place:
         )
         if FENCE_LEAVES_ONGOING in self.broken and aborts and row is not None:
             assert isinstance(decision, Transition)
-            floors = decision.next.owner.floors
-            decision = Transition(
-                operation="", previous=row,
-                next=replace(row, owner=replace(row.owner, floors=dict.fromkeys(floors, 0))),
-            )  # fmt: skip
+            raised = replace(row, owner=replace(row.owner, floors=decision.next.owner.floors))
+            decision = Transition(operation="", previous=row, next=raised)
+        if FLOOR_FALLS in self.broken and isinstance(decision, Done) and row is not None:
+            floors = {GROUP: holder.ticket + 1}
+            fallen = replace(row, owner=replace(row.owner, floors=floors))
+            if row.producer_id == holder.producer_id:
+                decision = Transition(operation="", previous=row, next=fallen)
         return self._change(stored, name, decision), True
 
     def complete(self, stored: Stored, txn: Txn) -> Stored:
@@ -344,9 +351,9 @@ class Place:
             markers = {}
         result = COMMIT if txn.end > txn.first else ABORT
         moved = prepare_carried_offsets(
-            at.group,
+            {GROUP: at.group},
             markers,
-            self.manifest(txn, generation).tickets[0],
+            self.manifest(txn, generation).tickets,
             transaction=ProducerIdAndEpoch(txn.producer_id, txn.epoch),
             result=result,
             version=0,
@@ -356,7 +363,8 @@ class Place:
             return stored
         known = max(stored.offset_markers[txn.producer_id], txn.epoch)
         numbers = _put(stored.offset_markers, txn.producer_id, known)
-        return self.put_group(stored, at._replace(group=moved))._replace(offset_markers=numbers)
+        group = moved.groups[0] if moved.groups else at.group
+        return self.put_group(stored, at._replace(group=group))._replace(offset_markers=numbers)
 
     # -- the group -------------------------------------------------------------------------------
 
@@ -398,7 +406,6 @@ class Place:
                 h for h in found.to_fence if h.transactional_id != holder.transactional_id
             )
             found = Registered(found.group, found.tickets, found.ticket, others)
-        found = self._ticketed(found)
         tickets = found.tickets
         if START_DROPS_HOLDERS in self.broken:
             tickets = replace(tickets, holders=tickets.holders[-1:])
@@ -426,26 +433,19 @@ class Place:
                 at.group, tickets, group_id=GROUP, generation=generation, member_id="",
                 holder=holder, partitions={INPUT: partitions},
                 start={} if NO_START_CHECK in self.broken else {INPUT: start},
-                fenced=fenced, now_ms=0,
+                done=fenced, now_ms=0,
             )  # fmt: skip
         except TxnLogError as error:
             return stored, type(error).__name__
         if isinstance(found, MustFence):
             return stored, found
-        found = self._ticketed(found)
         kept = found.tickets
         if NO_OVERLAP_CHECK in self.broken:
-            old = [h for h in tickets.holders if not h.is_of(holder)]
-            kept = replace(kept, holders=(*old, kept.holders[-1]))
+            kept = replace(kept, holders=(*tickets.holders, kept.holders[-1]))
+        if FORGETS_OWN in self.broken:
+            others = [one for one in kept.holders if not one.is_of(holder)]
+            kept = replace(kept, holders=(*others, kept.holders[-1]))
         return self.put_group(stored, GroupRow(found.group, kept)), found
-
-    def _ticketed(self, found: Registered) -> Registered:
-        if FLOOR_BY_GENERATION not in self.broken:
-            return found
-        ticket = found.group.generation
-        mine = replace(found.tickets.holders[-1], ticket=ticket)
-        tickets = replace(found.tickets, holders=(*found.tickets.holders[:-1], mine))
-        return Registered(found.group, tickets, ticket, found.to_fence)
 
     def remove(self, stored: Stored, done: frozenset[int]) -> Stored:
         at = self.group(stored)

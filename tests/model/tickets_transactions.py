@@ -37,7 +37,8 @@ FINISHING = ("a", "b", "offsets", "complete")
 
 class Client(NamedTuple):
     """`letter` in traces; `id` its transactional.id; `part`: the only partition a member reads;
-    `size`: inputs of one transaction."""
+    `size`: inputs of one transaction; `again`: once it has decided, it may register for the second
+    partition only."""
 
     letter: str
     mode: str
@@ -48,6 +49,7 @@ class Client(NamedTuple):
     part: int = -1
     holds: bool = False
     eager: bool = False
+    again: bool = False
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -270,6 +272,12 @@ class Transactions:
         state, client, at, go = t.state, t.client, t.at, t.go
         yield from self._mark(t, "a", "pub_b")
         yield from self._mark(t, "b", "pub_a")
+        if client.again:
+            stored, _ = self.place.register(
+                state.stored, self._holder(t), generation=at.generation,
+                partitions=(1,), start={}, fenced=frozenset(),
+            )  # fmt: skip
+            yield go("registers again, for less", stored, **DEAD._asdict())
         if OFFSETS_FIRST in self.broken and at.txn is not None:
             yield go(f"moves offsets {at.txn}", self.finish(state.stored, "offsets", at.txn))
         if LETS_GO_ACKED in self.broken and client.mode == "old":

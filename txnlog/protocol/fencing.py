@@ -1,4 +1,4 @@
-"""Who may write under a transactional.id; the error says who fenced a producer, and when."""
+"""Who may write what under a transactional.id; errors say who fenced a producer, and when."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from txnlog.errors import (
     IllegalGenerationError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    InvalidTxnStateError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import GroupTicket, Holder, TransactionMetadata
+from txnlog.protocol.metadata import GroupTicket, Holder, Manifest, TransactionMetadata
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
@@ -69,22 +70,49 @@ def check_holder(row: TransactionMetadata | None, holder: Holder) -> Transaction
 
 
 def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> None:
-    """Raises IllegalGenerationError for a ticket below the floor of its group.
+    """Raises IllegalGenerationError for a ticket below its floor, or of another producer id.
 
     That proves that the transaction was never decided, also after a lost reply, if the same row was
     asked first whether it is.
     """
     for one in tickets:
         floor = row.owner.floors.get(one.group_id, 0)
-        if one.ticket < floor:
+        if one.ticket < floor or one.producer_id != row.producer_id:
             raise IllegalGenerationError(
                 f"Another process reads for group {one.group_id!r} since: ticket {one.ticket} of "
-                f"{row.transactional_id!r} is below {floor}. This transaction committed nothing. "
-                "Abort it, and read the input positions again.",
+                f"{row.transactional_id!r}, producer id {one.producer_id}, is below {floor}, or "
+                f"the id has another producer id ({row.producer_id}). This transaction committed "
+                "nothing. Abort it, register again, and read the input positions again.",
                 group_id=one.group_id,
                 expected_generation=floor,
                 actual_generation=one.ticket,
             )
+
+
+def check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
+    """A repeated end must have the same batches; a completed row no longer has them."""
+    if manifest is None or row.state.is_idle:
+        return
+    known = {one.group_id: one for one in row.pending.tickets}
+    if any(known.get(one.group_id) != one for one in manifest.tickets):
+        raise InvalidTxnStateError(
+            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
+            f"{row.state.name} with other offsets than those given now. Repeat a commit with what "
+            "it had, or begin a new transaction.",
+            transactional_id=row.transactional_id,
+            state=row.state.name,
+        )
+    if row.pending.prepared_by_client and not manifest.batches:
+        return
+    if manifest.batches != row.pending.batches:
+        raise InvalidTxnStateError(
+            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
+            f"{row.state.name} with {len(row.pending.batches)} other batches than the "
+            f"{len(manifest.batches)} given now. Repeat a commit with what it had, or begin a "
+            "new transaction.",
+            transactional_id=row.transactional_id,
+            state=row.state.name,
+        )
 
 
 def refuse_former(row: TransactionMetadata, run_id: str) -> None:

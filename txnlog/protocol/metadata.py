@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from txnlog.errors import CorruptLogError
+from txnlog.errors import CorruptLogError, IllegalGenerationError
 from txnlog.protocol.decoding import Int64, Natural, PartitionNumber, to_int64
 from txnlog.protocol.extensible import Codec, Extensible
 from txnlog.protocol.states import TransactionState
@@ -70,9 +70,34 @@ class GroupTicket(Extensible, frozen=True, kw_only=True):
     """Offsets of a group that a transaction carries, see txnlog.protocol.tickets."""
 
     group_id: str
+    producer_id: Int64
     ticket: Int64
     generation: Int64
     offsets: dict[str, dict[PartitionNumber, Int64]]
+
+
+def merge_tickets(
+    known: Iterable[GroupTicket], more: Iterable[GroupTicket]
+) -> tuple[GroupTicket, ...]:
+    """Each group once, in order, with the newest offset of each partition.
+
+    Raises IllegalGenerationError for two tickets of one group.
+    """
+    merged: dict[str, GroupTicket] = {}
+    for one in (*known, *more):
+        there = merged.setdefault(one.group_id, one)
+        if (there.ticket, there.generation) != (one.ticket, one.generation):
+            raise IllegalGenerationError(
+                f"This transaction has offsets of group {one.group_id!r} with ticket "
+                f"{there.ticket}, and now with ticket {one.ticket}. Abort it, and begin again "
+                "from the committed positions.",
+                group_id=one.group_id,
+            )
+        offsets = {topic: dict(numbers) for topic, numbers in there.offsets.items()}
+        for topic, numbers in one.offsets.items():
+            offsets.setdefault(topic, {}).update(numbers)
+        merged[one.group_id] = msgspec.structs.replace(there, offsets=offsets)
+    return tuple(merged[group_id] for group_id in sorted(merged))
 
 
 class Manifest(Extensible, frozen=True, kw_only=True):

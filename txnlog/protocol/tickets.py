@@ -10,7 +10,7 @@ The decisions are searched by tests/model/test_tickets.py; the coordinator does 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from txnlog.errors import OffsetConflictError, UnstableOffsetCommitError
 from txnlog.protocol.decoding import Int64, PartitionNumber
 from txnlog.protocol.extensible import Extensible
 from txnlog.protocol.group_metadata import CommittedOffset, Group, Positions
-from txnlog.protocol.groups import check_member
+from txnlog.protocol.groups import OffsetsCommit, check_member
 from txnlog.protocol.metadata import GroupTicket, Holder, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.transitions import Done, Transition, prepare_abort_ongoing
@@ -81,12 +81,11 @@ def prepare_start(
 ) -> Registered:
     """Begin a generation and register in one write, which removes nobody.
 
-    The former registration of the same id is among those to fence.
+    Former registrations of the same id, and of this run, are among those to fence.
     """
     row = group if group is not None else Group(group_id=group_id)
     bumped = replace(row, generation=row.generation + 1, assignment={}, updated_ms=now_ms)
-    met = tuple(one for one in tickets.holders if not one.is_of(holder))
-    return _registered(bumped, replace(tickets, holders=met), holder, partitions, to_fence=met)
+    return _registered(bumped, tickets, holder, partitions, to_fence=tickets.holders)
 
 
 def prepare_registration(
@@ -99,29 +98,28 @@ def prepare_registration(
     holder: Holder,
     partitions: Partitions,
     start: Positions,
-    fenced: Collection[int],
+    done: Collection[int],
     now_ms: int,
 ) -> Registered | MustFence:
     """Register under the generation that another process began, or that a checkpoint names.
 
-    `start` is where the input begins, `fenced` the tickets of holders that this process has fenced
-    and finished: it removes them. Raises IllegalGenerationError, UnknownMemberIdError, and
-    OffsetConflictError if the group is past the start.
+    `start` is where the input begins; `done` are tickets that this write removes, of holders that
+    this process has fenced and finished, or its own that are at rest. An own one that may have a
+    transaction under way stays: others must meet it. Raises IllegalGenerationError,
+    UnknownMemberIdError, and OffsetConflictError if the group is past the start.
     """
     row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+    # First: who cannot read from there must not fence who does.
+    _check_start(row, start)
     others = tuple(
         one
         for one in tickets.holders
-        if one.ticket not in fenced
-        and not one.is_of(holder)
-        and _overlap(one.partitions, partitions)
+        if one.ticket not in done and not one.is_of(holder) and _overlap(one.partitions, partitions)
     )
     if others:
         return MustFence(others)
-    _check_start(row, start)
-    kept = tuple(o for o in tickets.holders if o.ticket not in fenced and not o.is_of(holder))
     moved = replace(row, updated_ms=now_ms)
-    return _registered(moved, replace(tickets, holders=kept), holder, partitions)
+    return _registered(moved, prepare_removal(tickets, done), holder, partitions)
 
 
 def prepare_removal(tickets: GroupTickets, done: Collection[int]) -> GroupTickets:
@@ -148,7 +146,9 @@ def prepare_floor(
         # Read after the group's row: a PREPARE of that producer id is refused for good.
         return Done(row)
     floor = max(row.owner.floors.get(group_id, 0), holder.ticket + 1)
-    has_offsets = any(one.group_id == group_id for one in row.pending.tickets)
+    has_offsets = any(
+        one.group_id == group_id and one.ticket < floor for one in row.pending.tickets
+    )
     if row.state is TransactionState.ONGOING and has_offsets:
         if row.pending.prepared_by_client:
             raise UnstableOffsetCommitError(
@@ -167,30 +167,33 @@ def prepare_floor(
 
 
 def prepare_carried_offsets(
-    group: Group | None,
+    groups: Mapping[str, Group],
     markers: Mapping[int, int],
-    carried: GroupTicket,
+    carried: Sequence[GroupTicket],
     *,
     transaction: ProducerIdAndEpoch,
     result: TransactionResult,
     version: int,
     now_ms: int,
-) -> Group | None:
-    """The group's row after a decided transaction; None if its marker is there.
+) -> OffsetsCommit | None:
+    """The marker of a decided transaction in a shard, with the offsets of all its groups there.
 
-    It asks no generation.
+    None if the shard has the marker. It asks no generation: who began a newer one has fenced.
     """
-    if markers.get(transaction.producer_id, -1) >= transaction.epoch:
+    producer_id, txn_epoch = transaction
+    if markers.get(producer_id, -1) >= txn_epoch:
         return None
-    row = group if group is not None else Group(group_id=carried.group_id)
-    if result is TransactionResult.ABORT:
-        return replace(row, updated_ms=now_ms)
-    offsets = {topic: dict(known) for topic, known in row.offsets.items()}
-    for topic, partitions in carried.offsets.items():
-        for partition, offset in partitions.items():
-            known = CommittedOffset(offset, carried.generation, version)
-            offsets.setdefault(topic, {})[partition] = known
-    return replace(row, offsets=offsets, updated_ms=now_ms)
+    rows = []
+    for one in carried if result is TransactionResult.COMMIT else ():
+        row = groups.get(one.group_id) or Group(group_id=one.group_id)
+        offsets = {topic: dict(known) for topic, known in row.offsets.items()}
+        for topic, partitions in one.offsets.items():
+            for partition, offset in partitions.items():
+                known = CommittedOffset(offset, one.generation, version)
+                offsets.setdefault(topic, {})[partition] = known
+        rows.append(replace(row, offsets=offsets, updated_ms=now_ms))
+    txns = {producer_id: txn_epoch}
+    return OffsetsCommit(operation="WRITE TXN MARKERS", groups=tuple(rows), txns=txns)
 
 
 def _registered(
@@ -201,6 +204,7 @@ def _registered(
     *,
     to_fence: tuple[TicketHolder, ...] = (),
 ) -> Registered:
+    # `newest` survives whatever happens to the group: ids keep floors for its tickets.
     ticket = tickets.newest + 1
     mine = TicketHolder(
         transactional_id=holder.transactional_id,

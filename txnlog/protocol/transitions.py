@@ -21,6 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.protocol.fencing import (
     check_holder,
+    check_manifest,
     check_tickets,
     fenced,
     fenced_note,
@@ -39,6 +40,7 @@ from txnlog.protocol.metadata import (
     TopicPartitions,
     TransactionMetadata,
     merge_partitions,
+    merge_tickets,
 )
 from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
@@ -152,11 +154,18 @@ def prepare_add_partitions(
     pending = row.pending
     if manifest is not None:
         named = _union(pending.groups, manifest.groups, groups)
-        pending = replace(manifest, groups=named, prepared_by_client=True, unknown=pending.unknown)
+        carried = merge_tickets(pending.tickets, manifest.tickets)
+        pending = replace(
+            manifest,
+            groups=named,
+            tickets=carried,
+            prepared_by_client=True,
+            unknown=pending.unknown,
+        )
     elif not set(groups) <= set(pending.groups):
         pending = replace(pending, groups=_union(pending.groups, groups))
     if tickets:
-        pending = replace(pending, tickets=tickets)
+        pending = replace(pending, tickets=merge_tickets(pending.tickets, tickets))
     if started and merged == row.partitions and pending == row.pending:
         return Done(row)
     if started and row.pending.prepared_by_client:
@@ -203,7 +212,7 @@ def prepare_end(
     ending = holder.producer_epoch if txn_epoch is None else txn_epoch
     if row is not None and row.transaction == (holder.producer_id, ending):
         if row.state in (result.prepared, result.complete):
-            _check_manifest(row, manifest)
+            check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
             raise _ended_otherwise(row, holder, result)
@@ -212,16 +221,17 @@ def prepare_end(
     refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
     if not ongoing and (result is TransactionResult.ABORT or manifest is None):
-        return Done(row)
+        return Done(found)
     pending = row.pending
     if result is TransactionResult.ABORT:
         pending = replace(row.pending, batches=())
     elif manifest is not None and not row.pending.prepared_by_client:
         # Groups named earlier have entries by now. A client commits exactly what it prepared.
         named = _union(pending.groups, manifest.groups)
-        pending = replace(manifest, groups=named, unknown=pending.unknown)
+        carried = merge_tickets(pending.tickets, manifest.tickets)
+        pending = replace(manifest, groups=named, tickets=carried, unknown=pending.unknown)
     else:
-        _check_manifest(row, manifest)
+        check_manifest(row, manifest)
     if result is TransactionResult.COMMIT and not row.pending.prepared_by_client:
         check_tickets(row, pending.tickets)
     owner = row.owner if batch is None else remember_batch(row.owner, *batch)
@@ -275,6 +285,11 @@ def prepare_one_off_commit(
     """PREPARE_COMMIT of an id used once (a batch write): its first row is decided."""
     if row is not None:
         return Done(row)
+    if manifest.tickets:
+        raise InvalidTxnStateError(
+            f"A batch write carries no offsets of groups: {transactional_id!r} is used once.",
+            transactional_id=transactional_id,
+        )
     return Transition(
         operation=TransactionState.PREPARE_COMMIT.name,
         previous=None,
@@ -409,23 +424,6 @@ def _transition(
     epoch = row.producer_epoch + 1 if bump else row.producer_epoch
     changed = replace(row, state=state, producer_epoch=epoch, updated_ms=now_ms, **changes)
     return Transition(operation=operation, previous=row, next=changed)
-
-
-def _check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
-    """A repeated end must have the same batches; a completed row no longer has them."""
-    if manifest is None or row.state.is_idle:
-        return
-    if row.pending.prepared_by_client and not manifest.batches:
-        return
-    if manifest.batches != row.pending.batches:
-        raise InvalidTxnStateError(
-            f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
-            f"{row.state.name} with {len(row.pending.batches)} other batches than the "
-            f"{len(manifest.batches)} given now. Repeat a commit with what it had, or begin a "
-            "new transaction.",
-            transactional_id=row.transactional_id,
-            state=row.state.name,
-        )
 
 
 def _union(*names: tuple[str, ...]) -> tuple[str, ...]:
