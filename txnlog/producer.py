@@ -128,9 +128,7 @@ class Producer:
         return f"Producer({self._config!r}, {self._lifecycle.state.value})"
 
     def __len__(self) -> int:
-        """Records that are not sent yet, or decided and not yet visible (commit.wait); and delivery
-        callbacks that wait for poll or flush.
-        """
+        """Records not sent or not visible yet; callbacks that wait for poll or flush."""
         return self._sender.num_records() + self._num_invisible() + len(self._deliveries)
 
     def __bool__(self) -> bool:
@@ -239,7 +237,7 @@ class Producer:
 
         None waits until all are delivered or failed, by delivery.timeout.ms at the latest. In a
         deferred transaction there is nothing to send before the commit. With commit.wait=decided it
-        waits until what was committed is visible, too, and raises what prevents that.
+        waits until what was committed is visible, too, and raises what prevents that for good.
         """
         self._lifecycle.check_usable()
         delivery_s = self._outlet.delivery_timeout_ms / 1000
@@ -298,29 +296,33 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Flush, call the callbacks, and end; an open transaction is aborted, a prepared one kept.
 
-        Records that cannot be sent within `timeout` fail. A commit.wait=decided commit that cannot
-        be made visible by then raises what prevents it; any process publishes it later. A closed
-        producer takes no more calls.
+        Records that cannot be sent within `timeout` fail. What keeps a commit.wait=decided commit
+        invisible is raised; any process publishes it later. A closed producer takes no more calls.
         """
         if self._lifecycle.is_over:
             return
         timeout = arguments.timeout_s("timeout", timeout)
+        unsettled: TxnLogError | None = None
         try:
             if self._transactions is None:
                 self.flush(timeout)
             else:
                 if self._lifecycle.must_abort_on_close:
                     self.abort_transaction(timeout)
-                self._transactions.close(self._deadline("close()", timeout))
+                unsettled = self._transactions.close(self._deadline("close()", timeout))
         finally:
             self._lifecycle.close()
             self._sender.stop()
             closed = ClientStateError("The producer was closed before the record was sent.")
             try:
                 self._sender.discard(closed, self._deadline("close()", None))
+                if self._transactions is not None:
+                    self._transactions.report_left(self._deadline("close()", None))
             except OperationTimedOutError:
                 logger.warning("A call of this producer is still under way: it was not waited for")
             self._deliveries.serve()
+        if unsettled is not None and self._num_invisible():
+            raise unsettled
 
     def forked(self) -> None:
         """In the child of a fork: refuse every call. Another thread may have held the lock."""

@@ -15,7 +15,6 @@ from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
     check_settled,
-    faults,
     outcome_of,
     planned,
     position,
@@ -23,12 +22,16 @@ from tests.coordinator.processes import (
     recover,
     state_of,
 )
+from tests.producer.deciding import (
+    DAY_MS,
+    commit,
+    deciding,
+    interrupted,
+)
 from tests.producer.worlds import (
     BOTH,
     Reports,
     cluster_of,
-    group,
-    input_at,
     producer,
     started,
     values,
@@ -36,52 +39,13 @@ from tests.producer.worlds import (
 )
 from txnlog.cluster import Cluster
 from txnlog.errors import (
-    OperationTimedOutError,
     ProducerFencedError,
-    TopicAuthorizationError,
-    TransactionAbortableError,
     TxnLogError,
 )
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
-from txnlog.testing.faults import Fault, SharedMemory
 
 PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
-
-
-DAY_MS = 86_400_000
-
-
-def deciding(shared: SharedMemory, publish: str = "deferred", **config: object) -> Producer:
-    return started(shared, publish, commit_wait="decided", **config)
-
-
-def commit(made: Producer, value: str, *, input_offset: int | None = None) -> None:
-    """One transaction of one record, perhaps with an input."""
-    made.begin_transaction()
-    made.produce("orders", value, partition=0)
-    if input_offset is not None:
-        made.send_offsets_to_transaction(input_at(input_offset), group())
-    made.commit_transaction()
-
-
-def commit_refused(made: Producer, fault: Fault) -> None:
-    """A transaction; from its decision on each put of a commit of the topic meets `fault`."""
-    made.begin_transaction()
-    made.produce("orders", "0", partition=0)
-    made.flush()
-    refuse_markers(made, fault)
-    made.commit_transaction()
-
-
-def refuse_markers(made: Producer, fault: Fault) -> None:
-    faults(cluster_of(made)).plan = lambda verb, path: (
-        fault if verb == "put" and path.startswith("orders/_delta_log/") else Fault.NONE
-    )
-
-
-def allow_all(made: Producer) -> None:
-    faults(cluster_of(made)).plan = lambda verb, path: Fault.NONE
 
 
 @BOTH
@@ -240,101 +204,6 @@ def test_crash_or_error_at_any_call_of_the_next_one_loses_nothing(
             assert position(after) in (10, 20), where
 
 
-@BOTH
-@pytest.mark.parametrize("tries", [1, 5])
-def test_publisher_tries_again_after_an_error_that_may_pass(publish: str, tries: int) -> None:
-    shared = world()
-    made = deciding(shared, publish)
-    commit_refused(made, Fault.FAIL_BEFORE)
-    for _ in range(tries):
-        made.poll()
-    assert made.flush(0) == (0 if publish == "eager" else 1)
-    assert values(process(shared), "orders") == []
-    with pytest.raises(OperationTimedOutError, match="not visible to readers yet"):
-        made.close(0)
-    assert values(recover(shared), "orders") == ["0"]
-
-
-def test_commit_that_timed_out_waiting_for_the_one_before_is_repeated() -> None:
-    shared = world()
-    made = deciding(shared)
-    commit_refused(made, Fault.FAIL_BEFORE)
-    made.begin_transaction()
-    made.produce("orders", "1", partition=0)
-    with pytest.raises(OperationTimedOutError, match="not visible to readers yet"):
-        made.commit_transaction(0)
-    allow_all(made)
-    made.commit_transaction()
-    made.close()
-    assert values(process(shared), "orders") == ["0", "1"]
-
-
-def test_publisher_that_fails_for_a_while_goes_on_without_a_call() -> None:
-    shared = world()
-    made = deciding(shared)
-    commit_refused(made, Fault.FAIL_BEFORE)
-    made.poll()
-    allow_all(made)
-    made.poll()
-    assert values(process(shared), "orders") == ["0"]
-
-
-def refused(made: Producer) -> None:
-    """A commit whose publisher meets an error that does not pass by itself."""
-    commit_refused(made, Fault.DENY)
-    made.poll()
-
-
-@pytest.mark.parametrize("act", [begin, Producer.flush, Producer.close])
-@BOTH
-def test_error_of_the_publisher_reaches_the_next_call(
-    publish: str, act: Callable[[Producer], None]
-) -> None:
-    """It says that the commit is decided; any process publishes it later."""
-    shared = world()
-    made = deciding(shared, publish)
-    refused(made)
-    with planned(cluster_of(made), {}) as counted:
-        made.poll()
-    assert counted.calls == 0
-    refuse_markers(made, Fault.DENY)
-    with pytest.raises(TopicAuthorizationError, match="is decided, and not visible") as raised:
-        act(made)
-    assert not raised.value.abortable
-    assert values(process(shared), "orders") == []
-    assert values(recover(shared), "orders") == ["0"]
-
-
-@BOTH
-def test_producer_goes_on_when_what_refused_its_publisher_has_passed(publish: str) -> None:
-    shared = world()
-    made = deciding(shared, publish)
-    refused(made)
-    with pytest.raises(TopicAuthorizationError):
-        made.begin_transaction()
-    allow_all(made)
-    commit(made, "1")
-    assert made.flush() == 0
-    assert values(process(shared), "orders") == ["0", "1"]
-
-
-def test_transaction_opened_before_its_publisher_failed_can_be_aborted() -> None:
-    """Its own commit decides nothing; the one before stays committed."""
-    shared = world()
-    made = deciding(shared)
-    commit_refused(made, Fault.DENY)
-    made.begin_transaction()
-    made.produce("orders", "1", partition=0)
-    with pytest.raises(TransactionAbortableError, match="is decided, and not visible"):
-        made.commit_transaction()
-    made.abort_transaction()
-    allow_all(made)
-    commit(made, "2")
-    made.close()
-    assert values(process(shared), "orders") == ["0", "2"]
-    check_settled(shared)
-
-
 def test_deliveries_are_reported_once_readers_see_them() -> None:
     """With the offsets that the marker assigned; an empty transaction between changes nothing."""
     shared = world()
@@ -406,10 +275,6 @@ def test_repeated_commit_after_an_interrupt_decides_it_once(publish: str) -> Non
     made.close()
     assert values(process(shared), "orders") == ["0", "1"]
     check_settled(shared)
-
-
-def interrupted() -> None:
-    raise KeyboardInterrupt
 
 
 @BOTH

@@ -219,13 +219,14 @@ class ProducerSession:
             self._must_renew = True
             return
         if isinstance(ended, Decided):
-            # In one statement, as in `_adopt`.
-            row, left = ended.completed, None
-            self._row, self._row_read_ms, self._decided, self._left, self._has_ended = (
-                row, read_ms, ended, left, True
-            )  # fmt: skip
+            self._adopt(ended.completed, read_ms, decided=ended)
         else:
             self._adopt(ended.row, read_ms, ended.left)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the transaction has ended as asked; a repeated call does nothing."""
+        return self._has_ended
 
     @property
     def is_visible(self) -> bool:
@@ -241,14 +242,24 @@ class ProducerSession:
     def publish(self) -> None:
         """Make the last commit visible, if it was only decided; a repeated call goes on."""
         decided = self._decided
-        if decided is not None:
-            ended = self._coordinator.publish_decided(decided)
-            # Another transaction may be open by now: this does not end it.
-            self._adopt(ended.row, self._row_read_ms, ended.left, has_ended=self._has_ended)
+        if decided is None:
+            return
+        ended = self._coordinator.publish_decided(decided)
+        # A begin needs no lock, and may come now: nothing of the next transaction is changed here.
+        if self._is_ours(ended.row):
+            self._row, self._decided, self._left = ended.row, None, ended.left
+        else:
+            error = fenced(ended.row, f"run {self._owner.run_id}")
+            self.fenced_error, self._decided, self._left = error, None, None
 
     def complete(self) -> None:
-        """Publish the last commit, and write the COMPLETE that it has left, if it has."""
+        """Publish the last commit, and write the COMPLETE that it has left, if it has.
+
+        Raises ProducerFencedError if the id has another owner since.
+        """
         self.publish()
+        if self.fenced_error is not None:
+            raise self.fenced_error
         if self._left is not None:
             self._coordinator.complete(self._left)
             self._left = None
@@ -342,22 +353,24 @@ class ProducerSession:
             self._is_outcome_unknown |= self._has_written
             raise
 
+    def _is_ours(self, row: TransactionMetadata) -> bool:
+        return row.owner.run_id == self._owner.run_id
+
     def _adopt(
         self,
         row: TransactionMetadata,
         read_ms: int,
         left: Published | None = None,
-        *,
-        has_ended: bool = True,
+        decided: Decided | None = None,
     ) -> None:
         """Continue with the row that the end wrote, unless it has another owner now."""
         # Each in one statement: an interrupt after it must not commit the same files again.
-        if row.owner.run_id != self._owner.run_id:
-            error = fenced(row, f"run {self._owner.run_id}")
-            self.fenced_error, self._decided, self._left, self._has_ended = (
-                error, None, None, has_ended
+        if self._is_ours(row):
+            self._row, self._row_read_ms, self._decided, self._left, self._has_ended = (
+                row, read_ms, decided, left, True
             )  # fmt: skip
         else:
-            self._row, self._row_read_ms, self._decided, self._left, self._has_ended = (
-                row, read_ms, None, left, has_ended
+            error = fenced(row, f"run {self._owner.run_id}")
+            self.fenced_error, self._decided, self._left, self._has_ended = (
+                error, decided, None, True
             )  # fmt: skip

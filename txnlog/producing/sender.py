@@ -73,6 +73,7 @@ class Sender:
         self._on_error = on_error
         self._thread: threading.Thread | None = None
         self._is_stopped = False
+        self._is_dropped = False
 
     @property
     def last_error(self) -> TxnLogError | None:
@@ -203,8 +204,11 @@ class Sender:
             self._accumulator.changed.notify_all()
 
     def request_stop(self) -> None:
-        """Make the thread end after its present work; returns at once."""
-        self._is_stopped = True
+        """Make the thread end after its present work; returns at once.
+
+        The producer was dropped: what it has committed is published first, if the store lets it.
+        """
+        self._is_dropped = self._is_stopped = True
 
     def stop(self) -> None:
         """End the thread after its present work."""
@@ -275,3 +279,6 @@ class Sender:
     def _run(self) -> None:
         while self.turn():
             pass
+        if self._is_dropped and self.is_behind():
+            with self.io:
+                self.catch_up()

@@ -15,6 +15,7 @@ from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     InvalidTxnStateError,
     OperationTimedOutError,
+    ProducerFencedError,
     TxnLogError,
     UnknownTopicIdError,
     unexpected,
@@ -28,6 +29,7 @@ from txnlog.producing.producer_session import ProducerSession
 from txnlog.producing.publishing import Deferred, Outlet, aborted
 from txnlog.producing.requests import Eager
 from txnlog.producing.sender import Sender
+from txnlog.protocol.metadata import TopicPartitions, TransactionMetadata
 from txnlog.protocol.producer_states import (
     LifecycleState,
     ProducerCall,
@@ -96,11 +98,12 @@ class TransactionManager:
             self._run(call, deadline, lambda: deadline.retry(self.session.renew))
         self.session.begin()
         self._sender.publication = (
-            Eager(self._outlet, open_partitions=self.session.open)
+            Eager(self._outlet, open_partitions=self._open)
             if self.is_eager
             else Deferred(self._outlet)
         )
-        self._lifecycle.move(LifecycleState.IN_TRANSACTION)
+        # Checked again: its thread may have met another owner meanwhile.
+        self._lifecycle.enter(call)
 
     def add_offsets(
         self,
@@ -161,9 +164,11 @@ class TransactionManager:
             staging = self._flush(deadline)
             publication = self._sender.publication
             if not self.session.is_empty(staging):
-                deadline.retry(self._publish)
-                deadline.retry(lambda: self.session.commit(staging))
-                self._unreported = publication if isinstance(publication, Deferred) else None
+                if not self.session.has_ended:
+                    deadline.retry(self._publish)
+                    deadline.retry(lambda: self.session.commit(staging))
+                if isinstance(publication, Deferred):
+                    self._unreported = publication
                 if self.session.is_visible:
                     self._report()
             self._end()
@@ -187,32 +192,66 @@ class TransactionManager:
 
     @property
     def num_invisible(self) -> int:
-        """Number of records that are committed and that no reader sees yet."""
-        return self.session.num_invisible
+        """Records that are committed, and not visible or not reported; 1 if it is not known."""
+        if self.session.is_visible:
+            return 0 if self._unreported is None else 1
+        return max(1, self.session.num_invisible)
 
     def settle(self, deadline: Deadline) -> None:
         """Wait until all that was committed is visible, and reported. Raises what prevents it."""
-        self._sender.exclusively(deadline, lambda: deadline.retry(self._publish))
 
-    def close(self, deadline: Deadline) -> None:
+        def settle() -> None:
+            try:
+                self._publish()
+            except ProducerFencedError:
+                # It is visible, and the next transaction is told.
+                if self.num_invisible:
+                    raise
+
+        if self.num_invisible:
+            self._sender.exclusively(deadline, lambda: deadline.retry(settle))
+
+    def close(self, deadline: Deadline) -> TxnLogError | None:
         """End the session: `settle`, and write the COMPLETE that its last commit has left.
 
-        An error of COMPLETE is not the caller's: what was committed is visible, and any process
-        completes it.
+        Returns what kept it from settling. An error of COMPLETE is not the caller's: what was
+        committed is visible, and any process completes it.
         """
-        self.settle(deadline)
+        try:
+            self.settle(deadline)
+        except OperationTimedOutError as error:
+            return OperationTimedOutError(
+                "This producer was closed before the transaction that it committed last was "
+                "visible to all readers. Any process publishes it: a sweep, or the next "
+                f"init_transactions() of its id. {error.message}",
+                call="close()",
+            )
+        except TxnLogError as error:
+            return error
         try:
             self._sender.exclusively(deadline, self.session.complete)
         except TxnLogError as error:
             logger.debug(
                 "COMPLETE of %r is left to others: %s", self.session.transactional_id, error
             )
+        return None
+
+    def report_left(self, deadline: Deadline) -> None:
+        """Report what is committed and not visible, without offsets: nobody else will."""
+        self._sender.exclusively(deadline, self._report)
 
     # -- inside ----------------------------------------------------------------------------------
 
     def _end(self) -> None:
         self._sender.publication = None
         self._lifecycle.end_transaction(self.session.fenced_error)
+
+    def _open(
+        self, partitions: Sequence[TopicPartitions], groups: Sequence[str] = ()
+    ) -> TransactionMetadata:
+        """Before the first records of an eager transaction."""
+        self._publish()
+        return self.session.open(partitions, groups)
 
     def _is_behind(self) -> bool:
         """Whether the thread should publish, or try to again."""
@@ -302,17 +341,18 @@ class TransactionManager:
         Also True where that cannot be read.
         """
         try:
-            return self.session.is_committed()
+            return self.session.has_ended or self.session.is_committed()
         except Exception:
             return True
 
 
 def _unpublished(error: TxnLogError) -> TxnLogError:
-    """The error of a call that met what keeps a commit.wait=decided commit invisible."""
+    """The error of a call that met what keeps a commit.wait=decided commit from its readers."""
+    context = {name: value for name, value in error.context.items() if name != "decided"}
     told = type(error)(
-        "The transaction committed last by this producer is decided, and not visible to readers "
-        f"yet. Call flush() to try again; if this producer ends, any process publishes it. "
+        "The transaction committed last by this producer is decided, and not visible to all "
+        "readers yet. Call flush() to try again; if this producer ends, any process publishes it. "
         f"{error.message}",
-        **error.context,
+        **context,
     )
     return told.replace(abortable=False)

@@ -247,7 +247,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         clients=PRODUCER,
         doc="What `commit_transaction()` waits for. `visible`: until readers see the transaction. "
         "`decided`: until nothing can undo it, as Kafka's; the producer's thread publishes it, and "
-        "the next commit, `flush()` and `close()` wait for that, and raise what prevents it.",
+        "the next write of this producer, `flush()` and `close()` wait for that, and raise what "
+        "prevents it.",
     ),
     Setting(
         name="enable.idempotence",
