@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.coordinator.processes import faults
-from tests.producer.worlds import cluster_of, group, input_at, started
+from tests.producer.worlds import cluster_of, started
 from txnlog.producer import Producer
 from txnlog.testing.faults import Fault, SharedMemory
 
@@ -12,15 +12,6 @@ DAY_MS = 86_400_000
 
 def deciding(shared: SharedMemory, publish: str = "deferred", **config: object) -> Producer:
     return started(shared, publish, commit_wait="decided", **config)
-
-
-def commit(made: Producer, value: str, *, input_offset: int | None = None) -> None:
-    """One transaction of one record, perhaps with an input."""
-    made.begin_transaction()
-    made.produce("orders", value, partition=0)
-    if input_offset is not None:
-        made.send_offsets_to_transaction(input_at(input_offset), group())
-    made.commit_transaction()
 
 
 def commit_refused(made: Producer, fault: Fault) -> None:

@@ -24,10 +24,10 @@ from tests.coordinator.processes import (
 )
 from tests.producer.deciding import (
     DAY_MS,
-    commit,
     deciding,
     interrupted,
 )
+from tests.producer.following import ACTS, commit, next_commit, next_with_offsets
 from tests.producer.worlds import (
     BOTH,
     Reports,
@@ -91,40 +91,13 @@ def flush(made: Producer) -> None:
     assert made.flush() == 0
 
 
-def next_commit(made: Producer) -> None:
-    commit(made, "next")
-
-
-def next_with_offsets(made: Producer) -> None:
-    commit(made, "next", input_offset=20)
-
-
-def next_abort(made: Producer) -> None:
-    made.begin_transaction()
-    made.produce("orders", "gone", partition=0)
-    made.flush()
-    made.abort_transaction()
-    commit(made, "next")
-
-
-def next_prepared(made: Producer) -> None:
-    made.begin_transaction()
-    made.produce("orders", "next", partition=0)
-    state = made.prepare_transaction()
-    assert made.complete_transaction(state)
-
-
 def next_empty(made: Producer) -> None:
     made.begin_transaction()
     made.commit_transaction()
     commit(made, "next")
 
 
-NEXT = pytest.mark.parametrize(
-    "act",
-    [next_commit, next_with_offsets, next_abort, next_prepared, next_empty],
-    ids=lambda act: act.__name__,
-)
+NEXT = pytest.mark.parametrize("act", [*ACTS, next_empty], ids=lambda act: act.__name__)
 
 
 @pytest.mark.parametrize("act", [flush, next_commit, next_with_offsets, Producer.close])

@@ -21,7 +21,8 @@ from tests.coordinator.processes import (
     recover,
     state_of,
 )
-from tests.producer.worlds import BOTH, cluster_of, group, input_at, started, values, world
+from tests.producer.following import NEXT, commit, next_with_offsets
+from tests.producer.worlds import BOTH, cluster_of, started, values, world
 from txnlog.cluster import Cluster
 from txnlog.errors import ProducerFencedError
 from txnlog.producer import Producer
@@ -29,15 +30,6 @@ from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault
 
 PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
-
-
-def commit(made: Producer, value: str, *, input_offset: int | None = None) -> None:
-    """One transaction of one record, perhaps with an input."""
-    made.begin_transaction()
-    made.produce("orders", value, partition=0)
-    if input_offset is not None:
-        made.send_offsets_to_transaction(input_at(input_offset), group())
-    made.commit_transaction()
 
 
 @BOTH
@@ -67,34 +59,6 @@ def test_on_a_local_disk_a_commit_completes_at_once(tmp_path: Path) -> None:
         made.init_transactions()
         commit(made, "0")
         assert state_of(Cluster.open(str(tmp_path / "root"))) is COMPLETE_COMMIT
-
-
-def next_commit(made: Producer) -> None:
-    commit(made, "next")
-
-
-def next_with_offsets(made: Producer) -> None:
-    commit(made, "next", input_offset=20)
-
-
-def next_abort(made: Producer) -> None:
-    made.begin_transaction()
-    made.produce("orders", "gone", partition=0)
-    made.flush()
-    made.abort_transaction()
-    commit(made, "next")
-
-
-def next_prepared(made: Producer) -> None:
-    made.begin_transaction()
-    made.produce("orders", "next", partition=0)
-    state = made.prepare_transaction()
-    assert made.complete_transaction(state)
-
-
-NEXT = pytest.mark.parametrize(
-    "act", [next_commit, next_with_offsets, next_abort, next_prepared], ids=lambda act: act.__name__
-)
 
 
 @NEXT

@@ -19,12 +19,12 @@ from tests.coordinator.processes import (
 from tests.producer.deciding import (
     DAY_MS,
     allow_all,
-    commit,
     commit_refused,
     deciding,
     interrupted,
     refuse_markers,
 )
+from tests.producer.following import commit
 from tests.producer.worlds import (
     BOTH,
     Reports,
