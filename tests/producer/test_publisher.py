@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +39,7 @@ from tests.producer.worlds import (
     values,
     world,
 )
+from txnlog.cluster import Cluster
 from txnlog.errors import (
     OperationTimedOutError,
     ProducerFencedError,
@@ -310,3 +314,21 @@ def test_eager_transaction_that_meets_the_error_of_the_publisher_says_so() -> No
     commit(made, "2")
     made.close()
     assert values(process(shared), "orders") == ["0", "2"]
+
+
+def test_thread_of_a_dropped_producer_publishes_first(tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    cluster = Cluster.open(root, create=True)
+    cluster.create_topic("orders", partitions=1)
+    dropped = [f"tx-{number}" for number in range(5)]
+    for name in dropped:
+        config = {"txnlog.root": root, "transactional.id": name, "commit.wait": "decided"}
+        made = Producer(config)
+        made.init_transactions()
+        commit(made, name)
+        del made
+        gc.collect()
+    deadline_s = time.monotonic() + 300
+    while sorted(values(Cluster.open(root), "orders")) != dropped:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)

@@ -284,7 +284,8 @@ class TransactionManager:
         self._report()
         self._publish_error = None
         if self.session.fenced_error is not None:
-            self._lifecycle.fail(self.session.fenced_error, LifecycleState.FATAL_ERROR)
+            if not self._lifecycle.is_over:
+                self._lifecycle.fail(self.session.fenced_error, LifecycleState.FATAL_ERROR)
             raise self.session.fenced_error
 
     def _report(self) -> None:
