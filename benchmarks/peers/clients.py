@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -25,9 +24,6 @@ from txnlog.producer import Producer
 from txnlog.storage.delta.checkpointer import wait_for_background
 
 THEIRS = "confluent-kafka"
-DECIDED = "txnlog with commit.wait=decided"
-"""Its commits wait for what a broker's commit waits for; readers see them a moment later."""
-
 PARTITIONS = 4
 RECORDS = 100
 VALUE = b"v" * 100
@@ -49,7 +45,6 @@ def measure(scale: Scale) -> list[Figure]:
         call = {
             THEIRS: stack.enter_context(own_process(kafka_runs, address, scale)),
             OURS: stack.enter_context(own_process(txnlog_runs, root, scale)),
-            DECIDED: stack.enter_context(own_process(deciding_runs, f"{root}/decided", scale)),
         }
         figures = []
         for method, name, goal in (
@@ -75,7 +70,6 @@ def _compared(
     return [
         *compared.each(),
         compared.at_least(THEIRS, goal),
-        replace(compared, ours=DECIDED).ratio(THEIRS),
         *(
             # Without the warm-up round.
             median_of(f"{name}: {part}: {peer}", [one[part] for one in found[1:]], "ms")
@@ -100,21 +94,11 @@ def kafka_runs(address: str, scale: Scale) -> Iterator[Runs]:
 @contextmanager
 def txnlog_runs(root: str, scale: Scale) -> Iterator[Runs]:
     """txnlog, in a new cluster, with its defaults."""
-    yield from _runs(root, scale, {})
-
-
-@contextmanager
-def deciding_runs(root: str, scale: Scale) -> Iterator[Runs]:
-    """txnlog, in a new cluster, whose commits return before they are visible."""
-    yield from _runs(root, scale, {"commit.wait": "decided"})
-
-
-def _runs(root: str, scale: Scale, producing: dict[str, str]) -> Iterator[Runs]:
     common = {"txnlog.root": root}
     cluster = Cluster.open(root, create=True)
     yield Runs(
         scale,
-        producer=lambda more: Producer({**common, **producing, **more}),
+        producer=lambda more: Producer({**common, **more}),
         consumer=lambda more: Consumer({**common, **more}),
         create_topic=lambda topic, partitions: cluster.create_topic(topic, partitions=partitions),
     )

@@ -266,23 +266,32 @@ def test_epoch_and_producer_id_stay_those_of_visible_commits(publish: str) -> No
     assert rows[0] == rows[1]
 
 
-def test_on_a_local_disk_the_thread_publishes_and_completes(tmp_path: Path) -> None:
+def test_thread_publishes_and_reports_without_a_call_of_flush() -> None:
+    shared = world()
+    seen = threading.Event()
+    config = {"txnlog.root": "memory://", "transactional.id": "tx", "commit.wait": "decided"}
+    with Producer(config, cluster=process(shared)) as made:
+        made.init_transactions()
+        made.begin_transaction()
+        made.produce("orders", "0", partition=0, on_delivery=lambda *_: seen.set())
+        made.commit_transaction()
+        while not seen.is_set():
+            made.poll(60)
+        assert values(process(shared), "orders") == ["0"]
+        commit(made, "1")
+    assert state_of(process(shared)) is COMPLETE_COMMIT
+    assert values(process(shared), "orders") == ["0", "1"]
+
+
+def test_on_a_local_disk_a_commit_is_visible_when_it_returns(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     Cluster.open(root, create=True).create_topic("orders", partitions=1)
-    seen = threading.Event()
     config = {"txnlog.root": root, "transactional.id": "tx", "commit.wait": "decided"}
     with Producer(config) as made:
         made.init_transactions()
-        made.begin_transaction()
-        made.produce("orders", "0", on_delivery=lambda error, message: seen.set())
-        made.commit_transaction()
-        # Its thread reports it without any call of flush.
-        while not seen.is_set():
-            made.poll(60)
+        commit(made, "0")
+        assert state_of(Cluster.open(root)) is COMPLETE_COMMIT
         assert values(Cluster.open(root), "orders") == ["0"]
-        commit(made, "1")
-    assert state_of(Cluster.open(root)) is COMPLETE_COMMIT
-    assert values(Cluster.open(root), "orders") == ["0", "1"]
 
 
 def test_setting_takes_two_values() -> None:

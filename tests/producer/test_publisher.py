@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,6 @@ from tests.producer.worlds import (
     values,
     world,
 )
-from txnlog.cluster import Cluster
 from txnlog.errors import (
     OperationTimedOutError,
     ProducerFencedError,
@@ -316,19 +314,17 @@ def test_eager_transaction_that_meets_the_error_of_the_publisher_says_so() -> No
     assert values(process(shared), "orders") == ["0", "2"]
 
 
-def test_thread_of_a_dropped_producer_publishes_first(tmp_path: Path) -> None:
-    root = str(tmp_path / "root")
-    cluster = Cluster.open(root, create=True)
-    cluster.create_topic("orders", partitions=1)
+def test_thread_of_a_dropped_producer_publishes_first() -> None:
+    shared = world()
     dropped = [f"tx-{number}" for number in range(5)]
     for name in dropped:
-        config = {"txnlog.root": root, "transactional.id": name, "commit.wait": "decided"}
-        made = Producer(config)
+        config = {"txnlog.root": "memory://", "transactional.id": name, "commit.wait": "decided"}
+        made = Producer(config, cluster=process(shared))
         made.init_transactions()
         commit(made, name)
         del made
         gc.collect()
     deadline_s = time.monotonic() + 300
-    while sorted(values(Cluster.open(root), "orders")) != dropped:
+    while sorted(values(process(shared), "orders")) != dropped:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

@@ -83,7 +83,8 @@ class ProducerSession:
         self._timeout_ms: int = config.get("transaction.timeout.ms")
         self._row: TransactionMetadata | None = None
         self._row_read_ms = 0
-        self._waits_for_visible = config.get("commit.wait") == "visible"
+        # On a local disk a thread would take longer to wake up than the markers to write.
+        self._waits_for_visible = config.get("commit.wait") == "visible" or cluster.store.is_local
         self._decided: Decided | None = None
         self._left: Published | None = None
         self._must_renew = False

@@ -248,7 +248,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="What `commit_transaction()` waits for. `visible`: until readers see the transaction. "
         "`decided`: until nothing can undo it, as Kafka's; the producer's thread publishes it, and "
         "the next write of this producer, `flush()` and `close()` wait for that, and raise what "
-        "prevents it.",
+        "prevents it. On a local disk both are the same.",
     ),
     Setting(
         name="enable.idempotence",
