@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from txnlog.admin.descriptions import (
     ConsumerGroupDescription,
@@ -16,17 +16,19 @@ from txnlog.admin.descriptions import (
 from txnlog.admin.topics import by_topic
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
+from txnlog.coordinator.groups import Begun
 from txnlog.errors import ConfigError, CorruptLogError, GroupIdNotFoundError
 from txnlog.messages import TopicPartition
-from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.group_changes import (
+    check_empty,
     is_gone,
+    offsets_without,
     prepare_delete_group,
     prepare_delete_offsets,
     prepare_give_up_group,
 )
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.groups import OffsetsCommit, UnstableOffsets, unstable
+from txnlog.protocol.groups import OffsetsCommit
 from txnlog.protocol.membership import is_rebalancing
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 
@@ -73,12 +75,7 @@ def describe_group(cluster: Cluster, group_id: str) -> ConsumerGroupDescription:
             )
             for member_id, member in sorted(group.members.items())
         ],
-        pending=[
-            PendingTransaction(
-                entry.transactional_id, entry.producer_id, _partitions(entry.offsets)
-            )
-            for entry in group.pending
-        ],
+        pending=_pending(cluster, group),
     )
 
 
@@ -92,7 +89,7 @@ def list_offsets(
     """
     group = require_group(cluster, request.group_id)
     asked = request.topic_partitions
-    if require_stable and group.pending:
+    if require_stable and group.tickets.holders:
         only = None if asked is None else by_topic(asked)
         cluster.groups.fetch(request.group_id, partitions=only, fence=False)
         group = require_group(cluster, request.group_id)
@@ -135,11 +132,21 @@ def delete_offsets(
     group = require_group(cluster, request.group_id)
     partitions = request.topic_partitions
     named = by_topic(partitions) if partitions is not None else group.positions()
+    if offsets_without(group, named) == group.offsets:
+        return request
+    clock = cluster.store.clock
 
-    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | UnstableOffsets | None:
-        return prepare_delete_offsets(now, partitions=named, now_ms=now_ms)
+    def decide(begun: Begun, now: Group | None, version: int) -> OffsetsCommit:
+        return prepare_delete_offsets(
+            now,
+            group_id=request.group_id,
+            generation=begun.generation,
+            done=begun.done,
+            partitions=named,
+            now_ms=clock.now_ms(),
+        )
 
-    _change(cluster, request.group_id, decide, by=by)
+    cluster.groups.change_alone(request.group_id, decide, by=by)
     return request
 
 
@@ -155,12 +162,20 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
         if group_id in log.view.rows.unreadable:
             _delete_unreadable(log, group_id)
             return
-    require_group(cluster, group_id)
+    # Before anyone is fenced.
+    check_empty(require_group(cluster, group_id))
+    clock = cluster.store.clock
 
-    def decide(now: Group | None, now_ms: int) -> OffsetsCommit | UnstableOffsets | None:
-        return prepare_delete_group(now, now_ms=now_ms)
+    def decide(begun: Begun, now: Group | None, version: int) -> OffsetsCommit:
+        return prepare_delete_group(
+            now,
+            group_id=group_id,
+            generation=begun.generation,
+            done=begun.done,
+            now_ms=clock.now_ms(),
+        )
 
-    _change(cluster, group_id, decide, by=by)
+    cluster.groups.change_alone(group_id, decide, by=by)
 
 
 def _delete_unreadable(log: OffsetsLog, key: str) -> None:
@@ -190,25 +205,21 @@ def require_group(cluster: Cluster, group_id: str) -> Group:
     return group
 
 
-def _change(
-    cluster: Cluster,
-    group_id: str,
-    decide: Callable[[Group | None, int], OffsetsCommit | UnstableOffsets | None],
-    *,
-    by: str,
-) -> None:
-    """Write the decision, after settling the group's pending offsets."""
-    clock = cluster.store.clock
-    for attempt in range(OPERATION_ATTEMPTS_MAX):
-        found = cluster.offsets_log(group_id).change(
-            lambda view, _: decide(view.rows.get(group_id), clock.now_ms())
-        )
-        if not isinstance(found, UnstableOffsets):
-            return
-        for entry in found.entries:
-            cluster.groups.settle(group_id, entry, by=by)
-        clock.sleep_ms(backoff_ms(attempt))
-    raise unstable(group_id, ())
+def _pending(cluster: Cluster, group: Group) -> list[PendingTransaction]:
+    """The open or unfinished transactions with offsets of the group."""
+    found = []
+    for holder in group.tickets.holders:
+        row = cluster.coordinator.describe(holder.transactional_id)
+        if row is None or row.producer_id != holder.producer_id or row.state.is_idle:
+            continue
+        carried = [one for one in row.pending.tickets if one.group_id == group.group_id]
+        if carried and carried[0].ticket == holder.ticket:
+            found.append(
+                PendingTransaction(
+                    row.transactional_id, row.producer_id, _partitions(carried[0].offsets)
+                )
+            )
+    return found
 
 
 def _state_of(group: Group) -> ConsumerGroupState:

@@ -112,7 +112,7 @@ def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription
         timeout_ms=row.timeout_ms,
         start_time_ms=_start_ms(row),
         topic_partitions=[TopicPartition(*key) for key in sorted(touched)],
-        groups=row.pending.groups,
+        groups=tuple(one.group_id for one in row.pending.tickets),
         prepared_by_client=row.pending.prepared_by_client,
         owner=owner.describe(),
         owner_since_ms=owner.since_ms,
@@ -289,7 +289,7 @@ def fence_producer(
 def _carry_out(
     cluster: Cluster, row: TransactionMetadata, decide: Decide, *, by: str
 ) -> TransactionMetadata:
-    """Write the decision, finish its transaction, and settle its pending offsets."""
+    """Write the decision, and finish its transaction."""
     coordinator = cluster.coordinator
     shard = cluster.shard_for(row.transactional_id)
     for attempt in range(OPERATION_ATTEMPTS_MAX):
@@ -303,29 +303,11 @@ def _carry_out(
             continue
         if moved is not None and moved.state.is_prepared:
             moved = coordinator.finish(moved)
-        _settle_entries(cluster, row.transactional_id, by=by)
         return moved or row
     raise ConcurrentTransactionsError(
         f"{row.transactional_id!r} kept deciding new transactions; try again.",
         transactional_id=row.transactional_id,
     )
-
-
-def _settle_entries(cluster: Cluster, transactional_id: str, *, by: str) -> None:
-    """Settle the pending offsets of the fenced owner, so that no group waits for them (R46)."""
-    logs = cluster.offsets_shards()
-    row = cluster.coordinator.describe(transactional_id)
-    entries = [
-        (group_id, entry)
-        for log in logs
-        for group_id, group in log.view.rows.items()
-        for entry in group.pending
-        if entry.transactional_id == transactional_id
-    ]
-    for group_id, entry in entries:
-        # A newer owner of the id may have pending entries already.
-        if row is None or entry.txn_epoch < row.producer_epoch:
-            cluster.groups.settle(group_id, entry, by=by)
 
 
 def fence_producers(

@@ -178,6 +178,7 @@ class GroupSession:
             positions = self._cluster.groups.fetch(
                 self.settings.group_id,
                 self.generation,
+                member_id=self.membership.member_id,
                 partitions=partitions,
                 fence=not is_patient,
             )

@@ -7,7 +7,10 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import ConcurrentTransactionsError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
+from txnlog.process.failpoint import reach
+from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.tickets import prepare_floor
 from txnlog.protocol.transitions import prepare_fence, prepare_time_out
 
 
@@ -50,6 +53,23 @@ def fence(
         f"{transactional_id!r} could not be fenced: it keeps deciding transactions; try again.",
         transactional_id=transactional_id,
     )
+
+
+def fence_holder(root: Root, group_id: str, holder: TicketHolder, *, by: str) -> None:
+    """Refuse the holder's ticket from now on, and finish what it has decided before.
+
+    Call it after the read of the group's row that named the holder. Raises
+    UnstableOffsetCommitError if its client has prepared a transaction with offsets of the group.
+    """
+    raised = root.shard_for(holder.transactional_id).transition(
+        holder.transactional_id,
+        lambda now: prepare_floor(
+            now, group_id=group_id, holder=holder, by=by, now_ms=root.store.clock.now_ms()
+        ),
+    )
+    reach("floor.after")
+    if raised is not None and raised.state.is_prepared:
+        finish(root, raised)
 
 
 def time_out(root: Root, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:

@@ -18,9 +18,10 @@ from txnlog.errors import TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import Failures, caught
 from txnlog.protocol.appends import Settled, prepare_marker
-from txnlog.protocol.groups import Group, OffsetsCommit, prepare_offsets_marker
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.groups import Group, OffsetsCommit
+from txnlog.protocol.metadata import GroupTicket, TransactionMetadata
 from txnlog.protocol.states import TransactionResult
+from txnlog.protocol.tickets import prepare_carried_offsets
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import Transition, prepare_complete
 from txnlog.storage.delta.readings import Reading
@@ -139,14 +140,14 @@ def publish(
     if reading is None:
         return None
     reach("markers.after")
-    if row.pending.groups:
+    if row.moves:
         with measured.measure("offsets"):
-            end_groups = partial(_end_groups, root, row, result, prove_later)
+            end_groups = partial(_end_groups, root, row, prove_later)
             reading = _while_decided(root, row, reading, end_groups)
         if reading is None:
             return None
     reach("offsets.after")
-    logs = by_shard(root, row.pending.groups, str) if prove_later else ()
+    logs = by_shard(root, row.moves, _group_id) if prove_later else ()
     return Published(row, phases, tuple(log.log.proof() for log, _ in logs))
 
 
@@ -182,7 +183,7 @@ def _write_markers(
     left = _topics_of(row)
 
     # With groups the slot checks of the markers (D52) are made beside the offsets marker.
-    later = bool(row.pending.groups)
+    later = bool(row.moves)
 
     def write(reading: Reading) -> bool:
         """Write the markers that are left; False as in `_write_marker`."""
@@ -277,7 +278,6 @@ def _write_marker(
 def _end_groups(
     root: Root,
     row: TransactionMetadata,
-    result: TransactionResult,
     prove_later: bool,
     reading: Reading,
 ) -> bool:
@@ -286,11 +286,11 @@ def _end_groups(
     A marker that is not proved is looked for, and written, again: of a decided transaction, so the
     group's new offsets are right before it, too. Only COMPLETE must follow the proofs.
     """
-    calls = [partial(_write_offsets, root, row, result, reading, prove_later)]
+    calls = [partial(_write_offsets, root, row, reading, prove_later)]
     calls += [partial(root.topic_log(topic).log.prove) for topic in _topics_of(row)]
     is_written, *proofs = root.store.together(calls)
     if is_written and not all(proofs):
-        _write_markers(root, row, result, reading)
+        _write_markers(root, row, TransactionResult.COMMIT, reading)
         return False
     return is_written
 
@@ -298,16 +298,15 @@ def _end_groups(
 def _write_offsets(
     root: Root,
     row: TransactionMetadata,
-    result: TransactionResult,
     reading: Reading,
     prove_later: bool,
 ) -> bool:
     """Step 3 in every shard that has groups of the transaction; False as in `_write_marker`."""
-    shards = by_shard(root, row.pending.groups, str)
+    shards = by_shard(root, row.moves, _group_id)
     written = root.store.together(
         [
-            partial(_write_offsets_shard, log, row, result, reading, ids, prove_later)
-            for log, ids in shards
+            partial(_write_offsets_shard, log, row, reading, carried, prove_later)
+            for log, carried in shards
         ]
     )
     return all(written)
@@ -316,9 +315,8 @@ def _write_offsets(
 def _write_offsets_shard(
     offsets: OffsetsLog,
     row: TransactionMetadata,
-    result: TransactionResult,
     reading: Reading,
-    group_ids: Sequence[str],
+    carried: Sequence[GroupTicket],
     prove_later: bool,
 ) -> bool:
     clock = offsets.store.clock
@@ -329,18 +327,21 @@ def _write_offsets_shard(
         is_late = not reading.counts_for(offsets.log)
         if is_late:
             return None
-        return prepare_offsets_marker(
+        return prepare_carried_offsets(
             view.rows,
             view.markers,
-            group_ids=group_ids,
+            carried,
             transaction=row.transaction,
-            result=result,
             version=version,
             now_ms=clock.now_ms(),
         )
 
     offsets.change(decide, prove_later=prove_later)
     return not is_late
+
+
+def _group_id(one: GroupTicket) -> str:
+    return one.group_id
 
 
 def _still_decided(root: Root, row: TransactionMetadata) -> Reading | None:

@@ -1,33 +1,48 @@
-"""Group offsets: generations, pending entries of open transactions, and settling them."""
+"""Group offsets: generations, tickets of transactions with offsets, and fencing their holders."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
-from txnlog.coordinator.fencing import fence as fence_producer
+from txnlog.coordinator.fencing import fence_holder
 from txnlog.coordinator.finishing import finish
-from txnlog.coordinator.root import Root, by_shard
+from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import describe
+from txnlog.errors import IllegalGenerationError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.process.failpoint import reach
+from txnlog.protocol.group_metadata import Positions, TicketHolder
 from txnlog.protocol.groups import (
     Group,
     GroupOffsets,
     OffsetsCommit,
-    PendingOffsets,
-    Positions,
-    UnstableOffsets,
-    prepare_clear,
+    check_member,
     prepare_fetch,
     prepare_generation,
     prepare_offset_commit,
-    prepare_pending,
     prepare_reset,
     unstable,
 )
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import GroupTicket, TransactionMetadata
 from txnlog.protocol.states import TransactionState
-from txnlog.storage.tables.row_log import OffsetsLog
+from txnlog.protocol.tickets import (
+    MustFence,
+    Registered,
+    find_ticket,
+    holders_met,
+    own_holders,
+    prepare_registration,
+    with_known,
+)
+from txnlog.storage.tables.row_log import RowView
+
+
+class Begun(NamedTuple):
+    """A generation that this process began; `done` are the tickets that it has fenced."""
+
+    generation: int
+    done: frozenset[int]
 
 
 class GroupCoordinator:
@@ -36,54 +51,106 @@ class GroupCoordinator:
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def start(self, group_id: str) -> int:
-        """Bump the generation, which fences all former users of the group; returns the new one."""
+    def start(self, group_id: str, *, by: str = "") -> int:
+        """Bump the generation, which fences all former users of the group; returns the new one.
+
+        Whoever may commit its offsets in transactions is fenced, and what they have decided is
+        finished. Raises UnstableOffsetCommitError for a transaction that its client has prepared.
+        """
+        return self._begin(group_id, by or f"a reader of group {group_id!r}").generation
+
+    def _begin(self, group_id: str, by: str) -> Begun:
         log = self._root.offsets_log(group_id)
         written = log.change(
             lambda view, version: prepare_generation(
                 view.rows.get(group_id), group_id=group_id, now_ms=self._now_ms()
             )
         )
-        return written.groups[0].generation
+        reach("generation.after")
+        [group] = written.groups
+        # Those of the very commit that began it: who registers later does so under it.
+        for holder in group.tickets.holders:
+            fence_holder(self._root, group_id, holder, by=by)
+        done = frozenset(holder.ticket for holder in group.tickets.holders)
+        return Begun(group.generation, done)
 
     def fetch(
         self,
         group_id: str,
         generation: int | None = None,
         *,
+        member_id: str = "",
         partitions: Mapping[str, Collection[int]] | None = None,
         patience_ms: int = 0,
         fence: bool = True,
     ) -> dict[str, dict[int, int]]:
-        """Committed positions (topic -> partition -> next offset), with nothing pending on them.
+        """Committed positions (topic -> partition -> next offset) that no transaction is moving.
 
-        Pending entries are settled first (R46): only those on `partitions`, if given, and only
-        after their transactions had `patience_ms` to end; with `fence=False` never.
+        What holders of tickets on `partitions` (None: all) have decided is finished first (R46).
+        With a generation, those that registered under another one, or as another member, are
+        fenced; with `fence=False` not while they have an open transaction with offsets there.
+        Waits for open transactions for `patience_ms`.
         Raises IllegalGenerationError for an old generation, UnstableOffsetCommitError while an
-        open transaction has entries there.
+        open transaction has offsets there.
         """
         clock = self._root.store.clock
         patient_until_ms = clock.boot_ms() + patience_ms
         attempt = rounds = 0
         while True:
-            found = prepare_fetch(
-                self.describe(group_id),
-                group_id=group_id,
-                generation=generation,
-                partitions=partitions,
-            )
-            if not isinstance(found, UnstableOffsets):
-                return found
+            group = self.describe(group_id)
+            positions = prepare_fetch(group, group_id=group_id, generation=generation)
+            met = holders_met(group, partitions)
+            if not met:
+                return positions
             is_patient = clock.boot_ms() < patient_until_ms
-            if not is_patient:
+            others = [
+                one
+                for one in met
+                if generation is not None
+                and (one.generation, one.member_id) != (generation, member_id)
+            ]
+            open_ones = self._look_at(group_id, met, but=others if fence and not is_patient else ())
+            if not open_ones:
+                for holder in others:
+                    fence_holder(self._root, group_id, holder, by=f"a reader of group {group_id!r}")
+                # What was decided before the rows of the holders were read is in the group by now.
+                group = self.describe(group_id)
+                positions = prepare_fetch(group, group_id=group_id, generation=generation)
+                tickets = {one.ticket for one in met}
+                if all(one.ticket in tickets for one in holders_met(group, partitions)):
+                    return positions
+            elif not is_patient:
                 rounds += 1
                 if rounds > (OPERATION_ATTEMPTS_MAX if fence else 1):
-                    raise unstable(group_id, found.entries)
-            for entry in found.entries:
-                by = f"a reader of group {group_id!r}"
-                self.settle(group_id, entry, by=by, fence=fence and not is_patient)
+                    raise unstable(group_id, open_ones)
             clock.sleep_ms(max(1.0, backoff_ms(attempt)) if is_patient else backoff_ms(attempt))
             attempt += 1
+
+    def _look_at(
+        self,
+        group_id: str,
+        holders: Sequence[TicketHolder],
+        *,
+        but: Collection[TicketHolder] = (),
+    ) -> list[TicketHolder]:
+        """Finish what these holders have decided; those with an open transaction with offsets.
+
+        Call it after the read of the group's row that named them. `but` are not looked at.
+        """
+        open_ones = []
+        for holder in holders:
+            if holder in but:
+                continue
+            row = describe(self._root, holder.transactional_id)
+            if row is None or row.producer_id != holder.producer_id:
+                continue
+            if not any(one.group_id == group_id for one in row.pending.tickets):
+                continue
+            if row.state.is_prepared:
+                finish(self._root, row)
+            elif row.state is TransactionState.ONGOING:
+                open_ones.append(holder)
+        return open_ones
 
     def describe(self, group_id: str) -> Group | None:
         """The newest row of a group."""
@@ -104,11 +171,19 @@ class GroupCoordinator:
     ) -> None:
         """OffsetCommit of a consumer, outside of transactions (R48).
 
-        Raises IllegalGenerationError, UnknownMemberIdError.
+        Transactions that were decided before have moved their offsets by then; what is decided
+        later counts as later. Raises IllegalGenerationError, UnknownMemberIdError.
         """
-        self._root.offsets_log(group_id).change(
-            lambda view, version: prepare_offset_commit(
-                view.rows.get(group_id),
+        looked: set[int] = set()
+
+        def decide(view: RowView[Group], version: int) -> OffsetsCommit | MustFence | None:
+            group = view.rows.get(group_id)
+            row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+            left = [one for one in holders_met(row, positions) if one.ticket not in looked]
+            if left:
+                return MustFence(tuple(left))
+            return prepare_offset_commit(
+                row,
                 group_id=group_id,
                 generation=generation,
                 member_id=member_id,
@@ -117,120 +192,134 @@ class GroupCoordinator:
                 version=version,
                 now_ms=self._now_ms(),
             )
+
+        log = self._root.offsets_log(group_id)
+        while isinstance(found := log.change(decide), MustFence):
+            self._look_at(group_id, found.holders)
+            looked.update(one.ticket for one in found.holders)
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def tickets(
+        self, row: TransactionMetadata, requests: Sequence[GroupOffsets]
+    ) -> tuple[GroupTicket, ...]:
+        """The offsets with the tickets of the row's owner, which registers where it has none.
+
+        Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
+        UnstableOffsetCommitError.
+        """
+        return tuple(
+            GroupTicket(
+                group_id=request.group_id,
+                producer_id=row.producer_id,
+                ticket=self._ticket(row, request),
+                generation=request.generation,
+                offsets={topic: dict(ends) for topic, ends in request.end.items()},
+            )
+            for request in requests
         )
 
-    def add_pending(self, row: TransactionMetadata, requests: Sequence[GroupOffsets]) -> None:
-        """Step 0 (TxnOffsetCommit): an entry in each group's row, before PREPARE.
+    def _ticket(self, row: TransactionMetadata, request: GroupOffsets) -> int:
+        log = self._root.offsets_log(request.group_id)
+        known = self._find(log.view.rows.get(request.group_id), row, request)
+        return known if known is not None else self._register(row, request)
 
-        One commit in each shard that has groups of it, side by side. If one is refused, the entries
-        in others stay: of an undecided transaction, as after a crash here.
-        The offsets of an Ongoing transaction may come in several calls; in any other state one call
-        has all of them and replaces those of a failed attempt.
-        Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
-        ProducerFencedError.
-        """
-        left = by_shard(self._root, requests, lambda request: request.group_id)
-        entries: tuple[PendingOffsets, ...] = ()
-        for attempt in range(OPERATION_ATTEMPTS_MAX):
-            written = self._add_pending_in(row, left)
-            left = [one for one, refused in zip(left, written, strict=True) if refused]
-            if not left:
-                return
-            entries = tuple(entry for refused in written for entry in refused)
-            for refused, (_, some) in zip(filter(None, written), left, strict=True):
-                for entry in refused:
-                    for request in some:
-                        self.settle(request.group_id, entry, by=f"{row.transactional_id!r}")
-            self._root.store.clock.sleep_ms(backoff_ms(attempt))
-        raise unstable(left[0][1][0].group_id, entries)
+    def _find(
+        self, group: Group | None, row: TransactionMetadata, request: GroupOffsets
+    ) -> int | None:
+        # After a refusal the shard's view has the floor, and the caller's row may not.
+        shard = self._root.shard_for(row.transactional_id)
+        newest = dict.get(shard.view.rows, row.transactional_id) or row
+        floors = {**row.owner.floors, **newest.owner.floors}
+        return find_ticket(
+            group,
+            row.holder,
+            floor=floors.get(request.group_id, 0),
+            generation=request.generation,
+            member_id=request.member_id,
+            partitions=request.end,
+        )
 
-    def try_pending(
-        self, row: TransactionMetadata, requests: Sequence[GroupOffsets]
-    ) -> tuple[PendingOffsets, ...]:
-        """`add_pending`, once; returns the entries of other transactions that are in its way.
+    def _register(self, row: TransactionMetadata, request: GroupOffsets) -> int:
+        """Get a ticket; who reads the same partitions is fenced before."""
+        group_id, fenced = request.group_id, set[int]()
+        under_way = {one.ticket for one in row.pending.tickets}
 
-        Uses no other logs than the groups'.
-        """
-        shards = by_shard(self._root, requests, lambda request: request.group_id)
-        return tuple(entry for refused in self._add_pending_in(row, shards) for entry in refused)
-
-    def _add_pending_in(
-        self,
-        row: TransactionMetadata,
-        shards: Sequence[tuple[OffsetsLog, Sequence[GroupOffsets]]],
-    ) -> list[tuple[PendingOffsets, ...]]:
-        """Step 0 in shards, together; for each the entries of others that are in its way."""
-
-        def add(log: OffsetsLog, requests: Sequence[GroupOffsets]) -> tuple[PendingOffsets, ...]:
-            written = log.change(
-                lambda view, version: prepare_pending(
-                    view.rows,
-                    view.markers,
-                    requests,
-                    holder=row.holder,
-                    version=version,
-                    now_ms=self._now_ms(),
-                    merge=row.state is TransactionState.ONGOING,
-                )
+        def decide(view: RowView[Group], version: int) -> OffsetsCommit | MustFence | int:
+            group = view.rows.get(group_id)
+            known = self._find(group, row, request)
+            if known is not None:
+                return known
+            own = [] if group is None else own_holders(group, row.holder)
+            rested = {one.ticket for one in own} - under_way
+            found = prepare_registration(
+                group,
+                group_id=group_id,
+                generation=request.generation,
+                member_id=request.member_id,
+                holder=row.holder,
+                partitions=with_known(own, request),
+                start=request.start,
+                done=fenced | rested,
+                now_ms=self._now_ms(),
             )
-            return written.entries if isinstance(written, UnstableOffsets) else ()
+            return found.commit if isinstance(found, Registered) else found
 
-        return self._root.store.together([partial(add, log, some) for log, some in shards])
-
-    def reset(self, group_id: str, positions: Positions) -> int:
-        """Reset offsets as an operator: new positions under a new generation, which is returned."""
         log = self._root.offsets_log(group_id)
         for attempt in range(OPERATION_ATTEMPTS_MAX):
-            written = log.change(
-                lambda view, version: prepare_reset(
-                    view.rows.get(group_id),
-                    group_id=group_id,
-                    positions=positions,
-                    version=version,
-                    now_ms=self._now_ms(),
-                )
-            )
-            if isinstance(written, OffsetsCommit):
-                return written.groups[0].generation
-            for entry in written.entries:
-                self.settle(group_id, entry, by="an offset reset")
+            found: OffsetsCommit | MustFence | int = log.change(decide)
+            if isinstance(found, int):
+                return found
+            if isinstance(found, OffsetsCommit):
+                reach("ticket.after")
+                return found.groups[0].tickets.newest
+            for holder in found.holders:
+                fence_holder(self._root, group_id, holder, by=f"{row.transactional_id!r}")
+                fenced.add(holder.ticket)
             self._root.store.clock.sleep_ms(backoff_ms(attempt))
         raise unstable(group_id, ())
 
-    def settle(self, group_id: str, entry: PendingOffsets, *, by: str, fence: bool = True) -> None:
-        """Resolve a pending entry of another transaction.
+    # -- operators -------------------------------------------------------------------------------
 
-        A decided transaction is finished, a prepared two-phase one is waited for
-        (UnstableOffsetCommitError). Otherwise the producer is fenced first, and then the entry is
-        removed. With `fence=False` a transaction that may still be decided, and its entry, stay.
-        """
-        row = describe(self._root, entry.transactional_id)
-        if row is not None and row.producer_id == entry.producer_id:
-            if row.state.is_prepared and row.txn_epoch >= entry.txn_epoch:
-                finish(self._root, row)
-                return None
-            two_phase = row.state is TransactionState.ONGOING and row.pending.prepared_by_client
-            if row.producer_epoch <= entry.txn_epoch and not fence:
-                return None
-            if two_phase and row.txn_epoch == entry.txn_epoch:
-                raise unstable(group_id, (entry,))
-            if row.producer_epoch <= entry.txn_epoch:
-                fence_producer(
-                    self._root,
-                    entry.transactional_id,
-                    above_epoch=entry.txn_epoch,
-                    by=by,
-                    reason=f"its offsets were pending in group {group_id!r}",
-                    spare_two_phase=True,
-                )
-                # If it was decided meanwhile, the next call finishes it.
-                return self.settle(group_id, entry, by=by)
-        self._root.offsets_log(group_id).change(
-            lambda view, version: prepare_clear(
-                view.rows.get(group_id), entry, now_ms=self._now_ms()
+    def reset(self, group_id: str, positions: Positions) -> int:
+        """Reset offsets as an operator: new positions under a new generation, which is returned."""
+
+        def decide(begun: Begun, group: Group | None, version: int) -> OffsetsCommit:
+            return prepare_reset(
+                group,
+                group_id=group_id,
+                generation=begun.generation,
+                done=begun.done,
+                positions=positions,
+                version=version,
+                now_ms=self._now_ms(),
             )
-        )
-        return None
+
+        return self.change_alone(group_id, decide, by="an offset reset")
+
+    def change_alone(
+        self,
+        group_id: str,
+        decide: Callable[[Begun, Group | None, int], OffsetsCommit],
+        *,
+        by: str,
+    ) -> int:
+        """Write what `decide` says under a generation of this process, with all others fenced.
+
+        First the generation begins, then all are fenced and finished, then it writes: who comes
+        between begins another generation, and this starts again. Returns the generation.
+        """
+        log = self._root.offsets_log(group_id)
+        for attempt in range(OPERATION_ATTEMPTS_MAX):
+            begun = self._begin(group_id, by)
+            try:
+                log.change(
+                    lambda view, version: decide(begun, view.rows.get(group_id), version)  # noqa: B023
+                )
+                return begun.generation
+            except IllegalGenerationError:
+                self._root.store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(group_id, ())
 
     def _now_ms(self) -> int:
         return self._root.store.clock.now_ms()

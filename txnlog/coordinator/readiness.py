@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from txnlog.coordinator.finishing import Published, complete
-from txnlog.coordinator.groups import GroupCoordinator
-from txnlog.coordinator.root import Root
+from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import (
     Staging,
     TopicsRead,
@@ -16,7 +15,6 @@ from txnlog.coordinator.staged_files import (
     read_topics,
 )
 from txnlog.errors import TxnLogError
-from txnlog.process.failpoint import reach
 from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import StagedBatch, TransactionMetadata
@@ -31,25 +29,22 @@ def get_ready(
     read: TopicsRead | None = None,
     former: Published | None = None,
 ) -> Sequence[StagedBatch]:
-    """Write the files, read and check their topics, do step 0, and read the shard of the row.
+    """Write the files, read and check their topics, and read the shards of the row and the groups.
 
     `read` are the topics if they were just read; COMPLETE of `former`, if given, is written to the
-    shard instead. Returns the files; raises what the parts raise, after all have been tried.
+    row's shard instead. Returns the files; raises what the parts raise, after all have been tried.
     """
     shard = root.shard_for(row.transactional_id)
-    groups = GroupCoordinator(root)
+    # Shards are created before: that uses the cluster's own log.
+    logs = [log for log, _ in by_shard(root, offsets, lambda request: request.group_id)]
     parts: list[Callable[[], Any]] = [
         staging.write,
         partial(read_topics, root, () if read is not None else staging.topics),
         partial(complete, root, former)
         if former is not None
         else partial(shard.get_ready, check_head=False),
+        *(partial(log.get_ready, check_head=False) for log in logs),
     ]
-    if offsets:
-        for request in offsets:
-            # Shards are created before: that uses the cluster's own log.
-            root.offsets_log(request.group_id)
-        parts.append(partial(groups.try_pending, row, offsets))
     made: list[Any] = root.store.together([partial(caught, part) for part in parts])
     staged = made[0]
     if isinstance(staged, TxnLogError):
@@ -58,9 +53,4 @@ def get_ready(
     for outcome in made[2:]:
         if isinstance(outcome, TxnLogError):
             raise outcome
-    if offsets:
-        if made[-1]:
-            # Entries of others are in the way; they are settled first.
-            groups.add_pending(row, offsets)
-        reach("pending_offsets.after")
     return tuple(staged)

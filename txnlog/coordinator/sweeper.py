@@ -11,25 +11,25 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
 from txnlog.coordinator.fencing import time_out
 from txnlog.coordinator.finishing import finish
-from txnlog.coordinator.groups import GroupCoordinator
 from txnlog.coordinator.root import Root
+from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
     GroupAuthorizationError,
     StorePermissionError,
     TxnLogError,
-    UnstableOffsetCommitError,
 )
 from txnlog.process.clock import Clock
 from txnlog.process.failures import Failures
-from txnlog.protocol.groups import PendingOffsets
+from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionState
+from txnlog.protocol.tickets import is_over, prepare_forget
 from txnlog.protocol.watching import Watch
 from txnlog.storage.tables.row_log import OffsetsLog, TransactionLog
 
@@ -38,7 +38,6 @@ logger = logging.getLogger("txnlog")
 L = TypeVar("L")
 
 INTERVAL_MS = 10_000
-PENDING_TIMEOUT_MS = 60_000
 BACK_OFF_MS_MAX = 600_000
 
 
@@ -47,7 +46,6 @@ class Sweeper:
 
     def __init__(self, root: Root, *, interval_ms: int = INTERVAL_MS) -> None:
         self._root = root
-        self._groups = GroupCoordinator(root)
         self._interval_ms = interval_ms
         self._first_seen: dict[Hashable, Watch] = {}
         self._watch: Watch | None = None
@@ -77,10 +75,10 @@ class Sweeper:
             logger.exception("Sweeping %s failed and will be retried", self._root)
 
     def sweep(self) -> int:
-        """Check all shards and groups; returns the number of transactions and entries settled.
+        """Check all shards and groups; returns the number of transactions and tickets settled.
 
         A decided transaction is finished if an earlier sweep saw it, an Ongoing one is aborted
-        after its timeout, a pending group entry is settled after its transaction's timeout. All
+        after its timeout, a group forgets the holder of a ticket that is refused for good. All
         is tried before the errors are raised: a shard that cannot be read stops no other.
         """
         now_ms = self._root.store.clock.boot_ms()
@@ -103,15 +101,15 @@ class Sweeper:
             with failures.of(table):
                 self._root.confirm_shard(table)
         self._report_unreadable([*offsets, *shards], failures)
-        entries = [
-            (group_id, entry)
+        holders = [
+            (group_id, holder)
             for log in offsets
             for group_id, group in log.view.rows.items()
-            for entry in group.pending
+            for holder in group.tickets.holders
         ]
-        for group_id, entry in entries:
+        for group_id, holder in holders:
             with failures.of(f"group {group_id!r}"):
-                settled += self._sweep_entry(group_id, entry, rows, seen)
+                settled += self._sweep_holder(group_id, holder, rows, seen)
         self._first_seen = seen
         self._back_offs.keep(seen)
         failures.check()
@@ -136,25 +134,31 @@ class Sweeper:
                 time_out(self._root, row, by=self._name)
         return 1
 
-    def _sweep_entry(
+    def _sweep_holder(
         self,
         group_id: str,
-        entry: PendingOffsets,
+        holder: TicketHolder,
         rows: Mapping[str, TransactionMetadata],
         seen: dict[Hashable, Watch],
     ) -> int:
-        if self._is_unreadable(entry.transactional_id):
+        """Let the group forget who can commit nothing any more, so that its row does not grow."""
+        if self._is_unreadable(holder.transactional_id):
             return 0
-        holder = rows.get(entry.transactional_id)
-        timeout_ms = holder.timeout_ms if holder is not None else PENDING_TIMEOUT_MS
-        key = ("group", group_id, entry.producer_id, entry.version)
-        if self._watched_ms(key, seen) < timeout_ms:
+        if not is_over(rows.get(holder.transactional_id), group_id, holder):
             return 0
-        # Only the client ends a transaction that it has prepared.
-        with suppress(UnstableOffsetCommitError):
-            self._groups.settle(group_id, entry, by=self._name)
-            return 1
-        return 0
+        key = ("holder", group_id, holder.ticket)
+        if self._watched_ms(key, seen) < self._interval_ms:
+            return 0
+        # The shards were read side by side: a row that is missing may not have been there yet.
+        row = describe(self._root, holder.transactional_id, sure=True)
+        if not is_over(row, group_id, holder):
+            return 0
+        self._root.offsets_log(group_id).change(
+            lambda view, version: prepare_forget(
+                view.rows.get(group_id), holder, now_ms=self._root.store.clock.now_ms()
+            )
+        )
+        return 1
 
     def _report_unreadable(
         self, logs: Sequence[TransactionLog | OffsetsLog], failures: Failures

@@ -4,10 +4,10 @@ Each method decides with a pure function of txnlog.protocol, persists by compare
 only then continues. Tests kill the process between any two writes, at each `failpoint.reach`; see
 ARCHITECTURE.md.
 
-    step 0  groups.add_pending     entries in the group rows
+    once    groups.tickets         a run registers in the group's row before its first offsets
     step 1  PREPARE_COMMIT         the decision, with all that is needed to finish
     step 2  marker commits         one per topic: data and marker appear together
-    step 3  offsets marker         entries become offsets
+    step 3  offsets marker         the group's row gets the offsets
     step 4  COMPLETE_COMMIT        a new epoch, manifest cleared
 """
 
@@ -43,14 +43,16 @@ from txnlog.coordinator.staged_files import (
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
     ConcurrentTransactionsError,
+    IllegalGenerationError,
     InvalidTxnStateError,
     TxnLogError,
 )
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.process.failpoint import reach
 from txnlog.process.failures import caught
-from txnlog.protocol.groups import GroupOffsets
+from txnlog.protocol.groups import GroupOffsets, unstable
 from txnlog.protocol.metadata import (
+    GroupTicket,
     LastBatch,
     Manifest,
     Owner,
@@ -148,20 +150,24 @@ class TransactionCoordinator:
     def add_partitions(
         self,
         row: TransactionMetadata,
-        partitions: Sequence[TopicPartitions],
+        partitions: Sequence[TopicPartitions] = (),
         *,
-        groups: Sequence[str] = (),
+        offsets: Sequence[GroupOffsets] = (),
         manifest: Manifest | None = None,
     ) -> TransactionMetadata:
-        """AddPartitionsToTxn for eager publication; call it before the first append (R30)."""
+        """AddPartitionsToTxn for eager publication; call it before the first append (R30).
+
+        `offsets` are those sent so far, or some of them.
+        """
+        tickets = self._groups.tickets(row, offsets)
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_add_partitions(
                 now,
                 holder=row.holder,
                 partitions=tuple(partitions),
-                groups=tuple(groups),
                 manifest=manifest,
+                tickets=tickets,
                 now_ms=self._now_ms(),
             )
             if manifest is not None and isinstance(decision, Transition):
@@ -204,7 +210,7 @@ class TransactionCoordinator:
         phases: Phases | None = None,
         read: TopicsRead | None = None,
     ) -> TransactionMetadata:
-        """Steps 0 to 4: commit staged batches and group offsets as one transaction.
+        """Steps 1 to 4: commit staged batches and group offsets as one transaction.
 
         `batch` is the micro-batch of a streaming query, recorded with the decision; `phases`
         measures the times; `read` are all topics of the batches if they were just read. Returns the
@@ -231,8 +237,7 @@ class TransactionCoordinator:
 
         That is `complete`, or the next call of this: given as `former`, it is written beside the
         files, a round less in a row. Until then the transaction is decided and visible, as after a
-        crash here. Give no `former` with `offsets`: step 0 names the epoch that COMPLETE begins, so
-        `complete` comes before. With `prove_later` the offsets marker is proved with COMPLETE, too.
+        crash here. With `prove_later` the offsets marker is proved with COMPLETE, too.
         On a local disk, where a round takes no time, nothing is left.
         """
         return self.publish_decided(
@@ -273,18 +278,18 @@ class TransactionCoordinator:
         former: Published | None = None,
         prove_later: bool = False,
     ) -> Decided | Ended:
-        """Steps 0 and 1 of `publish`: afterwards the transaction is committed, and not yet visible.
+        """Step 1 of `publish`: afterwards the transaction is committed, and not yet visible.
 
         `publish_decided` comes next, with what this returns: Ended if another process finished it.
         """
-        assert former is None or not offsets
         measured = phases or Phases()
         prove_later = prove_later and not self._store.is_local
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged: Sequence[StagedBatch] = ()
         fresh: Sequence[StagedBatch] = ()
+        tickets: tuple[GroupTicket, ...] = ()
         try:
-            with measured.measure("pending" if offsets else "tail"):
+            with measured.measure("tail"):
                 if row.pending.prepared_by_client:
                     # The row names the files: vacuum keeps them at any age (R72).
                     staged = staging.write()
@@ -293,17 +298,27 @@ class TransactionCoordinator:
                     staged = fresh = get_ready(
                         self._root, row, staging, offsets, read=read, former=former
                     )
+            with measured.measure("tickets"):
+                tickets = self._groups.tickets(row, offsets)
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):
                 raise
             # What was decided was staged: this writes nothing, and names the same files.
             staged = staging.write()
-        groups = tuple(sorted({request.group_id for request in offsets}))
-        manifest = Manifest(batches=tuple(staged), groups=groups)
         reach("prepare_commit.before")
         commit = TransactionResult.COMMIT
-        return self._decide(row, commit, measured, manifest, batch, fresh, prove_later)
+        for attempt in range(OPERATION_ATTEMPTS_MAX):
+            manifest = Manifest(batches=tuple(staged), tickets=tickets)
+            try:
+                return self._decide(row, commit, measured, manifest, batch, fresh, prove_later)
+            except IllegalGenerationError:
+                # Fenced below its ticket: it registers again, unless it may no longer read.
+                tickets, former_tickets = self._groups.tickets(row, offsets), tickets
+                if tickets == former_tickets:
+                    raise
+                self._store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(offsets[0].group_id, ())
 
     def prepare(
         self,
@@ -314,13 +329,13 @@ class TransactionCoordinator:
     ) -> TransactionMetadata:
         """Prepare of a two-phase commit: keep the transaction, without timeout, until it is ended.
 
-        Entries in the group rows come first, as in a commit: all the row names can be published.
+        Its tickets are checked here: the commit of what is prepared can no longer be refused.
         """
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged = get_ready(self._root, row, staging, offsets)
-        groups = tuple(sorted({request.group_id for request in offsets}))
-        manifest = Manifest(batches=tuple(staged), groups=groups)
-        return self.add_partitions(row, (), manifest=manifest)
+        tickets = self._groups.tickets(row, offsets)
+        manifest = Manifest(batches=tuple(staged), tickets=tickets)
+        return self.add_partitions(row, manifest=manifest)
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
@@ -427,8 +442,8 @@ class TransactionCoordinator:
         topics = {batch.topic for batch in pending.batches}
         topics.update(touched.topic for touched in row.partitions)
         logs: list[TopicLog | OffsetsLog] = [self._root.topic_log(t) for t in sorted(topics)]
-        groups = pending.groups or row.pending.groups
-        logs += [log for log, _ in by_shard(self._root, groups, str)]
+        groups = {one.group_id for one in (*pending.tickets, *row.pending.tickets)}
+        logs += [log for log, _ in by_shard(self._root, sorted(groups), str)]
         return [partial(caught, log.get_ready) for log in logs if not log.log.is_head_ours]
 
     def _now_ms(self) -> int:

@@ -4,7 +4,7 @@ init      take over the transactional.id; with keep_prepared, its prepared trans
 renew     before a begin: take a new producer id if the transactional.id has expired
 open      add partitions and groups to the row (eager publication), before the first data
 prepare   hold the transaction until an outside database has decided (KIP-939)
-commit    steps 0 to 3, with commit.wait=decided steps 0 and 1; repeated after a retriable error, it
+commit    steps 1 to 3, with commit.wait=decided step 1; repeated after a retriable error, it
           skips the steps that are done
 publish   steps 2 and 3 of a commit that has only decided: before any other write
 complete  step 4 of the last commit: beside the files of the next one, before any other write, or
@@ -67,6 +67,16 @@ class _Positions:
     generation: int
     member_id: str
     end: dict[str, dict[int, int]] = field(default_factory=dict)
+
+
+def _request(group_id: str, sent: _Positions) -> GroupOffsets:
+    return GroupOffsets(
+        group_id=group_id,
+        generation=sent.generation,
+        start={},
+        end=sent.end,
+        member_id=sent.member_id,
+    )
 
 
 class ProducerSession:
@@ -147,12 +157,12 @@ class ProducerSession:
         self._aborting: TransactionMetadata | None = None
 
     def open(
-        self, partitions: Sequence[TopicPartitions], groups: Sequence[str] = ()
+        self, partitions: Sequence[TopicPartitions], offsets: Offsets = ()
     ) -> TransactionMetadata:
-        """AddPartitionsToTxn, and groups (R30); the row with all that was added so far."""
+        """AddPartitionsToTxn, and offsets (R30); the row with all that was added so far."""
         self.complete()
         self._has_written = True
-        self._row = self._coordinator.add_partitions(self.row, partitions, groups=groups)
+        self._row = self._coordinator.add_partitions(self.row, partitions, offsets=offsets)
         return self._row
 
     def add_offsets(
@@ -177,14 +187,15 @@ class ProducerSession:
                 "begin again from the committed positions.",
                 group_id=group.group_id,
             )
-        if eager:
-            self.open((), (group.group_id,))
         entry = before or _Positions(group.generation, group.member_id)
         end = {topic: dict(offsets) for topic, offsets in entry.end.items()}
         for position in positions:
             end.setdefault(position.topic, {})[position.partition] = position.offset
+        sent = replace(entry, end=end)
+        if eager:
+            self.open((), (_request(group.group_id, sent),))
         # All or none, or the commit after an interrupt would commit some of them.
-        self._offsets[group.group_id] = replace(entry, end=end)
+        self._offsets[group.group_id] = sent
 
     def is_empty(self, staging: Staging) -> bool:
         """Whether the transaction has nothing to commit, and has written nothing."""
@@ -209,7 +220,6 @@ class ProducerSession:
         held = self.row.pending.prepared_by_client
         offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
-        # With offsets nothing is left: they were added after it was completed.
         waits = self._waits_for_visible
         end = self._coordinator.publish if waits else self._coordinator.decide
         try:
@@ -288,9 +298,7 @@ class ProducerSession:
                 read_ms = self._clock.boot_ms()
                 self.complete()
                 if self._aborting is None:
-                    self._aborting = self._coordinator.add_partitions(
-                        self.row, (), groups=sorted(self._offsets)
-                    )
+                    self._aborting = self._coordinator.add_partitions(self.row)
                 self._adopt(self._coordinator.abort(self._aborting), read_ms)
                 return
         except InvalidProducerIdMappingError:
@@ -309,16 +317,7 @@ class ProducerSession:
     # -- inside ----------------------------------------------------------------------------------
 
     def _requests(self) -> Offsets:
-        return tuple(
-            GroupOffsets(
-                group_id=group_id,
-                generation=entry.generation,
-                start={},
-                end=entry.end,
-                member_id=entry.member_id,
-            )
-            for group_id, entry in sorted(self._offsets.items())
-        )
+        return tuple(_request(group_id, sent) for group_id, sent in sorted(self._offsets.items()))
 
     def _attempt(self, end: Callable[..., T], staging: Staging, offsets: Offsets) -> T:
         """Attempt a deciding write, and record whether one may have landed."""

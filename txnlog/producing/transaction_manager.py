@@ -246,12 +246,10 @@ class TransactionManager:
         self._sender.publication = None
         self._lifecycle.end_transaction(self.session.fenced_error)
 
-    def _open(
-        self, partitions: Sequence[TopicPartitions], groups: Sequence[str] = ()
-    ) -> TransactionMetadata:
+    def _open(self, partitions: Sequence[TopicPartitions]) -> TransactionMetadata:
         """Before the first records of an eager transaction."""
         self._publish()
-        return self.session.open(partitions, groups)
+        return self.session.open(partitions)
 
     def _is_behind(self) -> bool:
         """Whether the thread should publish, or try to again."""

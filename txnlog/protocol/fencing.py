@@ -84,8 +84,7 @@ def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> N
                 f"the id has another producer id ({row.producer_id}). This transaction committed "
                 "nothing. Abort it, register again, and read the input positions again.",
                 group_id=one.group_id,
-                expected_generation=floor,
-                actual_generation=one.ticket,
+                ticket=one.ticket,
             )
 
 
@@ -93,8 +92,9 @@ def check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
     """A repeated end must have the same batches; a completed row no longer has them."""
     if manifest is None or row.state.is_idle:
         return
-    known = {one.group_id: one for one in row.pending.tickets}
-    if any(known.get(one.group_id) != one for one in manifest.tickets):
+    # A repeated end may have another ticket: what is decided is what it carries.
+    known = {one.group_id: (one.generation, one.offsets) for one in row.pending.tickets}
+    if any(known.get(one.group_id) != (one.generation, one.offsets) for one in manifest.tickets):
         raise InvalidTxnStateError(
             f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
             f"{row.state.name} with other offsets than those given now. Repeat a commit with what "

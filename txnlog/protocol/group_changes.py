@@ -11,26 +11,23 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from txnlog.errors import NonEmptyGroupError
-from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.groups import OffsetsCommit, UnstableOffsets
+from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets
+from txnlog.protocol.groups import OffsetsCommit, check_member, without
 from txnlog.protocol.membership import GroupObservation
 
 GENERATION_UNKNOWN = 1 << 30
+TICKET_UNKNOWN = 1 << 30
+
+Offsets = dict[str, dict[int, CommittedOffset]]
 
 
 def is_gone(group: Group) -> bool:
-    """Whether the group is deleted: only its generation is left."""
-    return not (group.offsets or group.members or group.pending)
+    """Whether the group is deleted: only its generation, and its newest ticket, are left."""
+    return not (group.offsets or group.members or group.tickets.holders)
 
 
-def prepare_delete_offsets(
-    group: Group | None, *, partitions: Mapping[str, Collection[int]], now_ms: int
-) -> OffsetsCommit | UnstableOffsets | None:
-    """Delete committed offsets under a new generation; None when there are none."""
-    if group is None:
-        return None
-    if group.pending:
-        return UnstableOffsets(group.pending)
+def offsets_without(group: Group, partitions: Mapping[str, Collection[int]]) -> Offsets:
+    """The committed offsets of all other partitions."""
     offsets = {
         topic: {
             number: offset
@@ -39,40 +36,54 @@ def prepare_delete_offsets(
         }
         for topic, positions in group.offsets.items()
     }
-    offsets = {topic: positions for topic, positions in offsets.items() if positions}
-    if offsets == group.offsets:
-        return None
+    return {topic: positions for topic, positions in offsets.items() if positions}
+
+
+def prepare_delete_offsets(
+    group: Group | None,
+    *,
+    group_id: str,
+    generation: int,
+    done: Collection[int],
+    partitions: Mapping[str, Collection[int]],
+    now_ms: int,
+) -> OffsetsCommit:
+    """Delete committed offsets under the generation that the operator began, after all are fenced.
+
+    `done` are their tickets. Raises IllegalGenerationError if another one has begun since.
+    """
+    found = check_member(group, group_id=group_id, generation=generation, member_id="")
     row = replace(
-        group,
-        offsets=offsets,
-        generation=group.generation + 1,
-        assignment={},
+        found,
+        offsets=offsets_without(found, partitions),
+        tickets=without(found.tickets, done),
         updated_ms=now_ms,
     )
     return OffsetsCommit(operation="DELETE CONSUMER GROUP OFFSETS", groups=(row,))
 
 
-def prepare_delete_group(
-    group: Group | None, *, now_ms: int
-) -> OffsetsCommit | UnstableOffsets | None:
-    """Delete everything but the generation; None when the group is deleted already.
-
-    Raises NonEmptyGroupError for a group with members.
-    """
-    if group is None or is_gone(group):
-        return None
+def check_empty(group: Group) -> None:
+    """Raises NonEmptyGroupError for a group with members."""
     if group.members:
         raise NonEmptyGroupError(
             f"Group {group.group_id!r} has members: {', '.join(sorted(group.members))}. Stop them; "
             "`txnlog housekeeping` expels dead members after session.timeout.ms.",
             group_id=group.group_id,
         )
-    if group.pending:
-        return UnstableOffsets(group.pending)
-    row = replace(
-        group, offsets={}, generation=group.generation + 1, assignment={}, updated_ms=now_ms
-    )
-    return OffsetsCommit(operation="DELETE CONSUMER GROUP", groups=(row,))
+
+
+def prepare_delete_group(
+    group: Group | None, *, group_id: str, generation: int, done: Collection[int], now_ms: int
+) -> OffsetsCommit:
+    """Delete everything but the generation, which the operator began, and the newest ticket.
+
+    Raises NonEmptyGroupError, and IllegalGenerationError if another generation has begun since.
+    """
+    found = check_member(group, group_id=group_id, generation=generation, member_id="")
+    check_empty(found)
+    row = replace(found, offsets={}, assignment={}, tickets=without(found.tickets, done))
+    put = replace(row, updated_ms=now_ms)
+    return OffsetsCommit(operation="DELETE CONSUMER GROUP", groups=(put,))
 
 
 def prepare_give_up_group(
@@ -80,13 +91,15 @@ def prepare_give_up_group(
 ) -> OffsetsCommit:
     """Replace an unreadable row by that of a deleted group; `values` are the row's raw columns.
 
-    If the generation is unreadable too, the new one is higher than any group has reached.
+    If the generation is unreadable too, the new one is higher than any group has reached; so is
+    the newest ticket, always. Who holds a lower one is unknown, and not fenced.
     """
     text = values.get("generation", "")
     generation = int(text) if text.isascii() and text.isdigit() else GENERATION_UNKNOWN
     row = Group(
         group_id=group_id,
         generation=min(generation, GENERATION_UNKNOWN) + 1,
+        tickets=GroupTickets(newest=TICKET_UNKNOWN),
         updated_ms=now_ms,
         path=path,
     )

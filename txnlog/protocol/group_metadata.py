@@ -1,4 +1,4 @@
-"""The group row: committed offsets, pending offsets of open transactions, and the members.
+"""The group row: committed offsets, who may commit them in transactions, and the members.
 
 A row is in `__consumer_offsets-<n>`; values are frozen, a decision makes new ones. Mirrors the
 state of a classic group in org.apache.kafka.coordinator.group.
@@ -13,6 +13,7 @@ import msgspec
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.decoding import Int64, PartitionNumber, to_int64
 from txnlog.protocol.extensible import Codec, Extensible, ExtensibleArray
+from txnlog.protocol.metadata import Holder
 
 Positions = Mapping[str, Mapping[int, int]]
 Assignment = Mapping[str, Mapping[str, tuple[int, ...]]]
@@ -37,15 +38,35 @@ class NewerOffset(CommittedOffset, frozen=True, array_like=True):
     unknown: str = ""
 
 
-class PendingOffsets(Extensible, frozen=True, kw_only=True):
-    """Offsets an open transaction will commit; `version` is that of the commit that wrote it."""
+class TicketHolder(Extensible, frozen=True, kw_only=True):
+    """One run of a transactional.id that may commit offsets of these partitions, by its ticket.
+
+    `generation` and `member_id` are those under which it registered.
+    """
 
     transactional_id: str
     producer_id: Int64
-    txn_epoch: Int64
-    version: Int64
+    run_id: str
+    ticket: Int64
     generation: Int64
-    offsets: dict[str, dict[PartitionNumber, Int64]]
+    member_id: str = ""
+    partitions: dict[str, tuple[PartitionNumber, ...]]
+
+    def is_of(self, holder: Holder) -> bool:
+        """Whether it stands for this run under this producer id."""
+        mine = holder.transactional_id, holder.producer_id, holder.run_id
+        return (self.transactional_id, self.producer_id, self.run_id) == mine
+
+
+class GroupTickets(Extensible, frozen=True, kw_only=True):
+    """Who may commit offsets of the group in transactions, see txnlog.protocol.tickets.
+
+    `newest` is the highest ticket ever given; it survives whatever happens to the group, since
+    transactional.ids keep floors for its tickets.
+    """
+
+    newest: Int64 = 0
+    holders: tuple[TicketHolder, ...] = ()
 
 
 class Member(Extensible, frozen=True, kw_only=True):
@@ -77,7 +98,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     generation: int = 0
     offsets: dict[str, dict[int, CommittedOffset]] = {}
-    pending: tuple[PendingOffsets, ...] = ()
+    tickets: GroupTickets = GroupTickets()
     members: dict[str, Member] = {}
     assignment: dict[str, dict[str, tuple[int, ...]]] = {}
     updated_ms: int = -1
@@ -98,7 +119,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             group_id=self.group_id,
             generation=str(self.generation),
             offsets=_OFFSETS.encode(self.offsets),
-            pending=_PENDING.encode(self.pending),
+            tickets=_TICKETS.encode(self.tickets),
             members=_MEMBERS.encode(self.members),
             assignment=_ASSIGNMENT.encode(self.assignment),
             updated_ms=str(self.updated_ms),
@@ -113,7 +134,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
                 group_id=values["group_id"],
                 generation=to_int64(values["generation"]),
                 offsets=_OFFSETS.decode(values["offsets"]),
-                pending=_PENDING.decode(values["pending"]),
+                tickets=_TICKETS.decode(values["tickets"]),
                 members=_MEMBERS.decode(values["members"]),
                 assignment=_ASSIGNMENT.decode(values["assignment"]),
                 updated_ms=to_int64(values["updated_ms"]),
@@ -133,7 +154,7 @@ GROUP_COLUMNS: Mapping[str, str] = {
     "group_id": "string",
     "generation": "long",
     "offsets": "string",
-    "pending": "string",
+    "tickets": "string",
     "members": "string",
     "assignment": "string",
     "updated_ms": "long",
@@ -142,7 +163,7 @@ GROUP_COLUMNS: Mapping[str, str] = {
 _OFFSETS: Codec[dict[str, dict[int, CommittedOffset]]] = Codec(
     dict[str, dict[PartitionNumber, CommittedOffset]]
 )
-_PENDING: Codec[tuple[PendingOffsets, ...]] = Codec(tuple[PendingOffsets, ...])
+_TICKETS: Codec[GroupTickets] = Codec(GroupTickets)
 _MEMBERS: Codec[dict[str, Member]] = Codec(dict[str, Member])
 _ASSIGNMENT: Codec[dict[str, dict[str, tuple[int, ...]]]] = Codec(
     dict[str, dict[str, tuple[PartitionNumber, ...]]]

@@ -79,35 +79,36 @@ class GroupTicket(Extensible, frozen=True, kw_only=True):
 def merge_tickets(
     known: Iterable[GroupTicket], more: Iterable[GroupTicket]
 ) -> tuple[GroupTicket, ...]:
-    """Each group once, in order, with the newest offset of each partition.
+    """Each group once, in order, with its newest ticket and the newest offset of each partition.
 
-    Raises IllegalGenerationError for two tickets of one group.
+    A run registers again for more partitions, and its newest ticket is for all of them. Raises
+    IllegalGenerationError for two generations of one group.
     """
     merged: dict[str, GroupTicket] = {}
     for one in (*known, *more):
         there = merged.setdefault(one.group_id, one)
-        if (there.ticket, there.generation) != (one.ticket, one.generation):
+        if there.generation != one.generation:
             raise IllegalGenerationError(
-                f"This transaction has offsets of group {one.group_id!r} with ticket "
-                f"{there.ticket}, and now with ticket {one.ticket}. Abort it, and begin again "
-                "from the committed positions.",
+                f"This transaction has offsets of generation {there.generation} of group "
+                f"{one.group_id!r}, and now of generation {one.generation}. Abort it, and begin "
+                "again from the committed positions.",
                 group_id=one.group_id,
             )
         offsets = {topic: dict(numbers) for topic, numbers in there.offsets.items()}
         for topic, numbers in one.offsets.items():
             offsets.setdefault(topic, {}).update(numbers)
-        merged[one.group_id] = msgspec.structs.replace(there, offsets=offsets)
+        ticket = max(there.ticket, one.ticket)
+        merged[one.group_id] = msgspec.structs.replace(there, ticket=ticket, offsets=offsets)
     return tuple(merged[group_id] for group_id in sorted(merged))
 
 
 class Manifest(Extensible, frozen=True, kw_only=True):
-    """What a decided transaction publishes: staged batches, and groups with a pending entry.
+    """What a decided transaction publishes: staged batches, and offsets of groups with tickets.
 
-    `app` goes into each topic with the batches; `tickets` are not written yet.
+    `app` goes into each topic with the batches.
     """
 
     batches: tuple[StagedBatch, ...] = ()
-    groups: tuple[str, ...] = ()
     prepared_by_client: bool = False
     app: AppTransaction | None = None
     tickets: tuple[GroupTicket, ...] = ()
@@ -139,9 +140,8 @@ class Owner(Extensible, frozen=True, kw_only=True):
 
     `former_runs` are the last fenced runs. `batches` maps query id -> LastBatch, the query that
     committed last at the end; `forgotten` is a filter of older queries, see
-    txnlog.protocol.query_batches. `floors`, group id -> the lowest ticket that may commit, are not
-    written yet. `since_ms` is when it became the owner, by its wall clock (-1:
-    unknown).
+    txnlog.protocol.query_batches. `floors`: group id -> the lowest ticket that may commit offsets
+    of it. `since_ms` is when it became the owner, by its wall clock (-1: unknown).
     """
 
     run_id: str = ""
@@ -216,6 +216,12 @@ class TransactionMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def transaction(self) -> ProducerIdAndEpoch:
         """The name of the transaction that is open, prepared, or was last ended."""
         return ProducerIdAndEpoch(self.producer_id, self.txn_epoch)
+
+    @property
+    def moves(self) -> tuple[GroupTicket, ...]:
+        """The offsets that a decided commit moves; none otherwise."""
+        is_commit = self.state is TransactionState.PREPARE_COMMIT
+        return self.pending.tickets if is_commit else ()
 
     @property
     def topics(self) -> dict[str, str]:

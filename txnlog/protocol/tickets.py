@@ -5,7 +5,7 @@ number. PREPARE_COMMIT carries the ticket with the offsets; the row of the trans
 floor for each group, below which its tickets are refused. A successor registers, raises the floor
 of every holder it met, finishes what they have decided, and only then reads the offsets.
 
-The decisions are searched by tests/model/test_tickets.py; the coordinator does not use them yet.
+The decisions are searched by tests/model/test_tickets.py.
 """
 
 from __future__ import annotations
@@ -16,38 +16,13 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from txnlog.errors import OffsetConflictError, UnstableOffsetCommitError
-from txnlog.protocol.decoding import Int64, PartitionNumber
-from txnlog.protocol.extensible import Extensible
-from txnlog.protocol.group_metadata import CommittedOffset, Group, Positions
-from txnlog.protocol.groups import OffsetsCommit, check_member
+from txnlog.protocol.group_metadata import CommittedOffset, Group, Positions, TicketHolder
+from txnlog.protocol.groups import GroupOffsets, OffsetsCommit, check_member, without
 from txnlog.protocol.metadata import GroupTicket, Holder, ProducerIdAndEpoch, TransactionMetadata
-from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import Done, Transition, prepare_abort_ongoing
 
 Partitions = Mapping[str, Collection[int]]
-
-
-class TicketHolder(Extensible, frozen=True, kw_only=True):
-    """One run of a transactional.id that may commit offsets of these partitions."""
-
-    transactional_id: str
-    producer_id: Int64
-    run_id: str
-    ticket: Int64
-    generation: Int64
-    partitions: dict[str, tuple[PartitionNumber, ...]]
-
-    def is_of(self, holder: Holder) -> bool:
-        """Whether it stands for this run under this producer id."""
-        mine = holder.transactional_id, holder.producer_id, holder.run_id
-        return (self.transactional_id, self.producer_id, self.run_id) == mine
-
-
-class GroupTickets(Extensible, frozen=True, kw_only=True):
-    """What a group's row has of them."""
-
-    newest: Int64 = 0
-    holders: tuple[TicketHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +33,12 @@ class Registered:
     """
 
     group: Group
-    tickets: GroupTickets
     ticket: int
     to_fence: tuple[TicketHolder, ...] = ()
+
+    @property
+    def commit(self) -> OffsetsCommit:
+        return OffsetsCommit(operation="REGISTER TICKET", groups=(self.group,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +48,60 @@ class MustFence:
     holders: tuple[TicketHolder, ...]
 
 
+def own_holders(group: Group, holder: Holder) -> list[TicketHolder]:
+    """The registrations of this run under this producer id."""
+    return [one for one in group.tickets.holders if one.is_of(holder)]
+
+
+def find_ticket(
+    group: Group | None,
+    holder: Holder,
+    *,
+    floor: int,
+    generation: int,
+    member_id: str,
+    partitions: Partitions,
+) -> int | None:
+    """The holder's ticket for offsets of these partitions; None: it must register.
+
+    The group's row may be an old read, and so may the floor: a ticket that was fenced since is
+    refused by PREPARE_COMMIT.
+    """
+    if group is None or group.generation != generation:
+        return None
+    own = [
+        one.ticket
+        for one in own_holders(group, holder)
+        if one.ticket >= floor
+        and (one.generation, one.member_id) == (generation, member_id)
+        and _covers(one.partitions, partitions)
+    ]
+    return max(own, default=None)
+
+
+def with_known(own: Sequence[TicketHolder], request: GroupOffsets) -> Partitions:
+    """The partitions of the request, and those of its run's registrations for the same member.
+
+    A producer that commits another partition with each transaction registers a few times only.
+    """
+    known = {topic: set(ends) for topic, ends in request.end.items()}
+    for one in own:
+        if (one.generation, one.member_id) == (request.generation, request.member_id):
+            for topic, numbers in one.partitions.items():
+                known.setdefault(topic, set()).update(numbers)
+    return known
+
+
+def holders_met(group: Group | None, partitions: Partitions | None) -> tuple[TicketHolder, ...]:
+    """Who may commit offsets of these partitions (None: of any)."""
+    holders = () if group is None else group.tickets.holders
+    return tuple(
+        one for one in holders if partitions is None or _overlap(one.partitions, partitions)
+    )
+
+
 def prepare_start(
     group: Group | None,
-    tickets: GroupTickets,
     *,
     group_id: str,
     holder: Holder,
@@ -85,12 +114,11 @@ def prepare_start(
     """
     row = group if group is not None else Group(group_id=group_id)
     bumped = replace(row, generation=row.generation + 1, assignment={}, updated_ms=now_ms)
-    return _registered(bumped, tickets, holder, partitions, to_fence=tickets.holders)
+    return _registered(bumped, "", holder, partitions, to_fence=row.tickets.holders)
 
 
 def prepare_registration(
     group: Group | None,
-    tickets: GroupTickets,
     *,
     group_id: str,
     generation: int,
@@ -113,19 +141,13 @@ def prepare_registration(
     _check_start(row, start)
     others = tuple(
         one
-        for one in tickets.holders
-        if one.ticket not in done and not one.is_of(holder) and _overlap(one.partitions, partitions)
+        for one in holders_met(row, partitions)
+        if one.ticket not in done and not one.is_of(holder)
     )
     if others:
         return MustFence(others)
-    moved = replace(row, updated_ms=now_ms)
-    return _registered(moved, prepare_removal(tickets, done), holder, partitions)
-
-
-def prepare_removal(tickets: GroupTickets, done: Collection[int]) -> GroupTickets:
-    """Without these tickets: fenced and finished by this process, or its own that is at rest."""
-    kept = tuple(one for one in tickets.holders if one.ticket not in done)
-    return replace(tickets, holders=kept)
+    moved = replace(row, tickets=without(row.tickets, done), updated_ms=now_ms)
+    return _registered(moved, member_id, holder, partitions)
 
 
 def prepare_floor(
@@ -166,17 +188,38 @@ def prepare_floor(
     return Transition(operation="RAISE FLOOR", previous=row, next=raised)
 
 
+def is_over(row: TransactionMetadata | None, group_id: str, holder: TicketHolder) -> bool:
+    """Whether the holder's ticket is refused for good, and has nothing decided that is not moved.
+
+    Then the group may forget the holder, if the row was read after the group's.
+    """
+    if row is None or row.producer_id != holder.producer_id:
+        return True
+    carries = not row.state.is_idle and any(one.group_id == group_id for one in row.pending.tickets)
+    return row.owner.floors.get(group_id, 0) > holder.ticket and not carries
+
+
+def prepare_forget(
+    group: Group | None, holder: TicketHolder, *, now_ms: int
+) -> OffsetsCommit | None:
+    """Drop a holder that `is_over`; None if the row does not have it."""
+    if group is None or holder not in group.tickets.holders:
+        return None
+    kept = without(group.tickets, {holder.ticket})
+    put = replace(group, tickets=kept, updated_ms=now_ms)
+    return OffsetsCommit(operation="FORGET TICKET", groups=(put,))
+
+
 def prepare_carried_offsets(
     groups: Mapping[str, Group],
     markers: Mapping[int, int],
     carried: Sequence[GroupTicket],
     *,
     transaction: ProducerIdAndEpoch,
-    result: TransactionResult,
     version: int,
     now_ms: int,
 ) -> OffsetsCommit | None:
-    """The marker of a decided transaction in a shard, with the offsets of all its groups there.
+    """The marker of a decided commit in a shard, with the offsets of all its groups there.
 
     None if the shard has the marker. It asks no generation: who began a newer one has fenced.
     """
@@ -184,7 +227,7 @@ def prepare_carried_offsets(
     if markers.get(producer_id, -1) >= txn_epoch:
         return None
     rows = []
-    for one in carried if result is TransactionResult.COMMIT else ():
+    for one in carried:
         row = groups.get(one.group_id) or Group(group_id=one.group_id)
         offsets = {topic: dict(known) for topic, known in row.offsets.items()}
         for topic, partitions in one.offsets.items():
@@ -198,13 +241,13 @@ def prepare_carried_offsets(
 
 def _registered(
     group: Group,
-    tickets: GroupTickets,
+    member_id: str,
     holder: Holder,
     partitions: Partitions,
     *,
     to_fence: tuple[TicketHolder, ...] = (),
 ) -> Registered:
-    # `newest` survives whatever happens to the group: ids keep floors for its tickets.
+    tickets = group.tickets
     ticket = tickets.newest + 1
     mine = TicketHolder(
         transactional_id=holder.transactional_id,
@@ -212,17 +255,20 @@ def _registered(
         run_id=holder.run_id,
         ticket=ticket,
         generation=group.generation,
+        member_id=member_id,
         partitions={topic: tuple(sorted(numbers)) for topic, numbers in partitions.items()},
     )
-    holders = (*tickets.holders, mine)
-    return Registered(group, replace(tickets, newest=ticket, holders=holders), ticket, to_fence)
+    given = replace(tickets, newest=ticket, holders=(*tickets.holders, mine))
+    return Registered(replace(group, tickets=given), ticket, to_fence)
 
 
 def _check_start(group: Group, start: Positions) -> None:
     for topic, partitions in start.items():
         for partition, offset in partitions.items():
             known = group.offsets.get(topic, {}).get(partition)
-            if known is not None and offset < known.offset:
+            if known is None or known.generation != group.generation:
+                continue
+            if offset < known.offset:
                 raise OffsetConflictError(
                     f"Group {group.group_id!r} is at offset {known.offset} of {topic!r} partition "
                     f"{partition}, past the start {offset} of this run: another one has committed "
@@ -232,6 +278,10 @@ def _check_start(group: Group, start: Positions) -> None:
                     topic=topic,
                     partition=partition,
                 )
+
+
+def _covers(known: Partitions, wanted: Partitions) -> bool:
+    return all(set(numbers) <= set(known.get(topic, ())) for topic, numbers in wanted.items())
 
 
 def _overlap(left: Partitions, right: Partitions) -> bool:

@@ -136,7 +136,6 @@ def prepare_add_partitions(
     *,
     holder: Holder,
     partitions: tuple[TopicPartitions, ...] = (),
-    groups: tuple[str, ...] = (),
     manifest: Manifest | None = None,
     tickets: tuple[GroupTicket, ...] = (),
     now_ms: int,
@@ -153,17 +152,10 @@ def prepare_add_partitions(
     merged = merge_partitions(row.partitions if started else (), partitions)
     pending = row.pending
     if manifest is not None:
-        named = _union(pending.groups, manifest.groups, groups)
         carried = merge_tickets(pending.tickets, manifest.tickets)
         pending = replace(
-            manifest,
-            groups=named,
-            tickets=carried,
-            prepared_by_client=True,
-            unknown=pending.unknown,
+            manifest, tickets=carried, prepared_by_client=True, unknown=pending.unknown
         )
-    elif not set(groups) <= set(pending.groups):
-        pending = replace(pending, groups=_union(pending.groups, groups))
     if tickets:
         pending = replace(pending, tickets=merge_tickets(pending.tickets, tickets))
     if started and merged == row.partitions and pending == row.pending:
@@ -224,12 +216,11 @@ def prepare_end(
         return Done(found)
     pending = row.pending
     if result is TransactionResult.ABORT:
-        pending = replace(row.pending, batches=())
+        pending = replace(row.pending, batches=(), tickets=())
     elif manifest is not None and not row.pending.prepared_by_client:
-        # Groups named earlier have entries by now. A client commits exactly what it prepared.
-        named = _union(pending.groups, manifest.groups)
+        # A client commits exactly what it prepared.
         carried = merge_tickets(pending.tickets, manifest.tickets)
-        pending = replace(manifest, groups=named, tickets=carried, unknown=pending.unknown)
+        pending = replace(manifest, tickets=carried, unknown=pending.unknown)
     else:
         check_manifest(row, manifest)
     if result is TransactionResult.COMMIT and not row.pending.prepared_by_client:
@@ -424,10 +415,6 @@ def _transition(
     epoch = row.producer_epoch + 1 if bump else row.producer_epoch
     changed = replace(row, state=state, producer_epoch=epoch, updated_ms=now_ms, **changes)
     return Transition(operation=operation, previous=row, next=changed)
-
-
-def _union(*names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(set().union(*names)))
 
 
 def _add_former_run(owner: Owner) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class BrokenInvariantError(AssertionError):
 def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
     """Check every topic, row and group of a cluster, and that its memory equals the log.
 
-    `settled`: no transaction may be open or unfinished, and no offset pending.
+    `settled`: no transaction may be open or unfinished.
     Raises BrokenInvariantError.
     """
     for name in cluster.list_topics():
@@ -49,7 +49,7 @@ def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
     for shard in cluster.existing_shards():
         check_rows(shard, settled=settled)
     for offsets in cluster.offsets_shards():
-        check_groups(offsets, settled=settled)
+        check_groups(offsets)
 
 
 def read_committed(view: TopicState) -> Visible:
@@ -133,20 +133,14 @@ def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
     _check_rebuilds(shard, TransactionLog(shard.store, shard.number))
 
 
-def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
-    """One entry per partition, none after its marker; a partition has one owner."""
+def check_groups(offsets: OffsetsLog) -> None:
+    """Tickets are given once; a partition has one owner."""
     for group in offsets.view.rows.values():
-        held = [
-            (topic, number)
-            for entry in group.pending
-            for topic, numbers in entry.offsets.items()
-            for number in numbers
-        ]
-        if len(set(held)) < len(held):
-            _broken(f"group {group.group_id!r}: two entries on one partition")
-        epochs = {(entry.producer_id, entry.txn_epoch) for entry in group.pending}
-        if len({producer_id for producer_id, _ in epochs}) < len(epochs):
-            _broken(f"group {group.group_id!r}: entries of two transactions of one producer")
+        tickets = [holder.ticket for holder in group.tickets.holders]
+        if len(set(tickets)) < len(tickets):
+            _broken(f"group {group.group_id!r}: two holders of one ticket")
+        if max(tickets, default=0) > group.tickets.newest:
+            _broken(f"group {group.group_id!r}: a ticket above the newest")
         assigned = [
             (topic, number)
             for topics in group.assignment.values()
@@ -155,11 +149,6 @@ def check_groups(offsets: OffsetsLog, *, settled: bool = False) -> None:
         ]
         if len(set(assigned)) < len(assigned):
             _broken(f"group {group.group_id!r}: a partition has two owners: {group.assignment}")
-        for entry in group.pending:
-            if offsets.view.markers.get(entry.producer_id, -1) >= entry.txn_epoch:
-                _broken(f"group {group.group_id!r}: an entry outlived its marker: {entry}")
-        if settled and group.pending:
-            _broken(f"group {group.group_id!r}: pending {group.pending}")
     _check_rebuilds(offsets, OffsetsLog(offsets.store, offsets.number))
 
 

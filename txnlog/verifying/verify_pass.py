@@ -53,7 +53,6 @@ class VerifyPass:
         self._topics: dict[str, TopicFacts] = {}
         self._rows: dict[str, RowFacts[TransactionMetadata]] = {}
         self._offsets: dict[str, RowFacts[Group]] = {}
-        self._written_ms: dict[str, dict[int, int]] = {}
         self._decided: dict[tuple[int, str, str], tuple[int, int]] = {}
         self._shards: Sequence[int] = ()
         self._shards_count = 0
@@ -207,7 +206,6 @@ class VerifyPass:
         table = offsets_table(number)
         self._offsets[table] = RowFacts(is_complete=False)
         reading = self._internal(table, lambda found: RowHistory(table, found).observe)
-        self._written_ms[table] = reading.written_ms
         if reading.state is None:
             return
         own = Findings()
@@ -323,10 +321,11 @@ class VerifyPass:
 
     def _across(self, existing: set[str]) -> None:
         groups = {name: row for facts in self._offsets.values() for name, row in facts.rows.items()}
+        groups_after: dict[str, Group] = {}
         after: dict[str, TransactionMetadata] = {}
         shard_of: dict[int, str] = {}
         is_complete = self._again(after, shard_of)
-        txns = self._offsets_again()
+        txns = self._offsets_again(groups_after)
         rows = [row for facts in self._rows.values() for row in facts.rows.values()]
         before = {row.producer_id: row for row in rows}
         by_producer = {row.producer_id: row for row in after.values()}
@@ -346,15 +345,7 @@ class VerifyPass:
         now_ms, stuck_ms = self._store.clock.now_ms(), self._settings.stuck_ms
         across.check_stuck(self._rows, findings, now_ms=now_ms, stuck_ms=stuck_ms)
         if is_complete:
-            across.check_pending(
-                groups,
-                after,
-                findings,
-                written_ms=self._written_ms,
-                shards=self._offsets_count,
-                now_ms=now_ms,
-                stuck_ms=stuck_ms,
-            )
+            across.check_tickets(groups_after, rows, findings, shards=self._offsets_count)
         self._producer_ids()
 
     def _again(self, after: dict[str, TransactionMetadata], shard_of: dict[int, str]) -> bool:
@@ -376,7 +367,8 @@ class VerifyPass:
             shard_of.update({row.producer_id: table for row in rows.values()})
         return is_complete
 
-    def _offsets_again(self) -> dict[str, TxnMemory]:
+    def _offsets_again(self, after: dict[str, Group]) -> dict[str, TxnMemory]:
+        """The memory of each shard of the offsets; adds the groups as they are now."""
         found = {}
         for table in self._offsets:
             try:
@@ -386,6 +378,7 @@ class VerifyPass:
                 continue
             if state is not None:
                 found[table] = state.memory()
+                after.update(read_rows(table, state, Group, "group_id", Findings()).rows)
         return found
 
     def _producer_ids(self) -> None:

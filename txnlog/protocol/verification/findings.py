@@ -66,7 +66,7 @@ class FindingKind(Enum):
     OFFSET_BEYOND_END = "offset beyond end"
     OFFSET_BELOW_START = "offset below start"
     OFFSET_WITHOUT_PARTITION = "offset without partition"
-    PENDING_WITHOUT_HOLDER = "pending without holder"
+    TICKET_ABOVE_NEWEST = "ticket above newest"
 
 
 class KindText(NamedTuple):
@@ -268,10 +268,11 @@ KINDS: Mapping[FindingKind, KindText] = {
         "a group has an offset for a topic or partition that does not exist",
         "`txnlog groups delete-offsets -g GROUP -t TOPIC`.",
     ),
-    _K.PENDING_WITHOUT_HOLDER: KindText(
-        _W,
-        "a group has pending offsets of a transaction that is over: its members wait for it",
-        "Run `txnlog housekeeping --once`, or start any client of the group.",
+    _K.TICKET_ABOVE_NEWEST: KindText(
+        _E,
+        "a transactional.id has a ticket that its group has never given: the group's row is old",
+        "Restore the newest commits of the table. Until then transactions with offsets of the "
+        "group are refused.",
     ),
 }
 

@@ -60,7 +60,7 @@ class RowHistory:
         if before[0] == now[0] and (now[1] < before[1] or now[2] < before[2]):
             self._add(row.transactional_id, version, f"its epochs {now[1:]} follow {before[1:]}")
         if row.state.is_prepared:
-            groups = {offsets_table_of(one, self._offsets_shards) for one in row.pending.groups}
+            groups = {offsets_table_of(one.group_id, self._offsets_shards) for one in row.moves}
             for topic, topic_id in (*row.topic_ids, *((table, "") for table in sorted(groups))):
                 key = row.producer_id, topic, topic_id
                 self.decided[key] = row.txn_epoch, file.modification_time

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
-from txnlog.protocol.group_metadata import Group, PendingOffsets
+from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.shards import offsets_table_of
 from txnlog.protocol.states import TransactionState
@@ -261,45 +261,39 @@ def _offset_finding(
     return None
 
 
-def check_pending(
+def check_tickets(
     groups: Mapping[str, Group],
-    rows: Mapping[str, TransactionMetadata],
+    rows: Iterable[TransactionMetadata],
     findings: Findings,
     *,
-    written_ms: Mapping[str, Mapping[int, int]],
     shards: int,
-    now_ms: int,
-    stuck_ms: int = STUCK_MS_DEFAULT,
 ) -> None:
-    """Pending offsets have a transaction that will settle them (R46).
+    """No ticket is above the newest one that its group has given.
 
-    `rows`, by id, are read after `groups`; the second pass must find the entry again. A holder's
-    epoch is raised before its entry is removed, so only entries older than `stuck_ms` count.
-    `written_ms` maps, for each of the `shards` of the consumer offsets, the versions of retained
-    commits to their times; other versions are old.
+    `rows` are read before `groups`: a run registers before its row has the ticket. `shards` is the
+    number of shards of the consumer offsets.
     """
     for group_id, group in sorted(groups.items()):
-        table = offsets_table_of(group_id, shards)
-        for entry in group.pending:
-            written = written_ms.get(table, {}).get(entry.version, 0)
-            is_old = now_ms - written >= stuck_ms
-            if is_old and not _is_held(entry, rows.get(entry.transactional_id)):
-                findings.add(
-                    Finding(
-                        kind=FindingKind.PENDING_WITHOUT_HOLDER,
-                        table=table,
-                        subject=group_id,
-                        version=entry.version,
-                        what=f"pending offsets of {entry.transactional_id!r} epoch "
-                        f"{entry.txn_epoch}, whose transaction is over",
-                    )
-                )
+        for holder in group.tickets.holders:
+            if holder.ticket > group.tickets.newest:
+                _above(holder.transactional_id, group_id, holder.ticket, group, findings, shards)
+    for row in rows:
+        tickets = {group_id: floor - 1 for group_id, floor in row.owner.floors.items()}
+        tickets.update((one.group_id, one.ticket) for one in row.pending.tickets)
+        for group_id, ticket in sorted(tickets.items()):
+            found = groups.get(group_id)
+            if found is not None and ticket > found.tickets.newest:
+                _above(row.transactional_id, group_id, ticket, found, findings, shards)
 
 
-def _is_held(entry: PendingOffsets, row: TransactionMetadata | None) -> bool:
-    """Open, or about to be decided: a deferred transaction writes offsets before its PREPARE."""
-    if row is None or row.producer_id != entry.producer_id:
-        return False
-    if row.state.is_idle:
-        return row.producer_epoch == entry.txn_epoch
-    return row.txn_epoch == entry.txn_epoch
+def _above(
+    name: str, group_id: str, ticket: int, group: Group, findings: Findings, shards: int
+) -> None:
+    findings.add(
+        Finding(
+            kind=FindingKind.TICKET_ABOVE_NEWEST,
+            table=offsets_table_of(group_id, shards),
+            subject=group_id,
+            what=f"{name!r} has ticket {ticket}, and the group has given {group.tickets.newest}",
+        )
+    )
