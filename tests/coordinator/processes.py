@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from tests.staged_files import named_file_of
@@ -93,15 +93,19 @@ def owned(cluster: Cluster, run: str, *, tid: str = "tx") -> TransactionMetadata
 
 
 def eager(
-    cluster: Cluster, row: TransactionMetadata, name: str, *, groups: tuple[str, ...] = ()
+    cluster: Cluster,
+    row: TransactionMetadata,
+    name: str,
+    *,
+    offsets: Sequence[GroupOffsets] = (),
 ) -> TransactionMetadata:
-    """Open a transaction and append one batch to each topic as `ongoing`."""
+    """Open a transaction with these offsets, and append one batch to each topic as `ongoing`."""
     batches = both(cluster, name)
     partitions = [
         TopicPartitions(topic=b.topic, topic_id=b.topic_id, partitions=(b.partition,))
         for b in batches
     ]
-    row = cluster.coordinator.add_partitions(row, partitions, groups=groups)
+    row = cluster.coordinator.add_partitions(row, partitions, offsets=offsets)
     for batch in batches:
         cluster.coordinator.append(row, [batch], {batch.partition: 0})
     return row

@@ -48,12 +48,8 @@ def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
     cluster = process(shared)
     row = owned(cluster, "a")
     row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
-    row = eager(cluster, row, "two", groups=(GROUP,))
-    cluster.groups.add_pending(row, [consumed(10, 20)])
+    row = eager(cluster, row, "two", offsets=[consumed(10, 20)])
     cluster.coordinator.abort(row)
-    group = cluster.groups.describe(GROUP)
-    assert group is not None
-    assert not group.pending
     assert position(cluster) == 10
     check_cluster(cluster, settled=True)
 
@@ -61,12 +57,12 @@ def test_offsets_are_visible_if_and_only_if_the_transaction_commits() -> None:
 def test_offsets_sent_in_several_calls_are_all_committed() -> None:
     """Only the last call's offsets of an eager transaction would be committed (R45)."""
     cluster = process(world())
-    row = eager(cluster, owned(cluster, "a"), "one", groups=(GROUP,))
+    row = eager(cluster, owned(cluster, "a"), "one")
     for number in (0, 1):
         piece = GroupOffsets(
             group_id=GROUP, generation=1, start={}, end={"input": {number: 10 + number}}
         )
-        cluster.groups.add_pending(row, [piece])
+        row = cluster.coordinator.add_partitions(row, offsets=[piece])
     cluster.coordinator.commit(row)
     assert cluster.groups.fetch(GROUP) == {"input": {0: 10, 1: 11}}
 
@@ -77,7 +73,7 @@ def test_transaction_prepared_after_a_reader_read_its_row_is_not_aborted(number:
     shared = world()
     holder, reader = process(shared), process(shared)
     row, batches = owned(holder, "a"), both(holder, "one")
-    holder.groups.add_pending(row, [consumed(0, 10)])
+    holder.groups.tickets(row, [consumed(0, 10)])
     held: list[TransactionMetadata] = []
 
     def prepare() -> None:
@@ -96,31 +92,18 @@ def test_transaction_prepared_after_a_reader_read_its_row_is_not_aborted(number:
 
 
 def test_reader_that_waits_lets_a_transaction_commit() -> None:
-    """Its PREPARE is under way; fencing it now would abort it (D45)."""
+    """It has sent its offsets; fencing it now would abort it (D45)."""
     shared = world()
     holder, reader = process(shared), process(shared)
-    row, batches = owned(holder, "a"), both(holder, "one")
-    holder.groups.add_pending(row, [consumed(0, 10)])
+    row = eager(holder, owned(holder, "a"), "one", offsets=[consumed(0, 10)])
 
     def commit() -> None:
-        holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+        holder.coordinator.commit(row)
 
     reader.coordinator.describe("tx")
     reader.groups.describe(GROUP)
     faults(reader).plan = FaultsAt({}, interlude=commit, interlude_at=9)
     assert reader.groups.fetch(GROUP, patience_ms=10_000) == {"input": {0: 10}}
-
-
-def test_nothing_is_pending_for_a_transaction_that_has_ended() -> None:
-    """A late entry would block the group's readers, or be committed by other processes (R4)."""
-    cluster = process(world())
-    row = owned(cluster, "a")
-    cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
-    with pytest.raises(ProducerFencedError):
-        cluster.groups.add_pending(row, [consumed(10, 20)])
-    group = cluster.groups.describe(GROUP)
-    assert group is not None
-    assert not group.pending
 
 
 def test_stale_generation_and_repeated_input_are_refused() -> None:
@@ -157,8 +140,8 @@ def test_late_helper_never_overwrites_a_newer_position() -> None:
 
 def two_phase(cluster: Cluster, row: TransactionMetadata, name: str) -> TransactionMetadata:
     """An Ongoing row that holds its manifest, as prepare_transaction writes it (KIP-939)."""
-    cluster.groups.add_pending(row, [consumed(0, 10)])
-    manifest = Manifest(batches=tuple(both(cluster, name)), groups=(GROUP,))
+    tickets = cluster.groups.tickets(row, [consumed(0, 10)])
+    manifest = Manifest(batches=tuple(both(cluster, name)), tickets=tickets)
     held = cluster.shard(cluster.shard_of("tx")).transition(
         "tx",
         lambda now: prepare_add_partitions(

@@ -29,6 +29,7 @@ from txnlog.protocol.states import TransactionState
 from txnlog.protocol.tickets import (
     MustFence,
     Registered,
+    check_start,
     find_ticket,
     holders_met,
     own_holders,
@@ -221,8 +222,13 @@ class GroupCoordinator:
 
     def _ticket(self, row: TransactionMetadata, request: GroupOffsets) -> int:
         log = self._root.offsets_log(request.group_id)
-        known = self._find(log.view.rows.get(request.group_id), row, request)
-        return known if known is not None else self._register(row, request)
+        group = log.view.rows.get(request.group_id)
+        known = self._find(group, row, request)
+        if known is None:
+            return self._register(row, request)
+        # Without the group's newest row this proves nothing, but costs nothing either.
+        check_start(group, request.start)
+        return known
 
     def _find(
         self, group: Group | None, row: TransactionMetadata, request: GroupOffsets

@@ -138,7 +138,7 @@ def prepare_registration(
     """
     row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
     # First: who cannot read from there must not fence who does.
-    _check_start(row, start)
+    check_start(row, start)
     others = tuple(
         one
         for one in holders_met(row, partitions)
@@ -262,7 +262,10 @@ def _registered(
     return Registered(replace(group, tickets=given), ticket, to_fence)
 
 
-def _check_start(group: Group, start: Positions) -> None:
+def check_start(group: Group | None, start: Positions) -> None:
+    """Raises OffsetConflictError if the group is past it under its generation."""
+    if group is None:
+        return
     for topic, partitions in start.items():
         for partition, offset in partitions.items():
             known = group.offsets.get(topic, {}).get(partition)
