@@ -38,7 +38,7 @@ GROUP_DAMAGES: list[Changes] = [
     {"offsets": '{"orders": {"0": {"offset": 3.5}}}'},
     {"generation": "x"},
     {"members": None},
-    {"pending": "null"},
+    {"tickets": "null"},
 ]
 
 

@@ -13,7 +13,6 @@ from tests.cases import Some
 from tests.coordinator.processes import (
     CRASHES,
     ERRORS,
-    GROUP,
     both,
     check_settled,
     consumed,
@@ -35,6 +34,7 @@ from txnlog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
+    UnstableOffsetCommitError,
 )
 from txnlog.protocol.metadata import LastBatch, TransactionMetadata
 from txnlog.protocol.states import TransactionState
@@ -51,8 +51,7 @@ def test_owner_of_an_aborted_transaction_gets_an_error_with_operator_and_reason(
     """Its data is aborted, its owner fenced; the next owner continues (R43, R44)."""
     shared = world()
     owner = process(shared)
-    row = eager(owner, owned(owner, "first"), "x", groups=(GROUP,))
-    owner.groups.add_pending(row, [consumed(0, 10)])
+    row = eager(owner, owned(owner, "first"), "x", offsets=[consumed(0, 10)])
     admin(process(shared)).abort_transaction("tx", reason="it hung").result()
     after = process(shared)
     check_cluster(after, settled=True)
@@ -176,16 +175,15 @@ def test_fence_of_a_query_that_committed_in_between_still_fences_it(some: Some[A
         check_settled(shared)
 
 
-def test_fence_settles_pending_offsets_of_a_transaction_before_its_prepare() -> None:
-    """A pending entry of a fenced owner must not block its group until a time-out (R46)."""
+def test_fence_ends_a_transaction_that_has_sent_offsets() -> None:
+    """A fenced owner must not block its group until a time-out (R46)."""
     shared = world()
     owner = process(shared)
-    row = owned(owner, "first")
-    owner.groups.add_pending(row, [consumed(0, 10)])
+    owner.coordinator.add_partitions(owned(owner, "first"), offsets=[consumed(0, 10)])
+    with pytest.raises(UnstableOffsetCommitError):
+        position(process(shared))
     admin(process(shared)).fence_producers(["tx"])["tx"].result()
-    group = process(shared).groups.describe(GROUP)
-    assert group is not None
-    assert group.pending == ()
+    assert position(process(shared)) == 0
 
 
 def _fence(cluster: Cluster) -> None:
@@ -215,8 +213,7 @@ def test_abort_or_fence_that_crashes_at_any_call_is_finished_by_others(
     def prepare() -> tuple[SharedMemory, Cluster, TransactionMetadata]:
         shared = world()
         owner = process(shared)
-        row = eager(owner, owned(owner, "first"), "x", groups=(GROUP,))
-        owner.groups.add_pending(row, [consumed(0, 10)])
+        row = eager(owner, owned(owner, "first"), "x", offsets=[consumed(0, 10)])
         return shared, process(shared), row
 
     _, dry, _ = prepare()

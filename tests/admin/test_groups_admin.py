@@ -107,8 +107,7 @@ def test_group_offsets_of_all_or_requested_partitions() -> None:
 def test_pending_group_offsets_are_unstable_and_reading_them_fences_no_producer() -> None:
     """A stable read raises; an unstable one returns the committed offsets (R46)."""
     shared, cluster = stood()
-    row = owned(cluster, "first")
-    cluster.groups.add_pending(row, [consumed(0, 10)])
+    row = cluster.coordinator.add_partitions(owned(cluster, "first"), offsets=[consumed(0, 10)])
     client = admin(process(shared))
     request = ConsumerGroupTopicPartitions(GROUP)
     with pytest.raises(UnstableOffsetCommitError):
@@ -157,7 +156,7 @@ def test_group_reset_fences_an_open_transaction() -> None:
     """Else its offsets overwrite the reset (R46, R47)."""
     shared, cluster = stood()
     row = owned(cluster, "first")
-    cluster.groups.add_pending(row, [consumed(0, 10)])
+    cluster.groups.tickets(row, [consumed(0, 10)])
     move(process(shared), at(1))
     with pytest.raises(TxnLogError) as raised:
         cluster.coordinator.commit(row, both(cluster, "x"), offsets=[consumed(0, 10)])
@@ -210,7 +209,7 @@ def test_group_change_that_crashes_at_any_call_is_all_or_nothing(
 
     def prepare() -> tuple[SharedMemory, Cluster]:
         shared, cluster = stood()
-        cluster.groups.add_pending(owned(cluster, "first"), [consumed(0, 10)])
+        cluster.coordinator.add_partitions(owned(cluster, "first"), offsets=[consumed(0, 10)])
         return shared, process(shared)
 
     _, dry = prepare()

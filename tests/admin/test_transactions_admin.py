@@ -9,6 +9,7 @@ from tests.coordinator.processes import (
     GROUP,
     MINUTE_MS,
     both,
+    consumed,
     eager,
     owned,
     process,
@@ -72,7 +73,7 @@ def test_describe_transactions_returns_the_owner_and_the_last_fencing() -> None:
     shared = world()
     cluster = process(shared)
     first_ms = shared.clock.now_ms()
-    row = eager(cluster, query(cluster, "run-1"), "x", groups=(GROUP,))
+    row = eager(cluster, query(cluster, "run-1"), "x", offsets=[consumed(0, 10)])
     client = admin(cluster)
     found = client.describe_transactions(["tx", "nothing"])
     with pytest.raises(TransactionalIdNotFoundError):

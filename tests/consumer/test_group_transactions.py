@@ -29,16 +29,14 @@ from txnlog.testing.faults import SharedMemory
 
 
 def copying(shared: SharedMemory) -> tuple[Consumer, Writer]:
-    """A consumer that has read everything, and a transaction with its offsets pending."""
+    """A consumer that has read everything, and an open transaction with its offsets."""
     put(process(shared), b"0", b"1")
     reader = member(shared, enable_auto_commit=False)
     assert len(read(reader)) == 2
     process(shared).create_topic("out", partitions=1)
     writer = Writer(process(shared))
-    groups = ("g",)
     writer.append(b"copy", topic="out")
-    writer.row = writer.cluster.coordinator.add_partitions(writer.row, [], groups=groups)
-    writer.cluster.groups.add_pending(writer.row, [sent(reader)])
+    writer.row = writer.cluster.coordinator.add_partitions(writer.row, offsets=[sent(reader)])
     return reader, writer
 
 
@@ -131,13 +129,13 @@ def test_new_owner_waits_for_a_prepared_transaction() -> None:
     read(reader)
     cluster = process(shared)
     row = cluster.coordinator.init_producer_id("tx", Owner(run_id="r"))
-    cluster.groups.add_pending(row, [sent(reader)])
+    tickets = cluster.groups.tickets(row, [sent(reader)])
     held = cluster.shard(cluster.shard_of("tx")).transition(
         "tx",
         lambda now: prepare_add_partitions(
             now,
             holder=row.holder,
-            manifest=Manifest(groups=("g",)),
+            manifest=Manifest(tickets=tickets),
             now_ms=0,
         ),
     )

@@ -129,7 +129,7 @@ def test_group_offsets_have_phases_of_their_own(tmp_path: Path) -> None:
     )
     cluster.coordinator.commit(row, offsets=[offsets])
     complete = history(tmp_path, "id")[-1][1]
-    assert {"pendingMs", "offsetsMs"} <= set(complete)
+    assert {"ticketsMs", "offsetsMs"} <= set(complete)
 
 
 def test_batch_write_phases_are_in_its_history(tmp_path: Path) -> None:

@@ -134,9 +134,9 @@ def test_sweeper_that_was_suspended_aborts_no_transaction_that_was_suspended_wit
     owner, other = process(backing, clock), process(backing, clock)
     row = open_transaction(owner)
     generation = owner.groups.start("g")
-    entry = owner.coordinator.init_producer_id("e", Owner(run_id="e"), timeout_ms=60_000)
+    holder = owner.coordinator.init_producer_id("e", Owner(run_id="e"), timeout_ms=60_000)
     offsets = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
-    owner.groups.add_pending(entry, [offsets])
+    holder = owner.coordinator.add_partitions(holder, offsets=[offsets])
     sweeper = Sweeper(other)
     for _ in range(6):
         assert sweeper.sweep() == 0
@@ -146,7 +146,7 @@ def test_sweeper_that_was_suspended_aborts_no_transaction_that_was_suspended_wit
     clock.advance_ms(9_999)
     assert sweeper.sweep() == 0
     owner.coordinator.commit(row)
-    owner.coordinator.commit(entry, offsets=[offsets])
+    owner.coordinator.commit(holder, offsets=[offsets])
     assert other.topic("t").view.last_stable_offset(0) == 3
 
 
@@ -179,27 +179,52 @@ def test_sweeper_that_is_rarely_called_ends_dead_transactions() -> None:
     assert other.topic("t").view.last_stable_offset(0) == 3
 
 
-def test_sweeper_pending_entry_of_dead_holder_settled_after_its_timeout() -> None:
-    """A process dies between step 0 and PREPARE: its entry must not block the group (R46)."""
+def test_sweeper_forgets_the_holder_of_a_ticket_that_is_refused_for_good() -> None:
+    """A group's row does not grow with each run that has ever read for it (R46)."""
     clock, backing = VirtualClock(), MemoryStore()
-    dying, other = process(backing, clock), process(backing, clock)
-    dying.create_topic("t", partitions=1)
-    generation = dying.groups.start("g")
-    row = dying.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=5_000)
-    offsets = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
-    dying.groups.add_pending(row, [offsets])
+    former, other = process(backing, clock), process(backing, clock)
+    former.create_topic("t", partitions=1)
+    offsets = {"start": {}, "end": {"t": {0: 7}}}
+    for name in ("a", "b"):
+        generation = former.groups.start("g")
+        row = former.coordinator.init_producer_id(name, Owner(run_id=name))
+        request = GroupOffsets(group_id="g", generation=generation, **offsets)  # type: ignore[arg-type]
+        former.coordinator.commit(row, offsets=[request])
+    former.groups.start("g")
     sweeper = Sweeper(other)
+    assert held(other) == {"b"}, "a registration drops whom it has fenced"
     assert sweeper.sweep() == 0
-    clock.advance_ms(5_000)
+    clock.advance_ms(10_000)
     assert sweeper.sweep() == 1
+    assert held(other) == set()
     group = other.groups.describe("g")
     assert group is not None
-    assert group.pending == ()
-    assert other.groups.fetch("g", generation) == {}
-    after = other.coordinator.describe("tx")
-    assert after is not None
-    assert after.producer_epoch > row.producer_epoch
-    assert "r" in after.owner.former_runs
+    assert group.tickets.newest == 2
+
+
+def test_sweeper_keeps_holders_that_may_commit() -> None:
+    """However long they are idle: the next one must meet them (R46)."""
+    clock, backing = VirtualClock(), MemoryStore()
+    owner, other = process(backing, clock), process(backing, clock)
+    owner.create_topic("t", partitions=1)
+    generation = owner.groups.start("g")
+    row = owner.coordinator.init_producer_id("tx", Owner(run_id="r"), timeout_ms=5_000)
+    first = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 7}})
+    row = owner.coordinator.commit(row, offsets=[first])
+    sweeper = Sweeper(other)
+    for _ in range(5):
+        assert sweeper.sweep() == 0
+        clock.advance_ms(3_600_000)
+    assert held(other) == {"tx"}
+    second = GroupOffsets(group_id="g", generation=generation, start={}, end={"t": {0: 9}})
+    owner.coordinator.commit(row, offsets=[second])
+    assert other.groups.fetch("g", generation) == {"t": {0: 9}}
+
+
+def held(cluster: Cluster) -> set[str]:
+    group = cluster.groups.describe("g")
+    assert group is not None
+    return {holder.transactional_id for holder in group.tickets.holders}
 
 
 def test_sweeper_does_not_end_a_prepared_two_phase_transaction() -> None:

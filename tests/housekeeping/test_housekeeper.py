@@ -67,14 +67,14 @@ def ids(cluster: Cluster) -> list[str]:
 
 
 def test_housekeeper_times_out_finishes_and_settles_with_no_other_traffic() -> None:
-    """An eager transaction, a decided one and a pending entry of dead processes (R32, R46, R73)."""
+    """Eager transactions, one with offsets, and a decided one of dead processes (R32, R46, R73)."""
     shared = world()
     prepared(shared)
     dying = process(shared)
     eager(dying, owned(dying, "a", tid="open"), "x")
     entry = owned(dying, "b", tid="entry")
     dying.groups.start("other")
-    dying.groups.add_pending(entry, [consumed(0, 5, group="other")])
+    dying.coordinator.add_partitions(entry, offsets=[consumed(0, 5, group="other")])
     keep(shared, Housekeeper(process(shared)), 2 * MINUTE_MS)
     after = process(shared)
     check_cluster(after, settled=True)

@@ -10,9 +10,9 @@ from tests.admin.spoiled import (
     two,
 )
 from tests.coordinator.processes import (
-    GROUP,
     TOPICS,
     both,
+    consumed,
     eager,
     owned,
     process,
@@ -36,7 +36,7 @@ def test_sweeper_settles_the_others_and_logs_once() -> None:
     first = process(shared)
     eager(first, owned(first, "run", tid="t"), "open")
     row = owned(first, "tx-run")
-    first.coordinator.add_partitions(row, (), groups=(GROUP,))
+    first.coordinator.add_partitions(row, offsets=[consumed(5, 10)])
     spoil(shared, "tx", {"state": "?"})
     sweeper = Sweeper(process(shared))
     with pytest.raises(CorruptLogError) as raised:

@@ -115,10 +115,7 @@ class Interpreter:
         named = [
             TopicPartitions(topic=b.topic, topic_id=b.topic_id, partitions=(0,)) for b in batches
         ]
-        groups = [request.group_id for request in read]
-        process.row = coordinator.add_partitions(_own(process), named, groups=groups)
-        if read:
-            process.cluster.groups.add_pending(process.row, read)
+        process.row = coordinator.add_partitions(_own(process), named, offsets=read)
         for batch in batches:
             sequence = process.sequences.get(batch.topic, 0)
             coordinator.append(process.row, [batch], {0: sequence})

@@ -57,12 +57,13 @@ def _row(row: TransactionMetadata) -> str:
         f"owner {row.owner.run_id}",
     ]
     held = [topic for topic, _ in row.topic_ids]
-    held += [f"offsets of {group}" for group in row.pending.groups]
+    held += [f"offsets of {one.group_id}" for one in row.pending.tickets]
     if held:
         verb = "has" if row.state is TransactionState.ONGOING else "to publish"
         if row.state is TransactionState.PREPARE_ABORT:
             verb = "to undo"
         parts.append(f"{verb} {' '.join(held)}")
+    parts += [f"floor {floor} of {group}" for group, floor in sorted(row.owner.floors.items())]
     return ", ".join(parts)
 
 
@@ -84,11 +85,9 @@ def _values(cluster: Cluster, topic: str, level: str) -> list[str]:
 
 def _group(group: Group) -> str:
     parts = [f"generation {group.generation}", *_positions(group.positions())]
-    for entry in group.pending:
-        where = " ".join(_positions(entry.offsets))
-        parts.append(
-            f"pending of {entry.transactional_id} {entry.producer_id}/{entry.txn_epoch}: {where}"
-        )
+    parts += [
+        f"ticket {holder.ticket} of {holder.transactional_id}" for holder in group.tickets.holders
+    ]
     return ", ".join(parts)
 
 

@@ -29,7 +29,8 @@ from tests.machine.focused import (
     Vacuuming,
 )
 from tests.machine.machine import Clients
-from txnlog.protocol import appends, compaction, groups, retention, topics, transitions
+from txnlog.protocol import appends, compaction, groups, retention, tickets, topics, transitions
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicCommit
 from txnlog.protocol.transitions import Transition
@@ -191,26 +192,21 @@ def an_old_run_may_decide(patch: Patch) -> None:
 
 
 @broken(Copying)
-def pending_entries_are_just_cleared(patch: Patch) -> None:
-    """D7: an entry is dropped while its transaction may still commit."""
-
-    def settle(self: Any, group_id: str, entry: Any, *, by: str, fence: bool = True) -> None:
-        self._root.offsets_log(group_id).change(
-            lambda view, _: groups.prepare_clear(view.rows.get(group_id), entry, now_ms=0)
-        )
-
-    patch.setattr(txnlog.coordinator.groups.GroupCoordinator, "settle", settle)
+def holders_are_not_fenced(patch: Patch) -> None:
+    """D7: a new reader reads beside a run that may still commit."""
+    patch.setattr(txnlog.coordinator.groups, "fence_holder", lambda *_, **__: None)
 
 
 @broken(Copying)
-def pending_entries_are_ignored(patch: Patch) -> None:
-    """R46: a reader takes positions that an open transaction is about to move."""
+def floors_are_not_checked(patch: Patch) -> None:
+    """R46: a run that was fenced in its group decides its transaction."""
+    patch.setattr(transitions, "check_tickets", lambda *_: None)
 
-    def decide(group: Any, **asked: Any) -> Any:
-        bare = None if group is None else replace(group, pending=())
-        return groups.prepare_fetch(bare, **asked)
 
-    patch.setattr(txnlog.coordinator.groups, "prepare_fetch", decide)
+@broken(Copying)
+def holders_are_not_met(patch: Patch) -> None:
+    """R46: a reader takes positions that a decided transaction is about to move."""
+    patch.setattr(txnlog.coordinator.groups, "holders_met", lambda *_: ())
 
 
 @broken(Copying)
@@ -220,7 +216,8 @@ def generations_are_not_checked(patch: Patch) -> None:
     def check(group: Any, **_: Any) -> Any:
         return group or groups.Group(group_id="x")
 
-    patch.setattr(groups, "check_member", check)
+    for module in (groups, tickets, txnlog.coordinator.groups):
+        patch.setattr(module, "check_member", check)
     patch.setattr("txnlog.producing.producer_session.check_member", check)
 
 
@@ -239,12 +236,7 @@ def a_start_bumps_nothing(patch: Patch) -> None:
 @broken(Copying)
 def aborted_offsets_are_kept(patch: Patch) -> None:
     """R45: the offsets of an aborted transaction become the group's."""
-
-    def decide(rows: Any, markers: Any, *, result: Any, **asked: Any) -> Any:
-        commit = TransactionResult.COMMIT
-        return groups.prepare_offsets_marker(rows, markers, result=commit, **asked)
-
-    patch.setattr(txnlog.coordinator.finishing, "prepare_offsets_marker", decide)
+    patch.setattr(TransactionMetadata, "moves", property(lambda row: row.pending.tickets))
 
 
 @broken(Producing)

@@ -219,7 +219,7 @@ def test_generations_of_racing_starters_are_all_different(store: ObjectStore) ->
     ]
     assert given == list(range(1, 10))
     logs[0].refresh()
-    check_groups(logs[0], settled=True)
+    check_groups(logs[0])
 
 
 def test_marker_of_the_offsets_has_the_time_by_which_it_is_forgotten() -> None:

@@ -240,12 +240,12 @@ def group_damages() -> Iterator[Damage]:
         opened(root).delete_topic(STOCK)
         return GROUP
 
-    def pending(root: str) -> str:
-        entry = {
-            "transactional_id": "gone", "producer_id": 1, "txn_epoch": 4, "version": 3,
-            "generation": 1, "offsets": {ORDERS: {"0": 1}},
+    def above(root: str) -> str:
+        holder = {
+            "transactional_id": "gone", "producer_id": 1, "run_id": "r", "ticket": 9,
+            "generation": 1, "partitions": {ORDERS: [0]},
         }  # fmt: skip
-        return regrouped(root, pending=json.dumps([entry]))
+        return regrouped(root, tickets=json.dumps({"newest": 8, "holders": [holder]}))
 
     def beyond(root: str) -> str:
         return offset(root, ORDERS, 0, 10_000)
@@ -256,8 +256,7 @@ def group_damages() -> Iterator[Damage]:
     yield Damage("offset of a deleted topic", deleted, without)
     yield Damage("offset of no topic", lambda root: offset(root, "nowhere", 0, 1), without)
     yield Damage("offset of no partition", lambda root: offset(root, ORDERS, 9, 1), without)
-    kinds = (K.PENDING_WITHOUT_HOLDER,)
-    yield Damage("pending entry without a holder", pending, kinds, later_ms=3_700_000)
+    yield Damage("holder of a ticket that was never given", above, (K.TICKET_ABOVE_NEWEST,))
 
 
 def table_damages() -> Iterator[Damage]:

@@ -4,7 +4,7 @@ housekeeping   sweeping transactions of dead processes, if due; after the commit
 sources        reading the batch's source offsets in Spark's checkpoint
 tail           bringing the state row and the topics' logs up to date, beside files not yet written
 own            finishing the former transaction of the transactional.id; take-over, once per run
-pending        step 0: entries in the group rows; the topics' logs are read beside it
+tickets        registering in the groups, once per run, and looking its tickets up
 prepare        step 1: PREPARE_COMMIT
 publish        step 2: the marker commits of all topics
 offsets        step 3: entries become offsets

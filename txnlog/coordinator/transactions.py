@@ -298,8 +298,9 @@ class TransactionCoordinator:
                     staged = fresh = get_ready(
                         self._root, row, staging, offsets, read=read, former=former
                     )
-            with measured.measure("tickets"):
-                tickets = self._groups.tickets(row, offsets)
+            if offsets:
+                with measured.measure("tickets"):
+                    tickets = self._groups.tickets(row, offsets)
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):

@@ -20,7 +20,7 @@ import time
 
 TRANSACTION = (
     "take_over.after",
-    "pending_offsets.after",
+    "ticket.after",
     "prepare_commit.before",
     "prepare_commit.after",
     "marker.after",
@@ -31,6 +31,7 @@ TRANSACTION = (
     "sink_commit.after",
     "stage.after",
 )
+GROUP = ("generation.after", "floor.after")
 COMPACTION = (
     "compaction.staged",
     "compaction.committed",
@@ -39,7 +40,7 @@ COMPACTION = (
 )
 # On an executor of jobs/compact.py.
 COMPACTION_TASK = ("compaction.rewritten",)
-NAMES = (*TRANSACTION, *COMPACTION, *COMPACTION_TASK)
+NAMES = (*TRANSACTION, *GROUP, *COMPACTION, *COMPACTION_TASK)
 
 PAUSE_S_MAX = 300
 POLL_S = 0.02

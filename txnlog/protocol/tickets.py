@@ -178,8 +178,9 @@ def prepare_floor(
                 f"{row.transactional_id!r} has prepared. Complete it, then start again.",
                 group_id=group_id,
             )
+        reason = f"group {group_id!r} has another reader"
         return prepare_abort_ongoing(
-            row, floors={group_id: floor}, by=by, reason="another run reads", now_ms=now_ms
+            row, floors={group_id: floor}, by=by, reason=reason, now_ms=now_ms
         )
     if row.owner.floors.get(group_id, 0) == floor:
         return Done(row)
