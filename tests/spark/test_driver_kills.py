@@ -24,7 +24,7 @@ BATCH = 20
 DRIVERS_AT_ONCE = 2
 # Undecided; decided but unpublished; between two topics; before Spark logs the commit.
 # Kills of the commit's worker and lost checkpoints go through all of them.
-RELEVANT = {"pending_offsets.after", "marker.after"}
+RELEVANT = {"tickets.after", "marker.after"}
 PLACES = [pytest.param(n, marks=() if n in RELEVANT else pytest.mark.soak) for n in TRANSACTION]
 
 

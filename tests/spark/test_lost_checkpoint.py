@@ -19,11 +19,11 @@ from txnlog.process.failpoint import TRANSACTION
 pytestmark = pytest.mark.spark
 
 BATCH = 20
-# The states a new query can find: nothing staged, a pending entry, decided, half published, offsets
+# The states a new query can find: nothing staged, a ticket, decided, half published, offsets
 # written, complete. The other fail points are between two of these.
 TELLING = {
     "stage.after",
-    "pending_offsets.after",
+    "tickets.after",
     "prepare_commit.after",
     "marker.after",
     "offsets.after",
@@ -61,12 +61,12 @@ def test_lost_checkpoint_of_a_dead_query_is_exactly_once(
 ALIVE = {
     "stage.after": "IllegalGenerationError",
     "take_over.after": "IllegalGenerationError",
-    "pending_offsets.after": "ProducerFencedError",
+    "tickets.after": "IllegalGenerationError",
     "prepare_commit.after": "IllegalGenerationError",
     "marker.after": "IllegalGenerationError",
     "sink_commit.after": "IllegalGenerationError",
 }
-TELLING_ALIVE = {"stage.after", "pending_offsets.after", "marker.after"}
+TELLING_ALIVE = {"stage.after", "tickets.after", "marker.after"}
 """Before its transaction names the group, before it is decided, and after."""
 
 
@@ -110,7 +110,7 @@ def test_new_query_without_input_waits_for_nothing_and_repeats_nothing(
     lab: Lab, failpoint: Failpoint
 ) -> None:
     """All input was in the batch the old query died in, which was decided or not."""
-    for first, place in ((0, "pending_offsets.after"), (BATCH, "prepare_commit.after")):
+    for first, place in ((0, "tickets.after"), (BATCH, "prepare_commit.after")):
         lab.feed(first, first + BATCH)
         failpoint.set(place)
         with pytest.raises(StreamingQueryException):
@@ -118,5 +118,5 @@ def test_new_query_without_input_waits_for_nothing_and_repeats_nothing(
         failpoint.clear()
         query = lab.run(checkpoint=new_checkpoint(lab) / str(first))
         read_again = sum(progress.numInputRows for progress in query.recentProgress)
-        assert read_again == (BATCH if place == "pending_offsets.after" else 0)
+        assert read_again == (BATCH if place == "tickets.after" else 0)
     lab.check(2 * BATCH)

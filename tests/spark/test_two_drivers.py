@@ -22,7 +22,7 @@ BATCH = 20
     ("place", "refused"),
     [
         # Between these two writes there may be minutes: a long pause of the garbage collector.
-        ("pending_offsets.after@2", "ProducerFencedError"),
+        ("tickets.after@2", "ProducerFencedError"),
         ("prepare_commit.before@2", "ProducerFencedError"),
         # It decided the batch, the other one finished it: Spark itself finds its commit file there.
         ("prepare_commit.after@2", "CONCURRENT_STREAM_LOG_UPDATE"),

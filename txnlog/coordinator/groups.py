@@ -277,7 +277,7 @@ class GroupCoordinator:
             if isinstance(found, int):
                 return found
             if isinstance(found, OffsetsCommit):
-                reach("ticket.after")
+                reach("registered.after")
                 return found.groups[0].tickets.newest
             for holder in found.holders:
                 fence_holder(self._root, group_id, holder, by=f"{row.transactional_id!r}")

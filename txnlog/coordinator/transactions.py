@@ -301,6 +301,7 @@ class TransactionCoordinator:
             if offsets:
                 with measured.measure("tickets"):
                     tickets = self._groups.tickets(row, offsets)
+                reach("tickets.after")
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
             if not self.is_committed(row):

@@ -20,7 +20,7 @@ import time
 
 TRANSACTION = (
     "take_over.after",
-    "ticket.after",
+    "tickets.after",
     "prepare_commit.before",
     "prepare_commit.after",
     "marker.after",
@@ -31,7 +31,7 @@ TRANSACTION = (
     "sink_commit.after",
     "stage.after",
 )
-GROUP = ("generation.after", "floor.after")
+GROUP = ("generation.after", "floor.after", "registered.after")
 COMPACTION = (
     "compaction.staged",
     "compaction.committed",
