@@ -236,11 +236,11 @@ class GroupCoordinator:
         # After a refusal the shard's view has the floor, and the caller's row may not.
         shard = self._root.shard_for(row.transactional_id)
         newest = dict.get(shard.view.rows, row.transactional_id) or row
-        floors = {**row.owner.floors, **newest.owner.floors}
+        floors = [one.owner.floors.get(request.group_id, 0) for one in (row, newest)]
         return find_ticket(
             group,
             row.holder,
-            floor=floors.get(request.group_id, 0),
+            floor=max(floors),
             generation=request.generation,
             member_id=request.member_id,
             partitions=request.end,
