@@ -224,7 +224,7 @@ def test_block_that_prepares_is_left_prepared() -> None:
 def test_prepared_transaction_has_its_offsets_whatever_write_its_owner_died_at(
     publish: str, some: Some[Any]
 ) -> None:
-    """A prepared row means that all can be published, so pending offsets are written before: else
+    """A prepared row means that all can be published, so it has the offsets, too: else
     the database's commit publishes the output, and the input is read again (R45, R36).
     """
 
