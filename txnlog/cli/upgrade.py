@@ -31,7 +31,7 @@ def upgrade(
 ) -> None:
     """Rewrite a root of an earlier format. Stop all its clients first.
 
-    A client that still has the root open can no longer commit offsets afterwards, and says so. An
+    A client that still has the root open can no longer commit anything afterwards, and says so. An
     upgrade that was interrupted is continued by the next; repeating it does no harm.
     """
     session = session_of(context)
@@ -51,7 +51,8 @@ def upgrade(
         return
     for step in found.steps:
         session.say(f"would {step}" if dry_run else step)
-    counts = f"{found.groups} groups, {found.pending} pending entries, {found.markers} markers"
+    kept = f"{found.transactions} transactions keep their offsets"
+    counts = f"{found.groups} groups, {found.pending} pending entries, {kept}"
     if not found.steps:
         session.say(f"The root has format {found.format} already: nothing to do.")
     elif dry_run:

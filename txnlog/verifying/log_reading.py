@@ -44,7 +44,7 @@ from txnlog.storage.delta.actions import (
 )
 from txnlog.storage.delta.checkpoint_reader import read_checkpoint
 from txnlog.storage.delta.log_files import LogFiles, checkpoint_path, commit_path, list_whole_log
-from txnlog.storage.delta.table_protocol import READER_VERSION, WRITER_VERSION
+from txnlog.storage.delta.table_protocol import is_known, newest_protocol
 from txnlog.storage.store.objects import ObjectStore
 
 COMMITS_AT_ONCE = 256
@@ -358,9 +358,9 @@ class _LogReader:
                         state.metadata = state.metadata._replace(versions=found)
 
     def _check_protocol(self, found: Protocol) -> None:
-        versions = found.min_reader_version, found.min_writer_version
-        features = [*(found.reader_features or []), *(found.writer_features or [])]
-        if versions[0] > READER_VERSION or versions[1] > WRITER_VERSION or features:
+        if not is_known(found, newest_protocol(self._table)):
+            versions = found.min_reader_version, found.min_writer_version
+            features = [*(found.reader_features or []), *(found.writer_features or [])]
             self.reading.findings.add(
                 Finding(
                     kind=FindingKind.TABLE_UNSUPPORTED,
@@ -401,7 +401,7 @@ class _LogReader:
     def _stated(self, commit: Commit) -> TableState:
         state = TableState()
         metadata: TableMetadata | None = None
-        versions = (READER_VERSION, WRITER_VERSION)
+        versions = (1, 2)
         txns: dict[str, tuple[int, int | None]] = {}
         files: dict[str, Any] = {}
         for action in commit.actions:

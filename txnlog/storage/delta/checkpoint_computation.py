@@ -35,7 +35,7 @@ from txnlog.storage.delta.checkpoint_file import (
     read_tombstones,
 )
 from txnlog.storage.delta.checkpoint_writer import ROWS_PER_GROUP, CheckpointWriter
-from txnlog.storage.delta.table_protocol import check_protocol
+from txnlog.storage.delta.table_protocol import CLOSED, check_protocol
 
 
 class _Changes(NamedTuple):
@@ -70,7 +70,8 @@ def compute_checkpoint(
     file = None if before is None else open_checkpoint(before)
     protocol = _newest(file, "protocol", [_protocol_row(each) for each in changes.of(Protocol)])
     metadata = _newest(file, "metaData", [_metadata_row(each) for each in changes.of(Metadata)])
-    check_protocol(Protocol(*protocol[0].as_py().values()), f"The table of {name}", table=name)
+    found = Protocol(*protocol[0].as_py().values())
+    check_protocol(found, CLOSED, f"The table of {name}", table=name)
     properties = dict(metadata[0].as_py()["configuration"] or ())
     writer = CheckpointWriter()
     writer.write("protocol", protocol)

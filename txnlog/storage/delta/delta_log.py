@@ -53,7 +53,7 @@ from txnlog.storage.delta.checkpoint_reader import read_newest
 from txnlog.storage.delta.checkpointer import Checkpointer
 from txnlog.storage.delta.log_files import LogFiles, commit_path
 from txnlog.storage.delta.log_settings import LogSettings as LogSettings
-from txnlog.storage.delta.table_protocol import SEALED, check_protocol
+from txnlog.storage.delta.table_protocol import SEALED, check_protocol, newest_protocol
 from txnlog.storage.store.objects import ObjectStore
 
 _TAIL_BEFORE_LISTING = 32
@@ -135,6 +135,7 @@ class DeltaLog:
         self.settings = settings or LogSettings()
         self.version = -1
         self.metadata: Metadata | None = None
+        self.protocol: Protocol | None = None
         self.digest = ""
         """Digest of the newest commit's bytes; "" if unknown."""
         self.forgotten_at = 0
@@ -475,7 +476,8 @@ class DeltaLog:
             elif isinstance(action, Metadata):
                 self._check_ours(action)
         if protocol is not None and not (self._reads_sealed and protocol == SEALED):
-            check_protocol(protocol, f"{self.store.url}/{self.path}", table=self.path)
+            known = newest_protocol(self.path)
+            check_protocol(protocol, known, f"{self.store.url}/{self.path}", table=self.path)
         try:
             return self._view.parse(commit)
         except TxnLogError:
@@ -494,6 +496,8 @@ class DeltaLog:
         for action in commit.actions:
             if isinstance(action, Metadata):
                 self.metadata = action
+            elif isinstance(action, Protocol):
+                self.protocol = action
             elif (
                 isinstance(action, Txn)
                 and is_horizon(action.app_id)

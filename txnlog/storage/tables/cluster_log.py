@@ -18,14 +18,15 @@ from txnlog.protocol.leases import Lease, decode_lease, encode_lease
 from txnlog.settings.names import OFFSETS_SHARDS_DEFAULT, SHARDS_DEFAULT
 from txnlog.storage.delta.actions import Commit, Metadata, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
+from txnlog.storage.delta.table_protocol import CLOSED, CLUSTER_TABLE
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import CONFIG_PREFIX, config_of, create_actions
 
 R = TypeVar("R")
 
-PATH = "__cluster"
-FORMAT = 2
+PATH = CLUSTER_TABLE
+FORMAT = 3
 PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS = "txnlog/producer-ids"
 CREATED_PREFIX = "txnlog/created/"
@@ -106,6 +107,15 @@ class ClusterLog:
     def version(self) -> int:
         """The newest version of the table that was read; -1 if there is none."""
         return self._log.version
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether an upgrade has begun: no process of an earlier format reads the table."""
+        return self._log.protocol == CLOSED
+
+    def lock(self) -> None:
+        """The first step of an upgrade; the format stays till the last."""
+        close(self._log)
 
     def switch_format(self, *, offsets_shards: int, created: Iterable[str]) -> None:
         """The last step of an upgrade: the new format, and the shards that exist by then."""
@@ -239,6 +249,15 @@ class ClusterLog:
             return self._log.commit([action], operation="CHANGE LEASE")
 
         return transact(self._log, decide_lease, commit)
+
+
+def close(log: DeltaLog) -> None:
+    """Close a table to all processes of an earlier format; it must exist."""
+
+    def commit(is_closed: bool) -> Outcome | None:
+        return None if is_closed else log.commit([CLOSED], operation="CLOSE")
+
+    transact(log, lambda: log.protocol == CLOSED, commit)
 
 
 def check_format(found: str, url: str) -> None:

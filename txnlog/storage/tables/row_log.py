@@ -25,6 +25,7 @@ from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.actions import Action, Add, Adds, Commit, Metadata, Remove, Txn
 from txnlog.storage.delta.delta_log import DeltaLog, LogSettings, Outcome
 from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.table_protocol import CLOSED
 from txnlog.storage.delta.transact import transact
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.schemas import (
@@ -74,9 +75,9 @@ class Rows(dict[str, Row]):
 
 Parsed = tuple[Commit, list[tuple[str, Row | UnreadableRow, Add]]]
 
-_DELETE_COMMANDS: Mapping[type, str] = {
-    TransactionMetadata: "`txnlog transactions delete --transactional-id {}`",
-    Group: "`txnlog groups delete --group {}`",
+_DELETE_COMMANDS: Mapping[str, str] = {
+    "transactional_id": "`txnlog transactions delete --transactional-id {}`",
+    "group_id": "`txnlog groups delete --group {}`",
 }
 
 
@@ -167,13 +168,14 @@ class RowView(Generic[Row]):
         values = {k: v for k, v in add.partition_values.items() if isinstance(v, str)}
         # Without an id its key is the file's name, which is never taken for an id.
         key = values.get(self._id_column) or add.path
+        command = _DELETE_COMMANDS[self._id_column].format(key)
         return UnreadableRow(
             key=key,
             path=add.path,
             values=values,
             error=CorruptLogError(
                 f"{error} The other rows of table {self._table} can be read; only {key!r} (file "
-                f"{add.path}) cannot. To delete it: {_DELETE_COMMANDS[self._kind].format(key)}.",
+                f"{add.path}) cannot. To delete it: {command}.",
                 file=source,
                 table=self._table,
                 key=key,
@@ -245,6 +247,7 @@ class RowLog(Generic[Row]):
                 partition_columns=self._columns,
                 config=config,
                 created_ms=self.store.clock.now_ms(),
+                protocol=CLOSED,
             )
 
         def commit(actions: list[Action]) -> Outcome | None:

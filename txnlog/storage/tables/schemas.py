@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from txnlog.storage.delta.actions import Action, Add, Metadata
+from txnlog.storage.delta.actions import Action, Add, Metadata, Protocol
 from txnlog.storage.delta.table_protocol import PROTOCOL
 
 CONFIG_PREFIX = "txnlog."
@@ -27,10 +27,11 @@ def create_actions(
     partition_columns: Mapping[str, str],
     config: Mapping[str, str],
     created_ms: int,
+    protocol: Protocol = PROTOCOL,
 ) -> list[Action]:
     """Protocol and metaData of a new table; `config` gets the prefix `txnlog.`."""
     return [
-        PROTOCOL,
+        protocol,
         metadata_action(table_id, data_columns, partition_columns, config, created_ms),
     ]
 
