@@ -79,14 +79,13 @@ class Maker:
 
     def _open(self) -> Cluster:
         shards = {} if self._format == 1 else {"offsets_shards": 4}
-        return Cluster.open(
-            self._shared.open(), create=True, shards=4, settings=SETTINGS, **shards
-        )
+        return Cluster.open(self._shared.open(), create=True, shards=4, settings=SETTINGS, **shards)
 
     def _member(self) -> None:
         """A consumer with a subscription, that has not left."""
         consumer = Consumer(
-            ROOT | {"group.id": "members", "auto.offset.reset": "earliest", "enable.auto.commit": False},
+            ROOT
+            | {"group.id": "members", "auto.offset.reset": "earliest", "enable.auto.commit": False},
             cluster=self._open(),
         )
         consumer.subscribe(["input"])

@@ -5,295 +5,535 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from tests.coordinator.processes import (
-    CRASHES,
-    ERRORS,
-    GROUP,
-    PLAIN,
-    both,
-    consumed,
-    outcome_of,
-    owned,
-    visible,
+from tests.cases import Some
+from tests.coordinator.processes import ERRORS, outcome_of
+from tests.upgrade.old_processes import OldProcess, tables
+from tests.upgrade.roots import (
+    COMMITTED,
+    FORMATS,
+    OVERTAKEN,
+    PREPARED,
+    START,
+    archived,
+    expected,
+    old_folder,
+    old_world,
+    opened,
+    output,
+    positions,
+    prepared_states,
+    settled,
 )
-from tests.upgrade.roots import OTHERS, OldCluster, old_root, old_world, positions
-from txnlog.admin.upgrade import Upgrade
+from txnlog.admin.upgrade import Upgrade, UpgradeReport
 from txnlog.cluster import Cluster
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
+    CorruptLogError,
+    IllegalGenerationError,
+    LogGapError,
+    UnstableOffsetCommitError,
     UnsupportedProtocolError,
 )
-from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import Manifest
-from txnlog.protocol.states import TransactionResult
-from txnlog.protocol.transitions import prepare_end
+from txnlog.producer import Producer
+from txnlog.protocol.shards import shard_number
+from txnlog.protocol.upgrade import OldGroup
+from txnlog.protocol.verification.findings import FindingKind
+from txnlog.storage.delta.actions import Add, Metadata, Protocol, Txn, decode_commit
+from txnlog.storage.delta.delta_log import DeltaLog
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.table_protocol import CLOSED, PROTOCOL, check_protocol
 from txnlog.storage.store.objects import ObjectStore
-from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
+from txnlog.storage.tables.offsets_upgrade import OldOffsets, OldShard
+from txnlog.storage.tables.row_log import TransactionLog
+from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory
 from txnlog.testing.invariants import check_cluster
+from txnlog.verifying.verifier import verify
 
+BOTH = pytest.mark.parametrize("root_format", FORMATS)
 ENDS = ("done", "crashed", "StorageError", "CommitStateUnknownError", "NothingWrittenError")
+MOVED = {0: 30, 1: 5}
 
 
-def upgrade(store: FaultyStore, *, watch_ms: int = 0, shards: int = 4) -> Upgrade:
+def upgrade(store: ObjectStore, *, watch_ms: int = 0, shards: int = 4) -> Upgrade:
     return Upgrade(store, watch_ms=watch_ms, shards=shards)
 
 
-def opened(shared: SharedMemory) -> Cluster:
-    """A process of this version."""
-    return Cluster.open(shared.open(), settings=PLAIN)
+def upgraded(shared: SharedMemory) -> UpgradeReport:
+    return upgrade(shared.open()).run()
 
 
-def several(start: int, end: int) -> list[GroupOffsets]:
-    """The offsets of several groups in one transaction."""
-    return [consumed(start, end, group=group) for group in (GROUP, *OTHERS[:6])]
+def complete(shared: SharedMemory, name: str, state: str | None) -> bool:
+    """The second phase, by a client of this version."""
+    config = {"txnlog.root": "memory://", "transactional.id": name}
+    producer = Producer(config, cluster=opened(shared), background=False)
+    producer.init_transactions(keep_prepared=True)
+    return producer.complete_transaction(state)
 
 
-def test_groups_generations_and_offsets_are_in_their_shards_afterwards() -> None:
+@BOTH
+def test_offsets_move_with_their_output_or_stay_with_it(root_format: str) -> None:
+    """Decided by an old process: both appear. Not decided: neither does (R36, R45, R47)."""
+    shared = old_world(root_format)
+    report = upgraded(shared)
+    # Before anything is finished: what an entry would move is with its transaction.
+    before = positions(opened(shared))
+    assert before["decided 0"] == START
+    assert before["overtaken 0"] == {0: 40, 1: 5}
+    after = settled(shared)
+    assert positions(after) == expected(COMMITTED)
+    assert positions(after)["overtaken 0"] == OVERTAKEN
+    for topic in ("orders", "stock"):
+        assert output(after, topic) == set(COMMITTED)
+    assert (report.format, report.groups, report.transactions) == ("3", 39, 6)
+
+
+@BOTH
+def test_prepared_transaction_is_completed_after_the_upgrade(root_format: str) -> None:
+    """Its database may have committed: only its client may end it (KIP-939)."""
+    shared = old_world(root_format)
+    states = prepared_states(root_format)
+    upgraded(shared)
+    with pytest.raises(UnstableOffsetCommitError, match="prepared"):
+        opened(shared).groups.start("prepared 0")
+    settled(shared)
+    assert complete(shared, "prepared", states["prepared"])
+    assert complete(shared, "prepared eagerly", states["prepared eagerly"])
+    assert not complete(shared, "prepared twice", None)
+    after = settled(shared)
+    moved = (*COMMITTED, *PREPARED[:2])
+    found = positions(after)
+    # start() began a generation before it was refused.
+    assert found == expected(moved)
+    assert {topic: output(after, topic) for topic in ("orders", "stock")} == {
+        "orders": set(moved),
+        "stock": set(moved),
+    }
+    check_cluster(after, settled=True)
+
+
+@BOTH
+def test_groups_keep_generations_members_and_positions(root_format: str) -> None:
     """A group that starts again at 0 has all its input twice (D35, R59)."""
-    shared, old = old_world()
-    before = {group: old.groups.describe(group) for group in (GROUP, *OTHERS)}
-    report = upgrade(shared.open()).run()
-    assert (report.groups, report.format, len(report.steps)) == (9, "2", 3)
+    shared = old_world(root_format)
+    before: dict[str, OldGroup] = {}
+    store = shared.open()
+    numbers = range(4) if root_format == "2" else []
+    logs = [OldShard(store, n) for n in numbers] or [OldOffsets(store)]
+    for log in logs:
+        log.refresh()
+        before |= {g: row for g, row in log.view.rows.items() if isinstance(row, OldGroup)}
+    upgraded(shared)
     after = opened(shared)
     assert len(after.offsets_shards()) == 4
+    rows = {g: row for log in after.offsets_shards() for g, row in log.view.rows.items()}
+    assert set(rows) == set(before)
+    assert before["members"].members
     for name, was in before.items():
-        now = after.groups.describe(name)
-        assert was is not None
-        assert now is not None
-        assert (now.positions(), now.generation, now.members) == (
-            was.positions(), was.generation, was.members
+        now = rows[name]
+        assert (now.positions(), now.generation, now.members, now.assignment) == (
+            was.positions(), was.generation, was.members, was.assignment
         )  # fmt: skip
-    check_cluster(after, settled=True)
+        assert now.tickets.newest == len(was.pending)
+    holders = {h.transactional_id for row in rows.values() for h in row.tickets.holders}
+    assert holders == {"decided", "half moved", "overtaken", *PREPARED}
+    check_cluster(after)
     assert upgrade(shared.open()).run().steps == ()
 
 
-def test_dry_run_writes_nothing() -> None:
+@BOTH
+def test_newcomer_finishes_what_an_old_process_decided(root_format: str) -> None:
+    """A group that starts before any sweeper has seen the transaction reads its offsets (R46)."""
+    shared = old_world(root_format)
+    upgraded(shared)
+    after = opened(shared)
+    generation = after.groups.start("decided 1")
+    assert after.groups.fetch("decided 1", generation) == {"input": MOVED}
+    assert output(after, "orders") >= {"decided"}
+    after.groups.commit("undecided 1", 1, {"input": {0: 17}})
+    assert after.groups.fetch("undecided 1") == {"input": {0: 17, 1: 5}}
+
+
+@BOTH
+def test_dry_run_writes_nothing(root_format: str) -> None:
     """An operator looks before stopping the clients."""
-    shared, _ = old_world()
-    store = shared.open()
+    store = old_world(root_format).open()
     report = upgrade(store).find()
-    assert [step.split()[0] for step in report.steps] == ["seal", "copy", "set"]
+    wanted = ["close", "close", "seal", "carry", "convert", "set"]
+    steps = [step.split()[0] for step in report.steps]
+    assert steps == (wanted if root_format == "1" else [w for w in wanted if w != "seal"])
     assert [verb for verb, _ in store.calls if verb in ("put", "delete")] == []
-    assert (report.format, report.groups) == ("1", 9)
+    assert (report.format, report.groups) == (root_format, 39)
+    assert report.pending > report.transactions > 0
+    assert upgrade(store).run().steps == report.steps
 
 
-def test_this_version_refuses_an_old_root_and_names_the_command() -> None:
+@BOTH
+def test_this_version_refuses_an_old_root_and_names_the_command(root_format: str) -> None:
     """It would find no group, and start all from the beginning (R38, R60)."""
-    shared, _ = old_world()
     with pytest.raises(UnsupportedProtocolError, match="`txnlog upgrade`"):
-        opened(shared)
+        opened(old_world(root_format))
 
 
-@pytest.mark.parametrize("is_cold", [True, False], ids=["cold", "warm"])
-def test_process_that_had_the_old_root_open_commits_no_offsets_any_more(is_cold: bool) -> None:
-    """Its commits would be acknowledged, and in no shard (R45, R48)."""
-    shared, old = old_world()
-    if is_cold:
-        old = OldCluster(shared.open())
-    upgrade(shared.open()).run()
+@BOTH
+def test_versions_of_old_formats_refuse_every_table_but_topics(root_format: str) -> None:
+    """What they wrote would be acknowledged, and in no group (R45, R48)."""
+    shared = old_world(root_format)
+    old = OldProcess(shared.open(), root_format)
+    upgraded(shared)
     for _ in range(2):
         with pytest.raises(UnsupportedProtocolError):
-            old.groups.commit(GROUP, 1, {"input": {0: 1_000}})
-    with pytest.raises(UnsupportedProtocolError):
-        old.groups.fetch(GROUP)
-    row = owned(old, "a")
-    with pytest.raises(UnsupportedProtocolError):
-        old.coordinator.commit(row, both(old, "theirs"), offsets=[consumed(0, 50)])
-    after = opened(shared)
-    assert after.groups.fetch(GROUP) == {"input": {0: 0, 1: 7}}
-    assert visible(after, "theirs") == (False, False)
+            old.commit("plain 3", 1_000)
+        with pytest.raises(UnsupportedProtocolError):
+            old.decide("undecided")
+    store = shared.open()
+    for table in tables(root_format):
+        files = [m.path for m in store.list(f"{table}/_delta_log") if m.path.endswith(".json")]
+        blobs = [decode_commit(store.get(path), version=0, source=path) for path in sorted(files)]
+        found = [a for c in blobs for a in c.actions if isinstance(a, Protocol)]
+        assert found[-1] == CLOSED, table
+        with pytest.raises(UnsupportedProtocolError, match="Upgrade txnlog"):
+            check_protocol(found[-1], PROTOCOL, table, table=table)
+    assert positions(settled(shared)) == expected(COMMITTED)
 
 
-def test_commit_of_an_old_process_that_was_under_way_is_copied_or_fails() -> None:
-    """Its put was sent before the seal; whichever takes the slot is first (R62)."""
+@BOTH
+def test_old_process_is_heard_or_refused_at_every_moment(root_format: str, some: Some[int]) -> None:
+    """Its acknowledged commits are all there afterwards, and nothing else is (R45, R48)."""
+    heard = set()
+    for number in some(range(0, 200, 3)):
+        shared = old_world(root_format)
+        old = OldProcess(shared.open(), root_format)
+        outcomes: list[str] = []
+
+        def write(old: OldProcess = old, outcomes: list[str] = outcomes) -> None:
+            outcomes.append(outcome_of(lambda: old.commit("plain 3", 100)))
+            outcomes.append(outcome_of(lambda: old.commit("overtaken 0", 50)))
+            outcomes.append(outcome_of(lambda: old.decide("undecided")))
+
+        store = shared.open()
+        store.plan = plan = FaultsAt({}, interlude=write, interlude_at=number)
+        upgrade(store).run()
+        if plan.calls <= number:
+            break
+        assert set(outcomes) <= {"done", "UnsupportedProtocolError"}
+        plain, overtaken, decided = (outcome == "done" for outcome in outcomes)
+        heard.add((plain, overtaken, decided))
+        wanted = expected((*COMMITTED, "undecided") if decided else COMMITTED)
+        wanted["plain 3"] = {0: 100 if plain else 3, 1: 7}
+        wanted["overtaken 0"] = {0: 50 if overtaken else 40, 1: 30}
+        assert positions(settled(shared)) == wanted, number
+    assert {(True, True, True), (False, False, False)} < heard
+
+
+@BOTH
+def test_commit_of_an_old_process_that_is_under_way(root_format: str) -> None:
+    """Its put was sent before its table was closed; whichever takes the slot is first (R62)."""
     for fault in (Fault.LAND_LATE, Fault.LOSE_REPLY):
-        shared, _ = old_world()
-        old = OldCluster(shared.open())
-        old.groups.fetch(GROUP)
+        shared = old_world(root_format)
+        old = OldProcess(shared.open(), root_format)
         assert isinstance(old.store, FaultyStore)
         old.store.plan = lambda verb, path, f=fault: (
             f if verb == "put" and path.endswith(".json") else Fault.NONE
         )
-        outcome = outcome_of(lambda o=old: o.groups.commit(GROUP, 1, {"input": {0: 5}}))
+        outcome = outcome_of(lambda o=old: o.commit("plain 3", 100))
         assert outcome == ("CommitStateUnknownError" if fault is Fault.LAND_LATE else "done")
-        upgrade(shared.open()).run()
+        upgraded(shared)
         assert shared.land_late() == []
-        expected = 0 if fault is Fault.LAND_LATE else 5
-        assert opened(shared).groups.fetch(GROUP)["input"][0] == expected
+        expected_at = 3 if fault is Fault.LAND_LATE else 100
+        assert positions(opened(shared))["plain 3"][0] == expected_at
 
 
-@pytest.mark.parametrize("decided", [True, False])
-def test_transaction_of_an_old_process_ends_after_the_upgrade(decided: bool) -> None:
-    """Decided: its offsets move with its output. Not decided: neither appears (R36, R45)."""
-    shared, _ = old_world()
-    dying = OldCluster(shared.open())
-    row = owned(dying, "a")
-    assert isinstance(dying.store, FaultyStore)
-    where = "/_delta_log/" if not decided else "orders/_delta_log/"
-    table = "__transaction_state" if not decided else ""
-
-    def plan(verb: str, path: str) -> Fault:
-        is_there = path.startswith(table) and where in path
-        return Fault.CRASH_BEFORE if verb == "put" and is_there else Fault.NONE
-
-    batches = both(dying, "last")
-    dying.store.plan = plan
-    with pytest.raises(SimulatedCrash):
-        dying.coordinator.commit(row, batches, offsets=several(20, 50))
-    report = upgrade(shared.open()).run()
-    assert report.pending == 7
-    after = opened(shared)
-    found = positions(after)
-    for number, group in enumerate((GROUP, *OTHERS[:6])):
-        assert found[group]["input"] == {0: 50 if decided else number, 1: 7}
-    if decided:
-        row_after = after.coordinator.describe("tx")
-        assert row_after is not None
-        after.coordinator.finish(row_after)
-    assert visible(after, "last") == (decided, decided)
-    check_cluster(after)
+@BOTH
+def test_upgrade_that_dies_or_meets_an_error_anywhere_is_continued_by_the_next(
+    root_format: str, some: Some[tuple[int, Fault]]
+) -> None:
+    """Between any two writes: then no version opens the root, or it is as it was."""
+    store = old_world(root_format).open()
+    upgrade(store).run()
+    puts = [path for verb, path in store.calls if verb == "put"]
+    rows = [number for number, path in enumerate(puts) if path.endswith(".parquet")]
+    numbers = sorted({*range(len(puts))} - {*rows} | {*rows[::8]})
+    faults = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, *ERRORS)
+    for number, fault in some(
+        (n, faults[(n + turn) % 6]) for n in numbers for turn in range(0, 6, 2)
+    ):
+        shared = old_world(root_format)
+        store = shared.open()
+        plan = FaultsAt({number: fault})
+        store.plan = lambda verb, path, p=plan: p(verb, path) if verb == "put" else Fault.NONE
+        outcome = outcome_of(lambda st=store: upgrade(st).run())
+        assert outcome in ENDS, (outcome, fault, number)
+        upgraded(shared)
+        shared.land_late()
+        assert positions(settled(shared)) == expected(COMMITTED), (fault, number)
 
 
-def test_offset_committed_after_the_upgrade_is_newer_than_an_entry_from_before() -> None:
-    """Versions of the old log are larger than those of a new shard, and older (R47)."""
-    shared, _ = old_world()
-    dying = OldCluster(shared.open())
-    row = owned(dying, "a")
-    dying.groups.add_pending(row, [consumed(20, 50)])
-    upgrade(shared.open()).run()
-    after = opened(shared)
-    after.groups.commit(GROUP, 1, {"input": {0: 60}})
-    # Decided by the old process, and finished by any: the entry is of before the commit.
-    decided = after.shard_for("tx").transition(
-        "tx",
-        lambda now: prepare_end(
-            now,
-            holder=row.holder,
-            result=TransactionResult.COMMIT,
-            manifest=Manifest(groups=(GROUP,)),
-            batch=None,
-            txn_epoch=row.producer_epoch,
-            now_ms=0,
-        ),
-    )
-    assert decided is not None
-    after.coordinator.finish(decided)
-    assert after.groups.fetch(GROUP)["input"] == {0: 60, 1: 7}
+@BOTH
+def test_two_upgrades_at_once(root_format: str, some: Some[int]) -> None:
+    """All steps of one between any two of the other, and clients of this version after them."""
+    for number in some(range(0, 200, 3)):
+        shared = old_world(root_format)
+        store = shared.open()
+
+        def other(shared: SharedMemory = shared) -> None:
+            upgraded(shared)
+            opened(shared).groups.commit("plain 3", 1, {"input": {0: 90}})
+
+        store.plan = plan = FaultsAt({}, interlude=other, interlude_at=number)
+        upgrade(store).run()
+        if plan.calls <= number:
+            break
+        wanted = {**expected(COMMITTED), "plain 3": {0: 90, 1: 7}}
+        assert positions(settled(shared)) == wanted, number
 
 
 def test_upgrade_refuses_while_a_client_writes() -> None:
-    """Its users would see errors; nothing is sealed before they are stopped."""
-    shared, old = old_world()
+    """Its users would see errors; nothing is closed before they are stopped."""
+    shared = old_world("2")
+    old = OldProcess(shared.open(), "2")
     work = upgrade(shared.open(), watch_ms=1_000)
-    version = old.offsets_log("").log.version
-    old.groups.start("another")
 
     def write(text: str, done: int, count: int) -> None:
-        if done == 0:
-            old.groups.start("another")
+        old.commit("plain 3", done)
 
     work._on_step = write
-    with pytest.raises(ConcurrentTransactionsError, match="__consumer_offsets"):
+    with pytest.raises(ConcurrentTransactionsError, match="__consumer_offsets-"):
         work.run()
-    assert old.groups.start("another") > 1
-    assert old.offsets_log("").log.version > version
+    old.commit("plain 3", 70)
     work._on_step = lambda text, done, count: None
-    assert work.run().format == "2"
-
-
-def test_upgrade_that_dies_or_meets_an_error_anywhere_is_continued_by_the_next() -> None:
-    """Between any two requests: then old processes are refused, or the root is as it was."""
-    for fault in (*CRASHES, *ERRORS):
-        number = 0
-        while True:
-            shared, old = old_world()
-            before = positions(old)
-            store = shared.open()
-            store.plan = plan = FaultsAt({number: fault})
-            outcome = outcome_of(lambda st=store: upgrade(st).run())
-            assert outcome in ENDS, (outcome, fault, number)
-            upgrade(shared.open()).run()
-            shared.land_late()
-            after = opened(shared)
-            assert positions(after) == before, (fault, number)
-            check_cluster(after, settled=True)
-            number += 3
-            if plan.calls <= number:
-                break
+    assert work.run().format == "3"
+    assert positions(opened(shared))["plain 3"] == {0: 70, 1: 7}
 
 
 def test_interrupted_upgrade_keeps_its_number_of_shards() -> None:
     """Half of the groups would be looked for elsewhere."""
-    shared, old = old_world()
-    before = positions(old)
+    shared = old_world("1")
     store = shared.open()
-    puts = 0
+    converted: list[str] = []
 
     def plan(verb: str, path: str) -> Fault:
-        nonlocal puts
-        puts += verb == "put" and path.startswith("__consumer_offsets-") and "json" in path
-        return Fault.CRASH_BEFORE if puts == 3 else Fault.NONE
+        if verb == "put" and path.startswith("__consumer_offsets-") and "json" in path:
+            converted.append(path)
+        return Fault.CRASH_BEFORE if len(converted) == 3 else Fault.NONE
 
     store.plan = plan
-    with pytest.raises(SimulatedCrash):
-        upgrade(store, shards=4).run()
+    assert outcome_of(lambda: upgrade(store, shards=4).run()) == "crashed"
     with pytest.raises(UnsupportedProtocolError, match="`txnlog upgrade`"):
         opened(shared)
-    assert "copy it into 2 of 4 shards" in upgrade(shared.open(), shards=9).run().steps
-    after = opened(shared)
-    assert positions(after) == before
-    assert len(after.offsets_shards()) == 4
+    report = upgrade(shared.open(), shards=9).run()
+    assert "convert 2 of 4 shards of the consumer offsets" in report.steps
+    assert len(opened(shared).offsets_shards()) == 4
+    assert positions(settled(shared)) == expected(COMMITTED)
 
 
-def test_two_upgrades_at_once() -> None:
-    """Every step of one between any two of the other."""
-    for number in range(0, 60, 4):
-        shared, old = old_world()
-        before = positions(old)
-        store = shared.open()
-        store.plan = FaultsAt(
-            {}, interlude=lambda s=shared: upgrade(s.open()).run(), interlude_at=number
-        )
-        upgrade(store).run()
-        after = opened(shared)
-        assert positions(after) == before
-        check_cluster(after, settled=True)
+def test_upgrade_that_an_earlier_version_left_is_continued() -> None:
+    """It copied shards of format 1 with their entries, and died before the format was set."""
+    shared = old_world("1")
+    # What that version had made of the same root, with its seal.
+    store = shared.open()
+    old = OldOffsets(store)
+    old.refresh()
+    cluster_id = _metadata_of(store, "__cluster").id
+    old.seal(cluster_id=cluster_id, shards=4)
+    _copy_with_entries(store, old, cluster_id)
+    upgraded(shared)
+    assert len(opened(shared).offsets_shards()) == 4
+    assert positions(settled(shared)) == expected(COMMITTED)
+
+
+def _metadata_of(store: ObjectStore, table: str) -> Metadata:
+    path = commit_path(table, 0)
+    [found] = [
+        action
+        for action in decode_commit(store.get(path), version=0, source=path).actions
+        if isinstance(action, Metadata)
+    ]
+    return found
+
+
+def _copy_with_entries(store: ObjectStore, old: OldOffsets, cluster_id: str) -> None:
+    """Version 0 of shard 1, of protocol (1, 2), with the column `pending`."""
+    before = _metadata_of(store, old.path)
+    path = "__consumer_offsets-1"
+    shard = OldShard(store, 1)
+    shard.refresh()
+    adds = []
+    for group in old.view.rows.values():
+        assert isinstance(group, OldGroup)
+        if _number(group.group_id) != 1:
+            continue
+        data = store.get(f"{old.path}/{group.path}")
+        store.put_new(f"{path}/{group.path}", data)
+        values = _values_of(store, old.path, group.path)
+        adds.append(Add(group.path, values, len(data), 0, data_change=True, stats=None))
+    made = replace(before, id=f"{cluster_id}-offsets-1")
+    shard.log.commit([PROTOCOL, made, *adds], operation="UPGRADE")
+
+
+def _number(group_id: str) -> int:
+    return shard_number(group_id, 4)
+
+
+def _values_of(store: ObjectStore, table: str, path: str) -> dict[str, str | None]:
+    """The newest partition values of a file."""
+    found: dict[str, str | None] = {}
+    for meta in sorted(store.list(f"{table}/_delta_log"), key=lambda one: one.path):
+        if meta.path.endswith(".json"):
+            commit = decode_commit(store.get(meta.path), version=0, source=meta.path)
+            for action in commit.actions:
+                if isinstance(action, Add) and action.path == path:
+                    found = action.partition_values
+    return found
 
 
 def test_markers_are_in_every_shard() -> None:
     """`txnlog verify` expects the marker of each ended transaction that its log remembers (R4)."""
-    shared, old = old_world()
-    row = owned(old, "a")
-    row = old.coordinator.commit(row, both(old, "a"), offsets=several(20, 50))
-    upgrade(shared.open()).run()
+    shared = old_world("1")
+    old = OldOffsets(shared.open())
+    old.refresh()
+    upgraded(shared)
+    assert len(old.view.markers) >= 2
     for log in opened(shared).offsets_shards():
-        log.refresh()
-        assert dict(log.view.markers) == {row.producer_id: row.txn_epoch}
+        assert dict(log.view.markers) == dict(old.view.markers)
 
 
-def test_root_without_groups_and_no_root_at_all() -> None:
-    """The old log may be missing: its process died when it created the cluster."""
+@BOTH
+def test_root_without_groups_and_no_root_at_all(root_format: str) -> None:
+    """Tables may be missing: their process died when it created the cluster."""
     shared = SharedMemory()
     with pytest.raises(ConfigError, match="no txnlog cluster"):
-        upgrade(shared.open()).run()
+        upgraded(shared)
     assert shared.open().list("") == []
-    old_root(shared.open())
-    report = upgrade(shared.open()).run()
-    assert (report.groups, report.format) == (0, "2")
-    assert opened(shared).groups.start("first") == 1
-
-
-def test_upgrade_of_a_root_on_a_local_disk(tmp_path: Path) -> None:
-    """Its folders are made with the tables, and by nothing else (D66)."""
-    store = ObjectStore.from_url(str(tmp_path / "root"), create=True)
-    old = old_root(store)
-    for name in OTHERS:
-        old.groups.start(name)
-    root = str(tmp_path / "root")
-    upgraded = ObjectStore.from_url(root, create=False)
-    assert Upgrade(upgraded, watch_ms=0, shards=4).run().groups == len(OTHERS)
-    after = Cluster.open(root, settings=PLAIN)
-    assert set(positions(after)) == set(OTHERS)
+    store = shared.open()
+    name = commit_path("__cluster", 0)
+    store.put_if_absent(name, archived(root_format)[name])
+    report = upgraded(shared)
+    assert (report.groups, report.format) == (0, "3")
+    after = opened(shared)
+    assert after.groups.start("first") == 1
     check_cluster(after, settled=True)
+
+
+def test_shard_that_was_announced_is_created_closed() -> None:
+    """Its creator has not yet written version 0, and would write one of the old format."""
+    shared = old_world("2")
+    store = shared.open()
+    objects = {m.path: store.get(m.path) for m in store.list("__consumer_offsets-2")}
+    store.delete(list(objects))
+    with pytest.raises(LogGapError, match="restore"):
+        upgraded(shared)
+    shared = old_world("2")
+    store = shared.open()
+    store.delete(list(objects))
+    cluster = DeltaLog(store, "__cluster", _Nothing())
+    cluster.refresh()
+    announced = Txn("txnlog/created/__consumer_offsets-2", 1, 0)
+    cluster.commit([announced], operation="CREATE SHARD")
+    upgraded(shared)
+    first = commit_path("__consumer_offsets-2", 0)
+    assert not store.put_if_absent(first, objects[first])
+
+
+@BOTH
+def test_row_that_cannot_be_read_and_decides_stops_the_upgrade(root_format: str) -> None:
+    """Whether its transaction was decided is unknown: its entries must not be dropped."""
+    shared = old_world(root_format)
+    store = shared.open()
+    log = next(
+        log
+        for log in (TransactionLog(store, n) for n in range(4))
+        if not log.refresh() and "decided" in log.view.rows
+    )
+    path = log.view.rows["decided"].path
+    values = _values_of(store, log.path, path)
+    values["state"] = "NEWER"
+    raw = DeltaLog(store, log.path, _Nothing())
+    raw.refresh()
+    raw.commit([Add(path, values, 1, 0, data_change=True)], operation="DAMAGE")
+    before = {m.path for m in store.list("")}
+    with pytest.raises(CorruptLogError, match="transactions delete --transactional-id decided"):
+        upgraded(shared)
+    assert {m.path for m in store.list("")} == before
+
+
+@BOTH
+def test_group_that_cannot_be_read_stays_for_groups_delete(root_format: str) -> None:
+    """Its neighbours are converted; it is not taken for an empty group (R38)."""
+    shared = old_world(root_format)
+    store = shared.open()
+    log: OldShard | OldOffsets = OldOffsets(store)
+    if root_format == "2":
+        log = OldShard(store, _number("plain 3"))
+    log.refresh()
+    path = log.view.rows["plain 3"].path
+    for column, text in (("pending", "[{}]"), ("members", "?")):
+        values = _values_of(store, log.path, path)
+        values[column] = text
+        raw = DeltaLog(store, log.path, _Nothing())
+        raw.refresh()
+        raw.commit([Add(path, values, 1, 0, data_change=True)], operation="DAMAGE")
+    upgraded(shared)
+    after = opened(shared)
+    with pytest.raises(CorruptLogError, match="groups delete --group plain 3"):
+        after.groups.describe("plain 3")
+    found = positions(after)
+    assert set(expected(COMMITTED)) - set(found) == {"plain 3"}
+
+
+class _Nothing:
+    def reset(self) -> None: ...
+
+    def parse(self, commit: object) -> None: ...
+
+    def apply(self, parsed: object) -> None: ...
+
+
+@BOTH
+def test_stale_client_of_this_version_is_refused_by_its_generation(root_format: str) -> None:
+    """The carried ticket is a holder as any: a new start fences it, and forgets it."""
+    shared = old_world(root_format)
+    upgraded(shared)
+    after = opened(shared)
+    before = after.groups.start("overtaken 0")
+    assert after.groups.fetch("overtaken 0", before) == {"input": OVERTAKEN}
+    after.groups.start("overtaken 0")
+    with pytest.raises(IllegalGenerationError):
+        after.groups.commit("overtaken 0", before, {"input": {0: 99}})
+
+
+@BOTH
+def test_root_on_a_local_disk_is_verified_and_its_history_is_read(
+    root_format: str, tmp_path: Path
+) -> None:
+    """No finding in any table; Delta's readers see both columns, each at its versions."""
+    root = old_folder(root_format, tmp_path / "root")
+    upgrade(ObjectStore.from_url(root, create=False)).run()
+    after = Cluster.open(root)
+    check_cluster(after)
+    found = verify(ObjectStore.from_url(root, create=False))
+    # Its transactions are years old by this machine's clock.
+    kinds = {finding.kind for finding in found.findings}
+    assert (kinds, found.errors) == ({FindingKind.TRANSACTION_STUCK}, [])
+    assert positions(after)["plain 6"] == {0: 6, 1: 7}
+    table = "__consumer_offsets-0"
+    now = _read_delta(f"{root}/{table}")
+    assert "tickets" in now[0]
+    assert "pending" not in now[0]
+    if root_format == "2":
+        versions = len(list(Path(root, table, "_delta_log").glob("*.json")))
+        was = _read_delta(f"{root}/{table}", versions - 3)
+        assert {row["group_id"] for row in was} == {row["group_id"] for row in now}
+        assert "pending" in was[0]
+        assert {row["offsets"] for row in was} == {row["offsets"] for row in now}
+
+
+def _read_delta(table: str, version: int | None = None) -> list[dict[str, object]]:
+    from deltalake import DeltaTable
+
+    found: list[dict[str, object]] = (
+        DeltaTable(table, version=version).to_pyarrow_table().to_pylist()
+    )
+    return found
