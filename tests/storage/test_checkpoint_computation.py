@@ -128,7 +128,7 @@ def test_version_that_a_horizon_took_does_not_come_back_as_an_older_one() -> Non
 
 
 @pytest.mark.parametrize(
-    "protocol", [Protocol(2, 5), Protocol(1, 7, None, ["domainMetadata"]), Protocol(1, 3)]
+    "protocol", [Protocol(2, 5), Protocol(1, 7, None, ["domainMetadata"]), Protocol(1, 4)]
 )
 @pytest.mark.parametrize("is_before", [False, True])
 def test_table_with_features_is_not_checkpointed(protocol: Protocol, is_before: bool) -> None:

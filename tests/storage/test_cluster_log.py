@@ -82,7 +82,7 @@ def test_shard_of_another_cluster_is_refused(store: ObjectStore) -> None:
     assert (refused.value.code, refused.value.fatal) == (16, True)
 
 
-@pytest.mark.parametrize("format_version", ["1", "3", "", "x"])
+@pytest.mark.parametrize("format_version", ["1", "2", "4", "", "x"])
 def test_open_of_another_format_is_refused(store: ObjectStore, format_version: str) -> None:
     """The meaning of a newer version is unknown (R38)."""
 
@@ -104,7 +104,7 @@ def test_open_of_another_format_is_refused(store: ObjectStore, format_version: s
     )
     assert isinstance(actions[1], Metadata)
     log.commit(actions, operation="CREATE CLUSTER")
-    advice = "run `txnlog upgrade`" if format_version == "1" else "Upgrade txnlog"
+    advice = "run `txnlog upgrade`" if format_version in ("1", "2") else "Upgrade txnlog"
     with pytest.raises(UnsupportedProtocolError, match=f"format.*{advice}"):
         opened(store)
 
