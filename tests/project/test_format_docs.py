@@ -27,8 +27,9 @@ from txnlog.protocol.decoding import NESTING_MAX, PARTITIONS_MAX
 from txnlog.protocol.group_metadata import (
     GROUP_COLUMNS,
     CommittedOffset,
+    GroupTickets,
     Member,
-    PendingOffsets,
+    TicketHolder,
 )
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.metadata import (
@@ -45,7 +46,7 @@ from txnlog.protocol.metadata import (
 )
 from txnlog.protocol.query_batches import FILTER_BITS, QUERIES_MAX, remember_batch
 from txnlog.protocol.states import TransactionResult, TransactionState
-from txnlog.protocol.tickets import GroupTickets, TicketHolder
+from txnlog.protocol.upgrade import PendingOffsets
 from txnlog.protocol.vacuum import RETENTION_PROPERTY, ClockReading
 from txnlog.storage.batches.records import DATA_SCHEMA
 from txnlog.storage.delta import checkpoint_file, checkpoint_writer

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.coordinator.processes import MINUTE_MS, PLAIN
+from txnlog.admin.upgrade import Upgrade, UpgradeReport
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.protocol.states import TransactionResult
+from txnlog.storage.store.objects import ObjectStore
 from txnlog.testing.faults import SharedMemory
 from txnlog.testing.invariants import check_cluster
 
@@ -107,3 +109,11 @@ def output(cluster: Cluster, topic: str) -> set[str]:
         found += pq.read_table(pa.BufferReader(data)).column("value").to_pylist()
     assert len(set(found)) == len(found)
     return {value.decode() for value in found}
+
+
+def upgrade(store: ObjectStore, *, watch_ms: int = 0, shards: int = 4) -> Upgrade:
+    return Upgrade(store, watch_ms=watch_ms, shards=shards)
+
+
+def upgraded(shared: SharedMemory) -> UpgradeReport:
+    return upgrade(shared.open()).run()
