@@ -48,7 +48,7 @@ LAYERS = (
     ("txnlog.housekeeping", "txnlog.connector", "txnlog.consuming"),
     ("txnlog.producing", "txnlog.verifying", "txnlog.consumer"),
     ("txnlog.producer", "txnlog.admin"),
-    ("txnlog", "txnlog.cli", "txnlog.testing", "spark_source", "spark_sink"),
+    ("txnlog", "txnlog.cli", "txnlog.compat", "txnlog.testing", "spark_source", "spark_sink"),
     (FACADE,),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

@@ -23,6 +23,7 @@ from txnlog.errors import (
     ClientStateError,
     RebalanceInProgressError,
     TxnLogError,
+    UnknownMemberIdError,
     UnstableOffsetCommitError,
     unexpected,
 )
@@ -217,6 +218,23 @@ class GroupSession:
             member_id=self.membership.member_id,
             metadata=notes,
         )
+
+    def commit_without_assignment(self, positions: Positions, notes: Notes) -> None:
+        """Commit in a group without members, under its present generation.
+
+        Raises UnknownMemberIdError when it has members, IllegalGenerationError when it is used
+        meanwhile.
+        """
+        group_id, groups = self.settings.group_id, self._cluster.groups
+        group = groups.describe(group_id)
+        if group is not None and group.members:
+            raise UnknownMemberIdError(
+                f"Group {group_id!r} has members, and this consumer is none of them: commit as a "
+                "member (subscribe, then poll), or once the group is empty.",
+                group_id=group_id,
+            )
+        generation = groups.start(group_id) if group is None else group.generation
+        groups.commit(group_id, generation, positions, metadata=notes)
 
     def commit_later(self, positions: Positions, notes: Notes, on_done: OnDone) -> None:
         """Commit on the background thread, in order; a later `call_back` calls `on_done`."""

@@ -77,6 +77,7 @@ class Membership:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.assignment: Mapping[str, tuple[int, ...]] = {}
+        self.assigned_topics: frozenset[str] = frozenset()
         self._topics: tuple[str, ...] = ()
         self._released = NO_GENERATION
         self._has_joined = False
@@ -116,6 +117,7 @@ class Membership:
             return False
         self.generation = group.generation
         self.assignment = group.assignment[self.member_id]
+        self.assigned_topics = frozenset().union(*group.assignment.values())
         return True
 
     def accept(self) -> None:

@@ -54,14 +54,15 @@ def callback(name: str, value: object) -> Callable[..., Any]:
 def assignors(name: str, value: str) -> tuple[str, ...]:
     """Names of assignors in order of preference, separated by commas. Raises ConfigError."""
     found = tuple(part.strip().lower() for part in value.split(",") if part.strip())
-    wrong = [part for part in found if part not in ("range", "sticky")]
+    wrong = [part for part in found if part not in ("range", "sticky", "cooperative-sticky")]
     if wrong or not found:
         raise ConfigError(
-            f"Setting {name} is {shown(value)}: it takes range, sticky or both, separated by a "
-            "comma.",
+            f"Setting {name} is {shown(value)}: it takes range, sticky, cooperative-sticky or "
+            "several, separated by commas.",
             option=name,
         )
-    return found
+    # The same assignor: members of both can share a group.
+    return tuple(dict.fromkeys(part.removeprefix("cooperative-") for part in found))
 
 
 def idempotence(name: str, value: str) -> bool:
@@ -140,6 +141,22 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="Interval of automatic commits.",
     ),
     Setting(
+        name="enable.auto.offset.store",
+        parse=boolean,
+        default=True,
+        clients=CONSUMER,
+        doc="`false`: what is committed is what `store_offsets()` was given, not the positions of "
+        "returned messages.",
+    ),
+    Setting(
+        name="enable.partition.eof",
+        parse=boolean,
+        default=False,
+        clients=CONSUMER,
+        doc="`poll()` and `consume()` also return a message with the error PartitionEndError (code "
+        "-191, as librdkafka's `_PARTITION_EOF`) each time the end of a partition is reached.",
+    ),
+    Setting(
         name="max.poll.records",
         parse=positive_int,
         default=500,
@@ -183,7 +200,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=("range",),
         clients=CONSUMER,
         doc="`range`, `sticky` or both, in order of preference; the group uses one that all "
-        "members support.",
+        "members support. `cooperative-sticky` is `sticky`: partitions stay with their members, "
+        "but each rebalance revokes all of them first, so `on_revoke` and `on_assign` get all.",
     ),
     Setting(
         name="metadata.max.age.ms",
