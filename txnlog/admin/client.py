@@ -103,7 +103,7 @@ class AdminClient:
             self._cluster = Cluster.open(
                 self._config.root,
                 self._config.storage,
-                create=create,
+                create=create and self._config.get("txnlog.create"),
                 shards=self._config.get("transaction.state.log.num.partitions"),
                 offsets_shards=self._config.get("offsets.topic.num.partitions"),
             )

@@ -7,6 +7,7 @@ automatic commit, sweeping. Between these duties, messages come from `stream`.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -18,20 +19,19 @@ from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import Key, PartitionReader
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
-from txnlog.consuming.membership import MemberSettings, Membership
+from txnlog.consuming.membership import Membership, member_settings
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.consuming.starts import Starts, place
-from txnlog.consuming.subscriptions import check_subscription
+from txnlog.consuming.statistics import ConsumerStatistics
+from txnlog.consuming.subscriptions import check_subscription, missing_topics
 from txnlog.errors import (
     ClientStateError,
-    ConfigError,
     FencedInstanceIdError,
     TxnLogError,
-    UnknownTopicOrPartitionError,
 )
 from txnlog.messages import PARTITION_UA, Message, TopicPartition
 from txnlog.protocol.membership import MembershipStatus
-from txnlog.settings.config import Config
+from txnlog.settings.config import Config, client_events
 from txnlog.storage.tables.topic_log import TopicLog
 
 logger = logging.getLogger("txnlog")
@@ -85,6 +85,10 @@ class Consumption:
         self._commits = Commits(config, self._fetcher.readers, self.clock)
         self._needs_rejoin = self._is_assigning = self._is_revoking = False
         self._maintenance_due_ms = self.clock.boot_ms()
+        self._events = client_events(config, self.clock.boot_ms)
+        self._statistics = ConsumerStatistics(
+            config, self.clock, self._fetcher.readers, self._commits.stored
+        )
 
     @property
     def readers(self) -> Mapping[Key, PartitionReader]:
@@ -104,22 +108,11 @@ class Consumption:
     def require_session(self) -> GroupSession:
         """The session in the group. Raises ConfigError without group.id."""
         if self._session is None:
-            get = self._config.get
-            if get("group.id") is None:
-                raise ConfigError(
-                    "This call needs a consumer group: set group.id.", option="group.id"
-                )
-            settings = MemberSettings(
-                group_id=get("group.id"),
-                client_id=get("client.id"),
-                instance_id=get("group.instance.id") or "",
-                session_timeout_ms=get("session.timeout.ms"),
-                heartbeat_interval_ms=get("heartbeat.interval.ms"),
-                max_poll_interval_ms=get("max.poll.interval.ms"),
-                metadata_max_age_ms=get("metadata.max.age.ms"),
-                assignors=get("partition.assignment.strategy"),
+            settings = member_settings(self._config)
+            self._session = self._statistics.session = session = GroupSession(
+                self.cluster, settings, self._events, background=self._background
             )
-            self._session = GroupSession(self.cluster, settings, background=self._background)
+            weakref.finalize(self, session.abandon).atexit = False
         return self._session
 
     # -- which partitions --------------------------------------------------------------------------
@@ -256,6 +249,7 @@ class Consumption:
         commit_interval_ms = self._config.get("auto.commit.interval.ms")
         self._maintenance_due_ms = now_ms + min(MAINTENANCE_INTERVAL_MS, commit_interval_ms)
         session = self._session
+        self._events.serve(self._statistics)
         if session is not None:
             session.heartbeat.polled_ms = now_ms
             session.call_back()
@@ -309,6 +303,7 @@ class Consumption:
             self._lose_assignment()
         elif self._needs_rejoin or status is MembershipStatus.REBALANCING:
             self._needs_rejoin = True
+            logger.info("Consumer %s rejoins: its group rebalances", self.member_id)
             self._revoke(session)
 
     def _accept_assignment(self, membership: Membership) -> None:
@@ -324,6 +319,9 @@ class Consumption:
         self._starts.has_unplaced = True
         self._commits.start()
         membership.accept()
+        text = "Consumer %s is in generation %d of group %r and reads %s"
+        found = (membership.member_id, membership.generation, membership.settings.group_id)
+        logger.info(text, *found, _named(sorted(self.readers)))
         self._report_missing(membership)
         self._is_assigning = True
         try:
@@ -333,9 +331,7 @@ class Consumption:
 
     def _report_missing(self, membership: Membership) -> None:
         """Report subscribed topics that do not exist, once each, in a message with an error."""
-        unassigned = [t for t in membership.topics if t not in membership.assigned_topics]
-        found = self.cluster.look_up(unassigned)
-        missing = {t: e for t, e in found.items() if isinstance(e, UnknownTopicOrPartitionError)}
+        missing = missing_topics(self.cluster, membership.unassigned_topics)
         for topic in sorted(missing.keys() - self._missing):
             logger.warning("Subscribed topic not available: %s", missing[topic])
             self.stream.notify(
@@ -353,12 +349,9 @@ class Consumption:
             callback = self._callbacks.on_lost or callback
         except TxnLogError as error:
             logger.warning("Committing offsets failed; records will be read again: %s", error)
-        self._is_revoking = True
         try:
-            if keys:
-                self._notify(callback, keys)
+            self._notify_revoked(callback, keys)
         finally:
-            self._is_revoking = False
             self._clear_assignment()
 
     def _lose_assignment(self) -> None:
@@ -366,10 +359,13 @@ class Consumption:
         self._commits.is_fenced = False
         self._clear_assignment()
         logger.info("Consumer %s has lost its partitions: %s", self.member_id, _named(keys))
+        self._notify_revoked(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
+
+    def _notify_revoked(self, callback: Callback, keys: Sequence[Key]) -> None:
         self._is_revoking = True
         try:
             if keys:
-                self._notify(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
+                self._notify(callback, keys)
         finally:
             self._is_revoking = False
 

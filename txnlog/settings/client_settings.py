@@ -5,6 +5,7 @@ Parsing (settings.config), error messages and docs/clients.md (settings.docs) us
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -37,7 +38,7 @@ from txnlog.settings.values import (
 )
 
 Client = Literal["consumer", "producer", "admin"]
-Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | None
+Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | logging.Logger | None
 
 CONSUMER: Final = frozenset({"consumer"})
 PRODUCER: Final = frozenset({"producer"})
@@ -49,6 +50,24 @@ def callback(name: str, value: object) -> Callable[..., Any]:
     if not callable(value):
         raise ConfigError(f"Setting {name} is {shown(value)}: it takes a function.", option=name)
     return value
+
+
+def logger(name: str, value: object) -> logging.Logger:
+    """A logger. Raises ConfigError."""
+    if not isinstance(value, logging.Logger):
+        raise ConfigError(
+            f"Setting {name} is {shown(value)}: it takes a logging.Logger.", option=name
+        )
+    return value
+
+
+def debug_contexts(name: str, value: str) -> tuple[str, ...]:
+    """Names separated by commas, of which any turns logging at DEBUG on."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+OBJECTS: Final = (callback, logger)
+"""Parsers of values that are no text."""
 
 
 def assignors(name: str, value: str) -> tuple[str, ...]:
@@ -95,6 +114,40 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="txnlog",
         clients=EVERY,
         doc="A name shown in logs and in descriptions of groups and transactions.",
+    ),
+    Setting(
+        name="error_cb",
+        parse=callback,
+        clients=CONSUMER | PRODUCER,
+        doc="A function that poll and flush call with an error of background work: a heartbeat or "
+        "a send that failed and is tried again. Of errors in a row that are alike, the first.",
+    ),
+    Setting(
+        name="stats_cb",
+        parse=callback,
+        clients=CONSUMER | PRODUCER,
+        doc="A function that poll and flush call every statistics.interval.ms with statistics as "
+        "JSON, in librdkafka's names, as far as they have a meaning here.",
+    ),
+    Setting(
+        name="statistics.interval.ms",
+        parse=not_negative_int,
+        default=0,
+        clients=CONSUMER | PRODUCER,
+        doc="Interval of `stats_cb`; 0: it is not called.",
+    ),
+    Setting(
+        name="logger",
+        parse=logger,
+        clients=EVERY,
+        doc="A `logging.Logger` whose handlers also get the process's log records of txnlog, from "
+        "INFO on.",
+    ),
+    Setting(
+        name="debug",
+        parse=debug_contexts,
+        clients=EVERY,
+        doc="With any value, as `all`, txnlog logs at DEBUG in this process.",
     ),
     Setting(
         name="group.id",
@@ -347,6 +400,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=True,
         clients=PRODUCER,
         doc="Create a missing topic at the first record.",
+    ),
+    Setting(
+        name="txnlog.create",
+        parse=boolean,
+        default=True,
+        clients=PRODUCER | frozenset({"admin"}),
+        doc="Create the cluster if the root has none, with a warning; `false`: that is an error.",
     ),
     Setting(
         name="num.partitions",

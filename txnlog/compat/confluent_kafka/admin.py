@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
+from types import TracebackType
 from typing import Any, TypeVar
 
 from txnlog import admin as native
@@ -275,6 +276,21 @@ class AdminClient:
         """Set committed offsets."""
         asked = alter_consumer_group_offsets_request
         return _each(lambda: self._client.alter_consumer_group_offsets(asked))
+
+    def poll(self, timeout: float = -1) -> int:
+        """How many callbacks were called: none, as calls do their work at once."""
+        return 0
+
+    def __enter__(self) -> AdminClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is open between two calls."""
 
 
 def _one(future: Future[Any], convert: Callable[[Any], Any] = lambda found: found) -> Future[Any]:

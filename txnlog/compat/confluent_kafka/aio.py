@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
@@ -227,14 +227,20 @@ class AIOConsumer(_Client):
         self._is_closed = False
 
     async def _call(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
-        if _CALLED_BY.get() is self:
-            # The call that is under way waits for this callback.
-            return await self._run(call, *args, **named)
-        return await asyncio.shield(asyncio.ensure_future(self._locked(call, *args, **named)))
+        return await self._serialized(lambda: self._run(call, *args, **named))
 
-    async def _locked(self, call: Callable[..., T], *args: Any, **named: Any) -> T:
+    async def _serialized(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something while no other call is under way; it ends also if the caller is cancelled.
+
+        A callback's calls are made at once: the call that is under way waits for the callback.
+        """
+        if _CALLED_BY.get() is self:
+            return await work()
+        return await asyncio.shield(asyncio.ensure_future(self._locked(work)))
+
+    async def _locked(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self._lock:
-            return await self._run(call, *args, **named)
+            return await work()
 
     async def poll(self, timeout: float | None = -1) -> Message | None:
         """The next message, which may have an error(); None after `timeout` seconds."""
@@ -258,26 +264,24 @@ class AIOConsumer(_Client):
         return found
 
     async def _take(self, count: int, timeout: float | None) -> list[Message]:
-        """Messages as soon as there are some; none after `timeout`."""
+        """Messages as soon as there are some; none after `timeout`.
+
+        They pass through `_unclaimed`, where those of a cancelled call stay for the next one.
+        """
         end_s = self._end_s(timeout)
         while True:
             if self._unclaimed:
-                return [self._unclaimed.popleft()]
+                count = min(count, len(self._unclaimed))
+                return [self._unclaimed.popleft() for _ in range(count)]
             left_s = self._left_s(end_s)
-            slice_s = SLICE_S if left_s < 0 else min(SLICE_S, left_s)
-            taking = asyncio.ensure_future(self._call(self._consumer.consume, count, slice_s))
-            try:
-                found = await asyncio.shield(taking)
-            except asyncio.CancelledError:
-                taking.add_done_callback(self._keep)
-                raise
-            if found or self._left_s(end_s) == 0:
-                return found
+            await self._serialized(partial(self._fill, count, left_s))
+            if not self._unclaimed and left_s == 0:
+                return []
 
-    def _keep(self, taking: asyncio.Future[list[Message]]) -> None:
-        """Messages that a cancelled call has taken."""
-        if not taking.cancelled() and taking.exception() is None:
-            self._unclaimed.extend(taking.result())
+    async def _fill(self, count: int, left_s: float) -> None:
+        if not self._unclaimed:
+            slice_s = SLICE_S if left_s < 0 else min(SLICE_S, left_s)
+            self._unclaimed.extend(await self._run(self._consumer.consume, count, slice_s))
 
     def _end_s(self, timeout: float | None) -> float | None:
         return None if timeout is None or timeout < 0 else self._loop.time() + timeout

@@ -230,9 +230,11 @@ class Consumer:
     def close(self) -> None:
         """Commit (with enable.auto.commit), call on_revoke, leave the group."""
         if not self._is_closed:
-            self._is_closed = True
-            with translated():
-                self._consumer.close()
+            try:
+                with translated():
+                    self._consumer.close()
+            finally:
+                self._is_closed = True
 
     def _open(self) -> native.Consumer:
         if self._is_closed:

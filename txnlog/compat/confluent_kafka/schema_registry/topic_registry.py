@@ -49,6 +49,7 @@ class TopicRegistry:
         with self._lock:
             found = self._find(subject, schema)
             if found is None:
+                self._create()
                 self._refresh()
                 found = self._find(subject, schema)
             if found is None:
@@ -104,9 +105,13 @@ class TopicRegistry:
         version = there.index(schema_id) + 1
         return RegisteredSchema(schema_id, self._schemas[schema_id], subject, version)
 
+    def _create(self) -> None:
+        """Create the topic, and the cluster, unless they are there."""
+        if self._consumer is None:
+            cluster = Cluster.open(self._root, self._storage, create=True)
+            cluster.create_topic(TOPIC, partitions=1, config=CONFIG, exist_ok=True)
+
     def _append(self, subject: str, schema: Schema) -> None:
-        cluster = Cluster.open(self._root, self._storage, create=True)
-        cluster.create_topic(TOPIC, partitions=1, config=CONFIG, exist_ok=True)
         references = [(each.name, each.subject, each.version) for each in schema.references]
         value = json.dumps(
             {
