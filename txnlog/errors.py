@@ -191,12 +191,7 @@ class OffsetOutOfRangeError(TxnLogError):
 
 
 class PartitionEndError(TxnLogError):
-    """In a message of a consumer with enable.partition.eof: all records so far were returned.
-
-    The code is librdkafka's, as Kafka has none.
-    """
-
-    code = -191
+    """In a message of a consumer with enable.partition.eof: all records so far were returned."""
 
 
 class DataLossError(OffsetOutOfRangeError):

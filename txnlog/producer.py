@@ -96,13 +96,8 @@ class Producer:
         self._destinations = Destinations(cluster, self._config)
         self._accumulator = Accumulator(self._clock, self._config)
         self._events = client_events(self._config, self._clock.boot_ms)
-        self._sender = Sender(
-            cluster,
-            self._accumulator,
-            self._config,
-            weakref.WeakMethod(self._fail_send),
-            self._events,
-        )
+        failing = weakref.WeakMethod(self._fail_send)
+        self._sender = Sender(cluster, self._accumulator, self._config, failing, self._events)
         self._outlet = Outlet(
             cluster=cluster,
             deliveries=self._deliveries,
@@ -127,7 +122,15 @@ class Producer:
             )
         else:
             self._sender.publication = Idempotent(self._outlet, on_lost=self._destinations.forget)
-        self._statistics = ProducerStatistics(
+        self._statistics = self._made_statistics()
+        watch(self)
+        if background:
+            self._sender.start()
+            weakref.finalize(self, self._sender.request_stop).atexit = False
+            weakref.finalize(self, self._sender.report_unsent, os.getpid())
+
+    def _made_statistics(self) -> ProducerStatistics:
+        return ProducerStatistics(
             self._config,
             self._clock,
             self._sender,
@@ -136,11 +139,6 @@ class Producer:
             self._lifecycle,
             None if self._transactions is None else self._transactions.session,
         )
-        watch(self)
-        if background:
-            self._sender.start()
-            weakref.finalize(self, self._sender.request_stop).atexit = False
-            weakref.finalize(self, self._sender.report_unsent, os.getpid())
 
     def __repr__(self) -> str:
         return f"Producer({self._config!r}, {self._lifecycle.state.value})"

@@ -21,7 +21,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError, unexpected
@@ -58,7 +58,7 @@ class Sender:
         cluster: Cluster,
         accumulator: Accumulator,
         config: Config,
-        on_error: weakref.WeakMethod[Callable[[TxnLogError], None]],
+        on_error: weakref.WeakMethod[Any],
         events: ClientEvents,
     ) -> None:
         self.events = events

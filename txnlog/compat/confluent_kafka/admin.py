@@ -149,8 +149,8 @@ class GroupMetadata:
 class AdminClient:
     """txnlog.admin.AdminClient with confluent-kafka's arguments and errors.
 
-    `request_timeout`, `operation_timeout` and `broker` have no effect: the calls do their work at
-    once, by themselves. Users, ACLs, replicas and leaders do not exist here.
+    Time-outs and the broker to ask have no effect: the calls do their work at once, by themselves.
+    Users, ACLs, replicas and leaders do not exist here.
     """
 
     def __init__(self, *given: Mapping[str, Any], **named: Any) -> None:

@@ -17,12 +17,24 @@ from txnlog.errors import (
     ConfigError,
     InvalidTxnStateError,
     OperationTimedOutError,
+    PartitionEndError,
     ProducerFencedError,
     RecordPurgedError,
     StorageError,
     TransactionAbortedError,
     TxnLogError,
 )
+
+__all__ = [
+    "ConsumeError",
+    "KafkaError",
+    "KafkaException",
+    "KeyDeserializationError",
+    "KeySerializationError",
+    "ProduceError",
+    "ValueDeserializationError",
+    "ValueSerializationError",
+]
 
 _Text = str
 """The builtin, which a method of KafkaError hides."""
@@ -35,6 +47,7 @@ _LOCAL = (
     (RecordPurgedError, "_PURGE_QUEUE"),
     (TransactionAbortedError, "_PURGE_QUEUE"),
     (OperationTimedOutError, "_TIMED_OUT"),
+    (PartitionEndError, "_PARTITION_EOF"),
 )
 """Errors for which librdkafka has a code of its own."""
 
