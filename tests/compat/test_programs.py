@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.programs import Program, examples, lines, moved, or_skip, run, sdist
+from tests.compat.programs import Program, downloaded, lines, moved, run
 from txnlog import AdminClient, Consumer, NewTopic, TopicPartition
 
 PEOPLE = ["Ann", "Oslo", "7", "red", "Bob", "Rome", "many", "Eve", "Bonn", "9", "blue"]
@@ -18,7 +18,7 @@ PEOPLE = ["Ann", "Oslo", "7", "red", "Bob", "Rome", "many", "Eve", "Bonn", "9", 
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    return or_skip(examples)
+    return downloaded("examples")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_context_managers(programs: Path, root: str, tmp_path: Path) -> None:
 
 def readme_block(first_line: str) -> str:
     """A block of Python of the sdist's README.md."""
-    text = (or_skip(sdist) / "README.md").read_text()
+    text = (downloaded("sdist") / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return next(moved(block) for block in blocks if first_line in block)
 
