@@ -247,6 +247,9 @@ def test_admin_client_describes_the_cluster_and_its_groups(root: str) -> None:
     admin = AdminClient({"bootstrap.servers": root})
     cluster = admin.describe_cluster(request_timeout=10).result()
     assert cluster.cluster_id == admin.list_topics(timeout=5).cluster_id
+    with Producer({"bootstrap.servers": root}) as producer, reader_of(root) as reader:
+        ids = {client.cluster_id() for client in (admin, producer, reader)}
+    assert ids == {cluster.cluster_id}
     assert [node.host for node in cluster.nodes] == [f"file://{root}"]
     reader = reader_of(root)
     reader.subscribe(["t"])

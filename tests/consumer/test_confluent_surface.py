@@ -26,6 +26,7 @@ from txnlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from txnlog.messages import OFFSET_INVALID, Message, TopicPartition
+from txnlog.settings.config import parse_config
 from txnlog.testing.faults import SharedMemory
 
 # --- Ends of partitions ---------------------------------------------------------------------------
@@ -215,6 +216,20 @@ def test_callbacks_may_assign_and_unassign_incrementally() -> None:
     assert sorted(parts(reader) + parts(other)) == [0, 1]
     reader.close()
     assert told == ["assign", "revoke", "assign", "revoke"]
+
+
+@pytest.mark.parametrize(
+    ("named", "taken"),
+    [
+        ("range,roundrobin", ("range", "sticky")),
+        ("cooperative-sticky", ("sticky",)),
+        ("sticky, cooperative-sticky", ("sticky",)),
+    ],
+)
+def test_assignors_of_kafkas_clients_are_known(named: str, taken: tuple[str, ...]) -> None:
+    """A name that is refused stops a program that moves over; the first is librdkafka's default."""
+    config = {"txnlog.root": "memory://", "partition.assignment.strategy": named}
+    assert parse_config(config, "consumer").get("partition.assignment.strategy") == taken
 
 
 # --- Commits without an assignment ----------------------------------------------------------------

@@ -70,18 +70,26 @@ OBJECTS: Final = (callback, logger)
 """Parsers of values that are no text."""
 
 
+ASSIGNORS: Final = {
+    "range": "range",
+    "sticky": "sticky",
+    "cooperative-sticky": "sticky",
+    "roundrobin": "sticky",
+}
+"""The names that Kafka's clients know, and the assignor that does their work."""
+
+
 def assignors(name: str, value: str) -> tuple[str, ...]:
     """Names of assignors in order of preference, separated by commas. Raises ConfigError."""
     found = tuple(part.strip().lower() for part in value.split(",") if part.strip())
-    wrong = [part for part in found if part not in ("range", "sticky", "cooperative-sticky")]
+    wrong = [part for part in found if part not in ASSIGNORS]
     if wrong or not found:
         raise ConfigError(
-            f"Setting {name} is {shown(value)}: it takes range, sticky, cooperative-sticky or "
-            "several, separated by commas.",
+            f"Setting {name} is {shown(value)}: it takes {', '.join(ASSIGNORS)}, or several of "
+            "them, separated by commas.",
             option=name,
         )
-    # The same assignor: members of both can share a group.
-    return tuple(dict.fromkeys(part.removeprefix("cooperative-") for part in found))
+    return tuple(dict.fromkeys(ASSIGNORS[part] for part in found))
 
 
 def idempotence(name: str, value: str) -> bool:
@@ -253,8 +261,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=("range",),
         clients=CONSUMER,
         doc="`range`, `sticky` or both, in order of preference; the group uses one that all "
-        "members support. `cooperative-sticky` is `sticky`: partitions stay with their members, "
-        "but each rebalance revokes all of them first, so `on_revoke` and `on_assign` get all.",
+        "members support. `roundrobin` is taken as `sticky`, which is as even. So is "
+        "`cooperative-sticky`: partitions stay with their members, but each rebalance revokes all "
+        "of them first, and `on_revoke` and `on_assign` get all.",
     ),
     Setting(
         name="metadata.max.age.ms",

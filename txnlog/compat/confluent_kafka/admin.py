@@ -196,6 +196,10 @@ class AdminClient:
         with translated():
             return _one(self._client.describe_cluster(), described)
 
+    def cluster_id(self, timeout: float = -1) -> str:
+        """The id of the cluster at the root."""
+        return self.describe_cluster().result().cluster_id
+
     def describe_configs(
         self, resources: Iterable[ConfigResource], **ignored: Any
     ) -> Futures[ConfigResource, dict[str, ConfigEntry]]:

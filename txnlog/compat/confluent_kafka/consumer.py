@@ -227,6 +227,10 @@ class Consumer:
         with translated():
             return cluster_metadata(self._open().list_topics(topic, timeout))
 
+    def cluster_id(self, timeout: float = -1) -> str:
+        """The id of the cluster at the root."""
+        return self.list_topics(timeout=timeout).cluster_id
+
     def close(self) -> None:
         """Commit (with enable.auto.commit), call on_revoke, leave the group."""
         if not self._is_closed:

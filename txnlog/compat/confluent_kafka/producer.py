@@ -108,6 +108,10 @@ class Producer:
         with translated():
             return cluster_metadata(self._producer.list_topics(topic, timeout))
 
+    def cluster_id(self, timeout: float = -1) -> str:
+        """The id of the cluster at the root."""
+        return self.list_topics(timeout=timeout).cluster_id
+
     def init_transactions(self, timeout: float | None = None) -> None:
         """Take over the transactional.id, and end what its former owner left open."""
         with translated():
