@@ -111,6 +111,19 @@ def test_consume_returns_ends_among_the_records() -> None:
     assert isinstance(found[2].error(), PartitionEndError)
 
 
+def test_position_after_a_message_with_an_error_is_not_committed() -> None:
+    """The position after an end is one beyond it: the next record would be skipped."""
+    shared = world(1)
+    reader = member(shared, enable_partition_eof=True, enable_auto_offset_store=False)
+    message = reader.poll(0)
+    assert message is not None
+    assert isinstance(message.error(), PartitionEndError)
+    with pytest.raises(ConfigError, match="is no record"):
+        reader.commit(message, asynchronous=False)
+    with pytest.raises(ConfigError, match="is no record"):
+        reader.store_offsets(message)
+
+
 # --- Stored offsets -------------------------------------------------------------------------------
 
 

@@ -199,8 +199,14 @@ def _after(message: Message) -> TopicPartition:
     """The position after a message. Raises TypeError, ConfigError."""
     try:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
+        error = message.error()
     except Exception:
         raise TypeError(f"message must be a Message, not {arguments.shown(message)}.") from None
+    if error is not None:
+        raise ConfigError(
+            f"The message of topic {topic!r} has an error and is no record: there is no position "
+            f"after it to commit. Check message.error() first; it says: {error}"
+        )
     if offset is None:
         raise ConfigError(
             f"The message of topic {topic!r} has no offset, so there is no position after it to "
