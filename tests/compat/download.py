@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -56,7 +58,7 @@ def sdist() -> Path:
     folder = FOLDER / SDIST_SHA256[:12]
     if not folder.exists():
         _download_sdist(folder)
-    return next(folder.glob("confluent_kafka-*"))
+    return next(found for found in folder.glob("confluent_kafka-*") if found.is_dir())
 
 
 def examples() -> Path:
@@ -98,14 +100,23 @@ def _download_sdist(folder: Path) -> None:
     made.mkdir(parents=True, exist_ok=True)
     wanted = made / "requirements.txt"
     wanted.write_text(f"{SDIST} --hash=sha256:{SDIST_SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary"]
-    command += [":all:", "--require-hashes", "--dest", str(made), "--requirement", str(wanted)]
+    command = [*_pip(), "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    command += ["--require-hashes", "--dest", str(made), "--requirement", str(wanted)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
         raise Unreachable(f"pip cannot download {SDIST}: {run.stderr.strip()[-300:]}")
     with tarfile.open(next(made.glob("*.tar.gz"))) as archive:
-        archive.extractall(made, filter="data")
+        # The first releases of Python 3.10 have no filters; the digest was checked.
+        checked = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(made, **checked)
     made.rename(folder)
+
+
+def _pip() -> list[str]:
+    """pip of this environment; one that uv made has none."""
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        return ["uv", "tool", "run", "pip"]
+    return [sys.executable, "-m", "pip"]
 
 
 @contextmanager
