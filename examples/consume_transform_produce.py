@@ -45,7 +45,9 @@ def work(root: str, name: str) -> None:
     producer.init_transactions()
     consumer.subscribe(["orders"])
     while True:
-        orders = consumer.consume(20, timeout=0.2)
+        # A message with an error is no record; the topic may not exist yet.
+        found = consumer.consume(20, timeout=0.2)
+        orders = [message for message in found if message.error() is None]
         if not orders:
             continue
         try:

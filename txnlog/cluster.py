@@ -51,7 +51,7 @@ logger = logging.getLogger("txnlog")
 class Cluster(Root):
     """One root: its logs, its topics, and the coordinators of transactions and groups.
 
-    Not thread-safe.
+    `is_new`: `open` has created it. Not thread-safe.
     """
 
     def __init__(self, store: ObjectStore, *, settings: LogSettings | None = None) -> None:
@@ -60,6 +60,7 @@ class Cluster(Root):
         self.groups = GroupCoordinator(self)
         self.sweeper = Sweeper(self)
         self.afterwards = Afterwards()
+        self.is_new = False
 
     @classmethod
     def open(
@@ -93,6 +94,7 @@ class Cluster(Root):
         is_new = cluster._meta.open(create=create, shards=shards, offsets_shards=offsets_shards)
         store.watch_folder(cluster_log.PATH, cluster._check_cluster_id)
         if is_new:
+            cluster.is_new = True
             note_clock(store)
         return cluster
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txnlog.cluster import Cluster
-from txnlog.consuming.consumption import Callbacks, Consumption, check_position
+from txnlog.consuming.consumption import Callbacks, Consumption
 from txnlog.consuming.lookups import describe_topics, positions_for_times, watermarks
 from txnlog.consuming.record_stream import RecordStream
+from txnlog.consuming.starts import check_position
 from txnlog.errors import ClientStateError, TxnLogError
 from txnlog.messages import (
     OFFSET_BEGINNING,
@@ -117,6 +118,26 @@ class Consumer:
     def unassign(self) -> None:
         """Remove all assigned partitions."""
         self._consumption().assign([])
+
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Add partitions to those of assign(); in on_assign, give partitions start positions.
+
+        Raises ClientStateError for a partition that is assigned already,
+        UnknownTopicOrPartitionError.
+        """
+        wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+        for partition in wanted:
+            check_position(partition, _STARTS)
+        self._consumption().incremental_assign(wanted)
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Remove some of the partitions of assign().
+
+        In on_revoke and on_lost this is allowed and changes nothing: all of them go.
+        Raises ClientStateError for a partition that is not assigned.
+        """
+        wanted = arguments.topic_partitions("partitions", partitions, partition_least=0)
+        self._consumption().incremental_unassign(wanted)
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions."""
@@ -277,12 +298,25 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commit the position after a message, these offsets, or all positions of the assignment.
 
-        Asynchronous commits run in order; a later poll reports them to `on_commit`.
+        Asynchronous commits run in order; a later poll reports them to `on_commit`. Without
+        subscribe and assign, a message or offsets are committed at once, if the group is empty.
         Raises IllegalGenerationError, UnknownMemberIdError, RebalanceInProgressError (R48), and
         ClientStateError when there is nothing to commit.
         """
         asynchronous = arguments.flag("asynchronous", asynchronous)
         return self._consumption().commit(message, offsets, asynchronous=asynchronous)
+
+    def store_offsets(
+        self,
+        message: Message | None = None,
+        offsets: Sequence[TopicPartition] | None = None,
+    ) -> None:
+        """Store the position after a message, or these offsets, to be committed next.
+
+        Needs enable.auto.offset.store=false. Raises ConfigError, and ClientStateError for a
+        partition that is not assigned.
+        """
+        self._consumption().store_offsets(message, offsets)
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float = -1

@@ -57,6 +57,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfOrderSequenceError",
     "OutcomeLostError",
+    "PartitionEndError",
     "ProducerFencedError",
     "RebalanceInProgressError",
     "RecordPurgedError",
@@ -187,6 +188,10 @@ class OffsetOutOfRangeError(TxnLogError):
     """A position below the log start or above the end."""
 
     code = 1
+
+
+class PartitionEndError(TxnLogError):
+    """In a message of a consumer with enable.partition.eof: all records so far were returned."""
 
 
 class DataLossError(OffsetOutOfRangeError):

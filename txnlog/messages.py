@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 OFFSET_BEGINNING = -2
 OFFSET_END = -1
@@ -86,8 +87,28 @@ class Message:
         return TIMESTAMP_CREATE_TIME, self._timestamp_ms
 
     def error(self) -> Exception | None:
-        """Why the record was not written; None for consumed records."""
+        """Why the record was not written, or what a consumer reports; None for a record."""
         return self._error
+
+    def leader_epoch(self) -> None:
+        """None: there are no leaders."""
+
+    def set_topic(self, value: str) -> None:
+        self._topic = value
+
+    def set_key(self, value: Any) -> None:
+        """Replace the key, for example by the object that it was decoded to."""
+        self._key = value
+
+    def set_value(self, value: Any) -> None:
+        """Replace the value, for example by the object that it was decoded to."""
+        self._value = value
+
+    def set_headers(self, value: list[tuple[str, bytes | None]] | None) -> None:
+        self._headers = value
+
+    def set_error(self, value: Any) -> None:
+        self._error = value
 
     def __len__(self) -> int:
         """Bytes of the value."""

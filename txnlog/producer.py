@@ -14,6 +14,7 @@ max.block.ms.
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,9 +53,11 @@ from txnlog.producing.record_arguments import (
 )
 from txnlog.producing.requests import Idempotent
 from txnlog.producing.sender import Sender
+from txnlog.producing.statistics import ProducerStatistics
 from txnlog.producing.transaction_manager import TransactionManager
 from txnlog.protocol.producer_states import LifecycleState, ProducerCall, failed_call
 from txnlog.settings import arguments
+from txnlog.settings.config import client_events
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
 
 __all__ = ["Producer"]
@@ -92,9 +95,9 @@ class Producer:
         self._deliveries = Deliveries()
         self._destinations = Destinations(cluster, self._config)
         self._accumulator = Accumulator(self._clock, self._config)
-        self._sender = Sender(
-            cluster, self._accumulator, self._config, weakref.WeakMethod(self._fail_send)
-        )
+        self._events = client_events(self._config, self._clock.boot_ms)
+        failing = weakref.WeakMethod(self._fail_send)
+        self._sender = Sender(cluster, self._accumulator, self._config, failing, self._events)
         self._outlet = Outlet(
             cluster=cluster,
             deliveries=self._deliveries,
@@ -119,10 +122,23 @@ class Producer:
             )
         else:
             self._sender.publication = Idempotent(self._outlet, on_lost=self._destinations.forget)
+        self._statistics = self._made_statistics()
         watch(self)
         if background:
             self._sender.start()
             weakref.finalize(self, self._sender.request_stop).atexit = False
+            weakref.finalize(self, self._sender.report_unsent, os.getpid())
+
+    def _made_statistics(self) -> ProducerStatistics:
+        return ProducerStatistics(
+            self._config,
+            self._clock,
+            self._sender,
+            self._accumulator,
+            self._deliveries,
+            self._lifecycle,
+            None if self._transactions is None else self._transactions.session,
+        )
 
     def __repr__(self) -> str:
         return f"Producer({self._config!r}, {self._lifecycle.state.value})"
@@ -230,7 +246,7 @@ class Producer:
             self._sender.exclusively(self._deadline("poll()", timeout), self._sender.work)
         if timeout > 0:
             self._deliveries.wait(timeout)
-        return self._deliveries.serve()
+        return self._serve()
 
     def flush(self, timeout: float | None = None) -> int:
         """Send all waiting records, and call the callbacks; how many records are left after that.
@@ -252,7 +268,7 @@ class Producer:
             if not error.retriable:
                 raise
         finally:
-            self._deliveries.serve()
+            self._serve()
         is_deferred = isinstance(self._sender.publication, Deferred)
         return self._num_invisible() + (0 if is_deferred else self._sender.num_records())
 
@@ -447,6 +463,11 @@ class Producer:
             self._lifecycle.enter(call)
         assert self._transactions is not None
         return self._transactions
+
+    def _serve(self) -> int:
+        """Call what waits to be called; how many delivery callbacks were."""
+        self._events.serve(self._statistics)
+        return self._deliveries.serve()
 
     def _num_invisible(self) -> int:
         return 0 if self._transactions is None else self._transactions.num_invisible

@@ -172,6 +172,15 @@ def ended(running: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     return running.wait(600), told
 
 
+def test_consume_in_a_group_prints_no_line_for_a_topic_that_is_missing(topic: Command) -> None:
+    """The message that says so is no record; it was printed as one, and could not be committed."""
+    topic.ok("produce", "-t", "t", input=b"x\n")
+    asked = ("-t", "t", "-t", "missing", "-g", "g", "--from-beginning", "--timeout-ms", "300")
+    found = topic.run("consume", *asked)
+    assert found.exit_code == 0
+    assert found.stdout == "x\n"
+
+
 def test_pipe_from_consume_to_produce_copies(topic: Command) -> None:
     """`consume | produce` between topics, with keys, headers and bytes."""
     topic.ok(

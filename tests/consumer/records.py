@@ -89,7 +89,10 @@ class Writer:
 
 def consumer(cluster: Cluster, **config: Any) -> Consumer:
     """A consumer without a thread, from the earliest offset; `_` in a name stands for `.`."""
-    settings = {name.replace("_", "."): value for name, value in config.items()}
+    settings = {
+        name if name.endswith("_cb") else name.replace("_", "."): value
+        for name, value in config.items()
+    }
     return Consumer(
         {"auto.offset.reset": "earliest", **settings}, cluster=cluster, background=False
     )

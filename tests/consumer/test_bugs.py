@@ -11,13 +11,16 @@ from txnlog.consumer import Consumer
 from txnlog.consuming.membership import Heartbeat, HeartbeatThread, MemberSettings
 from txnlog.errors import UnexpectedError
 from txnlog.messages import TopicPartition
+from txnlog.process.client_events import ClientEvents
 from txnlog.testing.faults import Fault
 
 
 def test_heartbeat_thread_survives_a_failing_job() -> None:
     """Without the thread the member is expelled, and later commits are not made."""
     cluster = process(world())
-    background = HeartbeatThread("t", Heartbeat(cluster, MemberSettings(group_id="g")), 1_000)
+    heartbeat = Heartbeat(cluster, MemberSettings(group_id="g"))
+    events = ClientEvents(error_cb=None, stats_cb=None, interval_ms=0, boot_ms=lambda: 0)
+    background = HeartbeatThread("t", heartbeat, 1_000, events)
     done = threading.Event()
 
     def bug() -> None:

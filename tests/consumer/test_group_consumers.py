@@ -169,7 +169,7 @@ def test_new_topics_and_partitions_reach_the_members() -> None:
     """A pattern subscription that stays with the topics of its first day (R48)."""
     shared = world(1, topic="orders-eu")
     reader = member(shared, ["^orders-.*", "later"], metadata_max_age_ms=10_000)
-    assert read(reader) == []
+    assert read(reader) == [None]  # The message that topic `later` does not exist.
     process(shared).create_topic("orders-us", partitions=1)
     process(shared).create_topic("other", partitions=1)
     process(shared).create_topic("later", partitions=1)

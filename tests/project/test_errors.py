@@ -78,6 +78,7 @@ TABLE: dict[str, tuple[int | None, str]] = {
     "ConfigError": (None, N),
     "CorruptLogError": (2, F),
     "DataLossError": (1, N),
+    "PartitionEndError": (None, N),
     "DuplicateSequenceError": (46, N),
     "DuplicateTransactionError": (None, F),
     "FencedInstanceIdError": (82, F),

@@ -42,6 +42,19 @@ WITH_NAMES = (
     "spark_source.sql",
     "spark_sink",
     "pyspark_txnlog",
+    "txnlog.compat.confluent_kafka",
+    *(
+        f"txnlog.compat.confluent_kafka.{name}"
+        for name in (
+            "admin",
+            "aio",
+            "error",
+            "schema_registry",
+            "schema_registry.avro",
+            "schema_registry.json_schema",
+            "serialization",
+        )
+    ),
     *sorted(
         f"txnlog.testing.{path.stem}"
         for path in (ROOT / "txnlog" / "testing").glob("*.py")

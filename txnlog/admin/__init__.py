@@ -4,6 +4,7 @@ from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
     AlterConfigOpType,
+    ClusterDescription,
     ConfigEntry,
     ConfigResource,
     ConsumerGroupDescription,
@@ -39,6 +40,7 @@ __all__ = [
     "AbortTransactionSpec",
     "AdminClient",
     "AlterConfigOpType",
+    "ClusterDescription",
     "ClusterMetadata",
     "ConfigEntry",
     "ConfigResource",

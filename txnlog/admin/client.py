@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from txnlog.admin import groups, state_rows, topics, transactions
 from txnlog.admin.descriptions import (
     AbortTransactionSpec,
+    ClusterDescription,
     ConfigEntry,
     ConfigResource,
     ConsumerGroupDescription,
@@ -54,6 +55,7 @@ from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.settings import arguments
 from txnlog.settings.config import parse_config
+from txnlog.settings.options import redacted_url
 from txnlog.storage.store.objects import ObjectStore
 from txnlog.storage.tables.topic_log import TopicLog
 from txnlog.verifying.report import (
@@ -101,11 +103,17 @@ class AdminClient:
             self._cluster = Cluster.open(
                 self._config.root,
                 self._config.storage,
-                create=create,
+                create=create and self._config.get("txnlog.create"),
                 shards=self._config.get("transaction.state.log.num.partitions"),
                 offsets_shards=self._config.get("offsets.topic.num.partitions"),
             )
         return self._cluster
+
+    def describe_cluster(self) -> Future[ClusterDescription]:
+        """The cluster's id and root. Errors: ConfigError when there is no cluster."""
+        return _one(
+            lambda: ClusterDescription(self.cluster.cluster_id, redacted_url(self.cluster.root))
+        )
 
     # -- topics ----------------------------------------------------------------------------------
 

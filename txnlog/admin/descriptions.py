@@ -100,6 +100,14 @@ class ListOffsetsResultInfo:
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """A cluster: its id, and its root, without what may be secret in it."""
+
+    cluster_id: str
+    root: str
+
+
 # --- Configurations -------------------------------------------------------------------------------
 
 

@@ -162,7 +162,8 @@ def _batches(
     left = count_max
     idle_since = time.monotonic()
     while not stop.is_set() and left != 0:
-        batch = consumer.consume(timeout=POLL_S)
+        # A message with an error is no record: a topic that does not exist, which is logged.
+        batch = [each for each in consumer.consume(timeout=POLL_S) if each.error() is None]
         if batch:
             batch = batch[:left]
             left = None if left is None else left - len(batch)

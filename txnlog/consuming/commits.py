@@ -8,7 +8,7 @@ decided again, and finds the offsets in the row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from txnlog.consuming.fetching import Key, PartitionReader
 from txnlog.consuming.group_session import GroupSession
@@ -38,6 +38,7 @@ class Commits:
     """The commits of one consumer; `readers` are its partitions.
 
     `is_fenced`: the group has refused this consumer's generation, so its assignment is lost.
+    With enable.auto.offset.store=false what `store` was given is committed, and not the positions.
     """
 
     def __init__(
@@ -50,13 +51,47 @@ class Commits:
         self._automatic: dict[Key, int] | None = None
         """The offsets of the last automatic commit, if no other commit followed, nor an error."""
         self.is_fenced = False
+        self._stored: dict[Key, TopicPartition] | None = None
         self.start()
 
     def start(self) -> None:
         """Reset for a new assignment; the next automatic commit is due after its interval."""
         self._due_ms = self._clock.boot_ms() + self._config.get("auto.commit.interval.ms")
         self._automatic = None
+        self._stored = None if self._config.get("enable.auto.offset.store") else {}
         self.is_fenced = False
+
+    def store(
+        self,
+        message: Message | None,
+        offsets: Sequence[TopicPartition] | None,
+        check: Callable[[Sequence[TopicPartition]], object],
+    ) -> None:
+        """Store offsets to be committed, after `check` of their partitions.
+
+        Raises ConfigError, and what `check` raises.
+        """
+        if self._stored is None:
+            raise ConfigError(
+                "store_offsets() needs enable.auto.offset.store=false: else the positions of "
+                "returned messages are committed.",
+                option="enable.auto.offset.store",
+            )
+        if message is None and offsets is None:
+            raise ConfigError("store_offsets takes a message or offsets.")
+        wanted = self.wanted(message, offsets)
+        check(wanted)
+        self._stored.update({(p.topic, p.partition): p for p in wanted})
+
+    def forget(self, key: Key) -> None:
+        """The partition is no longer assigned."""
+        if self._stored is not None:
+            self._stored.pop(key, None)
+
+    def stored(self, key: Key) -> int:
+        """The offset stored for a partition; OFFSET_INVALID without one."""
+        found = (self._stored or {}).get(key)
+        return OFFSET_INVALID if found is None else found.offset
 
     def wanted(
         self, message: Message | None, offsets: Sequence[TopicPartition] | None
@@ -88,7 +123,7 @@ class Commits:
         """Commit now. Raises IllegalGenerationError, UnknownMemberIdError."""
         self._automatic = None
         try:
-            session.commit(*_by_topic(partitions))
+            session.commit(*by_topic(partitions))
         except LOST:
             self.is_fenced = True
             raise
@@ -96,7 +131,7 @@ class Commits:
     def commit_later(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
         """Commit on the background thread; a later poll reports the result."""
         self._automatic = None
-        positions, notes = _by_topic(partitions)
+        positions, notes = by_topic(partitions)
         session.commit_later(positions, notes, lambda error: self._report(error, partitions))
 
     def commit_if_due(self, session: GroupSession) -> None:
@@ -120,7 +155,7 @@ class Commits:
         session.drain()
         partitions = self._positions()
         if partitions and session.has_generation and self._config.get("enable.auto.commit"):
-            session.commit(*_by_topic(partitions))
+            session.commit(*by_topic(partitions))
         session.call_back()
 
     def committed(
@@ -144,6 +179,8 @@ class Commits:
 
     def _positions(self) -> list[TopicPartition]:
         found = sorted(self._readers.items())
+        if self._stored is not None:
+            return [self._stored[key] for key, _ in found if key in self._stored]
         return [TopicPartition(*key, r.position) for key, r in found if r.position is not None]
 
     def _report(self, error: TxnLogError | None, partitions: list[TopicPartition]) -> None:
@@ -162,8 +199,14 @@ def _after(message: Message) -> TopicPartition:
     """The position after a message. Raises TypeError, ConfigError."""
     try:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
+        error = message.error()
     except Exception:
         raise TypeError(f"message must be a Message, not {arguments.shown(message)}.") from None
+    if error is not None:
+        raise ConfigError(
+            f"The message of topic {topic!r} has an error and is no record: there is no position "
+            f"after it to commit. Check message.error() first; it says: {error}"
+        )
     if offset is None:
         raise ConfigError(
             f"The message of topic {topic!r} has no offset, so there is no position after it to "
@@ -173,9 +216,10 @@ def _after(message: Message) -> TopicPartition:
     return TopicPartition(topic, partition, offset + 1)
 
 
-def _by_topic(
+def by_topic(
     partitions: Sequence[TopicPartition],
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, str]]]:
+    """The offsets and their metadata, by topic and partition."""
     positions: dict[str, dict[int, int]] = {}
     notes: dict[str, dict[int, str]] = {}
     for p in partitions:

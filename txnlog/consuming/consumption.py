@@ -7,45 +7,37 @@ automatic commit, sweeping. Between these duties, messages come from `stream`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from txnlog.cluster import Cluster
-from txnlog.consuming.commits import LOST, Commits
+from txnlog.consuming.commits import LOST, Commits, by_topic
 from txnlog.consuming.fetcher import Fetcher
-from txnlog.consuming.fetching import Key, PartitionReader, out_of_range
+from txnlog.consuming.fetching import Key, PartitionReader
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
-from txnlog.consuming.membership import MemberSettings, Membership
+from txnlog.consuming.membership import Membership, member_settings
 from txnlog.consuming.record_stream import RecordStream
-from txnlog.consuming.subscriptions import check_subscription
+from txnlog.consuming.starts import Starts, place
+from txnlog.consuming.statistics import ConsumerStatistics
+from txnlog.consuming.subscriptions import check_subscription, missing_topics
 from txnlog.errors import (
     ClientStateError,
-    ConfigError,
     FencedInstanceIdError,
     TxnLogError,
 )
-from txnlog.messages import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    OFFSET_STORED,
-    Message,
-    TopicPartition,
-)
+from txnlog.messages import PARTITION_UA, Message, TopicPartition
 from txnlog.protocol.membership import MembershipStatus
-from txnlog.settings.config import Config
+from txnlog.settings.config import Config, client_events
+from txnlog.storage.tables.topic_log import TopicLog
 
 logger = logging.getLogger("txnlog")
 
 MAINTENANCE_INTERVAL_MS = 1_000
 """How often a busy consumer interrupts returning messages for its other duties."""
-
-_COMMITTED = (OFFSET_STORED, OFFSET_INVALID)
-_EARLIEST = ("earliest", "smallest", "beginning")
-_LATEST = ("latest", "largest", "end")
 
 Callback = Callable[..., Any] | None
 
@@ -76,22 +68,27 @@ class Consumption:
         self.clock = cluster.store.clock
         self._config = config
         self._background = background
+        self._starts = Starts(config)
         self._fetcher = Fetcher(
             read_committed=config.get("isolation.level") == "read_committed",
-            reset=self._reset,
+            reset=self._starts.reset,
             now_ms=self.clock.boot_ms,
             tail_each=cluster.tail_each,
             configured_ms=config.get("metadata.poll.interval.ms"),
         )
-        self.stream = RecordStream(self._fetcher)
+        self.stream = RecordStream(self._fetcher, report_ends=config.get("enable.partition.eof"))
         self._mode = Mode.NOTHING
         self._session: GroupSession | None = None
         self._subscription: tuple[str, ...] = ()
         self._callbacks = Callbacks()
-        self._starts: dict[Key, int] = {}
+        self._missing: set[str] = set()
         self._commits = Commits(config, self._fetcher.readers, self.clock)
-        self._needs_rejoin = self._is_assigning = self._has_unplaced = False
+        self._needs_rejoin = self._is_assigning = self._is_revoking = False
         self._maintenance_due_ms = self.clock.boot_ms()
+        self._events = client_events(config, self.clock.boot_ms)
+        self._statistics = ConsumerStatistics(
+            config, self.clock, self._fetcher.readers, self._commits.stored
+        )
 
     @property
     def readers(self) -> Mapping[Key, PartitionReader]:
@@ -101,7 +98,7 @@ class Consumption:
     @property
     def idle_ms(self) -> int:
         """How long a poll cannot find a record, unless the group changes; 0 or less: it may."""
-        is_waiting = self._has_unplaced or not self.readers
+        is_waiting = self._starts.has_unplaced or not self.readers
         return 0 if is_waiting else self._fetcher.idle_ms
 
     @property
@@ -111,22 +108,11 @@ class Consumption:
     def require_session(self) -> GroupSession:
         """The session in the group. Raises ConfigError without group.id."""
         if self._session is None:
-            get = self._config.get
-            if get("group.id") is None:
-                raise ConfigError(
-                    "This call needs a consumer group: set group.id.", option="group.id"
-                )
-            settings = MemberSettings(
-                group_id=get("group.id"),
-                client_id=get("client.id"),
-                instance_id=get("group.instance.id") or "",
-                session_timeout_ms=get("session.timeout.ms"),
-                heartbeat_interval_ms=get("heartbeat.interval.ms"),
-                max_poll_interval_ms=get("max.poll.interval.ms"),
-                metadata_max_age_ms=get("metadata.max.age.ms"),
-                assignors=get("partition.assignment.strategy"),
+            settings = member_settings(self._config)
+            self._session = self._statistics.session = session = GroupSession(
+                self.cluster, settings, self._events, background=self._background
             )
-            self._session = GroupSession(self.cluster, settings, background=self._background)
+            weakref.finalize(self, session.abandon).atexit = False
         return self._session
 
     # -- which partitions --------------------------------------------------------------------------
@@ -166,24 +152,68 @@ class Consumption:
         if self._is_assigning:
             self._start_at(wanted)
             return
-        if self._mode is Mode.SUBSCRIBED:
-            raise ClientStateError(
-                "This consumer has a subscription, so its group assigns the partitions: call "
-                "unsubscribe, then assign."
-            )
-        logs = self.cluster.topics(topic for topic, _ in wanted)
-        for topic, partition in wanted:
-            check_partition(logs[topic], partition)
+        if self._is_revoking and not wanted:
+            # What unassign() in on_revoke asks for happens after the callback.
+            return
+        self._refuse_with_subscription("assign")
+        logs = self._checked_logs(wanted)
         # What may fail comes first: then the former assignment stays.
         if wanted and self._config.get("group.id") is not None:
             self.require_session().start_generation()
         self._clear_assignment()
         self._mode = Mode.ASSIGNED if wanted else Mode.NOTHING
         self._commits.start()
-        self._has_unplaced = True
-        self._starts = dict(wanted)
+        self._add(wanted, logs)
+
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See Consumer.incremental_assign."""
+        wanted = {(p.topic, p.partition): p.offset for p in partitions}
+        if self._is_assigning:
+            self._assigned(partitions)
+            self._starts.wanted.update(wanted)
+            return
+        if self._mode is Mode.NOTHING:
+            self.assign(partitions)
+            return
+        self._refuse_with_subscription("incremental_assign")
+        owned = sorted(set(wanted) & set(self.readers))
+        if owned:
+            raise ClientStateError(f"{owned} are assigned to this consumer already.")
+        self._add(wanted, self._checked_logs(wanted))
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """See Consumer.incremental_unassign."""
+        if self._is_revoking:
+            return
+        self._assigned(partitions)
+        self._refuse_with_subscription("incremental_unassign")
+        keys = [(p.topic, p.partition) for p in partitions]
+        self.stream.drop(keys)
+        self._fetcher.remove(keys)
+        for key in keys:
+            self._starts.wanted.pop(key, None)
+            self._commits.forget(key)
+        self._mode = Mode.ASSIGNED if self.readers else Mode.NOTHING
+
+    def _add(self, wanted: Mapping[Key, int], logs: Mapping[str, TopicLog]) -> None:
+        self._starts.has_unplaced = True
+        self._starts.wanted.update(wanted)
         for topic, partition in wanted:
             self._fetcher.add(logs[topic], partition)
+
+    def _checked_logs(self, wanted: Iterable[Key]) -> Mapping[str, TopicLog]:
+        """The topics' logs. Raises UnknownTopicOrPartitionError."""
+        logs = self.cluster.topics(topic for topic, _ in wanted)
+        for topic, partition in wanted:
+            check_partition(logs[topic], partition)
+        return logs
+
+    def _refuse_with_subscription(self, call: str) -> None:
+        if self._mode is Mode.SUBSCRIBED:
+            raise ClientStateError(
+                "This consumer has a subscription, so its group assigns the partitions: call "
+                f"unsubscribe, then {call}."
+            )
 
     def _start_at(self, wanted: Mapping[Key, int]) -> None:
         """`assign` inside of on_assign: choose partitions of the assignment and their offsets."""
@@ -191,13 +221,13 @@ class Consumption:
         if unassigned:
             raise ClientStateError(f"The group has not assigned {unassigned} to this consumer.")
         self._fetcher.remove([key for key in self.readers if key not in wanted])
-        self._starts = dict(wanted)
+        self._starts.wanted = dict(wanted)
 
     def _clear_assignment(self) -> None:
         keys = list(self.readers)
         self.stream.drop(keys)
         self._fetcher.remove(keys)
-        self._starts = {}
+        self._starts.wanted = {}
 
     # -- between two polls -------------------------------------------------------------------------
 
@@ -219,15 +249,24 @@ class Consumption:
         commit_interval_ms = self._config.get("auto.commit.interval.ms")
         self._maintenance_due_ms = now_ms + min(MAINTENANCE_INTERVAL_MS, commit_interval_ms)
         session = self._session
+        self._events.serve(self._statistics)
         if session is not None:
             session.heartbeat.polled_ms = now_ms
             session.call_back()
             if self._mode is Mode.SUBSCRIBED:
                 self._update_membership(session)
-        self._resolve()
+        self._resolve(session)
         if session is not None:
             self._commits.commit_if_due(session)
         self.cluster.sweeper.sweep_if_due()
+
+    def _resolve(self, session: GroupSession | None) -> None:
+        try:
+            self._starts.resolve(self._fetcher, session)
+        except LOST:
+            if self._mode is Mode.ASSIGNED:
+                raise
+            self._commits.is_fenced = True
 
     @property
     def _is_fenced(self) -> bool:
@@ -264,6 +303,7 @@ class Consumption:
             self._lose_assignment()
         elif self._needs_rejoin or status is MembershipStatus.REBALANCING:
             self._needs_rejoin = True
+            logger.info("Consumer %s rejoins: its group rebalances", self.member_id)
             self._revoke(session)
 
     def _accept_assignment(self, membership: Membership) -> None:
@@ -276,14 +316,28 @@ class Consumption:
                 # A topic deleted since then has no log to read; the group rebalances soon.
                 if number < log.partitions or not self._fetcher.can_read(topic):
                     self._fetcher.add(log, number)
-        self._has_unplaced = True
+        self._starts.has_unplaced = True
         self._commits.start()
         membership.accept()
+        text = "Consumer %s is in generation %d of group %r and reads %s"
+        found = (membership.member_id, membership.generation, membership.settings.group_id)
+        logger.info(text, *found, _named(sorted(self.readers)))
+        self._report_missing(membership)
         self._is_assigning = True
         try:
             self._notify(self._callbacks.on_assign, sorted(self.readers))
         finally:
             self._is_assigning = False
+
+    def _report_missing(self, membership: Membership) -> None:
+        """Report subscribed topics that do not exist, once each, in a message with an error."""
+        missing = missing_topics(self.cluster, membership.unassigned_topics)
+        for topic in sorted(missing.keys() - self._missing):
+            logger.warning("Subscribed topic not available: %s", missing[topic])
+            self.stream.notify(
+                Message(topic, PARTITION_UA, None, None, None, None, error=missing[topic])
+            )
+        self._missing = set(missing)
 
     def _revoke(self, session: GroupSession) -> None:
         """Commit, call on_revoke (or on_lost), and remove all partitions."""
@@ -296,8 +350,7 @@ class Consumption:
         except TxnLogError as error:
             logger.warning("Committing offsets failed; records will be read again: %s", error)
         try:
-            if keys:
-                self._notify(callback, keys)
+            self._notify_revoked(callback, keys)
         finally:
             self._clear_assignment()
 
@@ -305,8 +358,16 @@ class Consumption:
         keys = sorted(self.readers)
         self._commits.is_fenced = False
         self._clear_assignment()
-        if keys:
-            self._notify(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
+        logger.info("Consumer %s has lost its partitions: %s", self.member_id, _named(keys))
+        self._notify_revoked(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
+
+    def _notify_revoked(self, callback: Callback, keys: Sequence[Key]) -> None:
+        self._is_revoking = True
+        try:
+            if keys:
+                self._notify(callback, keys)
+        finally:
+            self._is_revoking = False
 
     def _notify(self, callback: Callback, keys: Sequence[Key]) -> None:
         if callback is not None:
@@ -314,67 +375,13 @@ class Consumption:
 
     # -- positions ---------------------------------------------------------------------------------
 
-    def _resolve(self) -> None:
-        """Set the positions of new partitions: as requested, committed, or auto.offset.reset's."""
-        if not self._has_unplaced:
-            return
-        new = {key: reader for key, reader in self.readers.items() if reader.position is None}
-        readable = {key: reader for key, reader in new.items() if self._can_place(reader)}
-        if not readable:
-            self._has_unplaced = bool(new)
-            return
-        to_fetch: dict[str, list[int]] = {}
-        for topic, partition in readable:
-            if self._starts.get((topic, partition), OFFSET_STORED) in _COMMITTED:
-                to_fetch.setdefault(topic, []).append(partition)
-        committed: Mapping[str, Mapping[int, int]] | None = {}
-        if to_fetch and self._session is not None:
-            try:
-                committed = self._session.fetch(to_fetch)
-            except LOST:
-                if self._mode is Mode.ASSIGNED:
-                    raise
-                self._commits.is_fenced = True
-                return
-        if committed is None:
-            return
-        for (topic, partition), reader in readable.items():
-            offset = self._starts.get((topic, partition), OFFSET_STORED)
-            if partition in to_fetch.get(topic, ()):
-                position = committed.get(topic, {}).get(partition)
-                offset = self._reset(reader) if position is None else position
-            reader.seek(_offset(reader, offset))
-            self._starts.pop((topic, partition), None)
-        self._fetcher.wake()
-        self._has_unplaced = len(readable) < len(new)
-
-    def _can_place(self, reader: PartitionReader) -> bool:
-        """Whether its log could be read, so that the ends of the partition are known."""
-        return self._fetcher.can_read(reader.topic) and reader.partition < reader.log.partitions
-
-    def _reset(self, reader: PartitionReader) -> int:
-        """The position by auto.offset.reset. Raises OffsetOutOfRangeError."""
-        policy = self._config.get("auto.offset.reset")
-        if policy not in _EARLIEST and policy not in _LATEST:
-            raise out_of_range(reader)
-        start = reader.start_offset if policy in _EARLIEST else reader.end_offset
-        if reader.position is not None:
-            logger.warning(
-                "Offset %d of %s-%d is out of range; resetting to %d (auto.offset.reset=%s)",
-                reader.position,
-                reader.topic,
-                reader.partition,
-                start,
-                policy,
-            )
-        return start
-
     def seek(self, partition: TopicPartition) -> None:
         """See Consumer.seek."""
         reader = self._assigned([partition])[0]
         reader.log.refresh()
-        self._starts.pop((reader.topic, reader.partition), None)
-        reader.position = _offset(reader, partition.offset)
+        self._starts.wanted.pop((reader.topic, reader.partition), None)
+        reader.position = place(reader, partition.offset)
+        reader.reported_end = None
         self.stream.drop([(reader.topic, reader.partition)])
 
     def pause(self, partitions: Sequence[TopicPartition], *, is_paused: bool) -> None:
@@ -406,8 +413,12 @@ class Consumption:
     ) -> list[TopicPartition] | None:
         """See Consumer.commit."""
         session = self.require_session()
-        session.require_generation()
+        if self._mode is not Mode.NOTHING or (message is None and offsets is None):
+            session.require_generation()
         wanted = self._commits.wanted(message, offsets)
+        if self._mode is Mode.NOTHING:
+            session.commit_without_assignment(*by_topic(wanted))
+            return wanted
         if asynchronous:
             self._commits.commit_later(session, wanted)
             return None
@@ -435,17 +446,12 @@ class Consumption:
         finally:
             session.close()
 
-
-def check_position(partition: TopicPartition, allowed: Collection[int]) -> None:
-    """Raise ConfigError for a negative offset that is not one of `allowed` (OFFSET_*)."""
-    if partition.offset < 0 and partition.offset not in allowed:
-        raise ConfigError(
-            f"Offset {partition.offset} of {partition.topic}-{partition.partition} is not a valid "
-            "position: give 0 or more, OFFSET_BEGINNING or OFFSET_END."
-        )
+    def store_offsets(
+        self, message: Message | None, offsets: Sequence[TopicPartition] | None
+    ) -> None:
+        """See Consumer.store_offsets."""
+        self._commits.store(message, offsets, self._assigned)
 
 
-def _offset(reader: PartitionReader, offset: int) -> int:
-    if offset == OFFSET_BEGINNING:
-        return reader.start_offset
-    return reader.end_offset if offset == OFFSET_END else offset
+def _named(keys: Iterable[Key]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in keys) or "none"

@@ -119,7 +119,10 @@ class ListChunk:
 
 
 class PartitionReader:
-    """One assigned partition. `position` is the next offset to return, None before it is set."""
+    """One assigned partition. `position` is the next offset to return, None before it is set.
+
+    `reported_end` is the end that enable.partition.eof reported last.
+    """
 
     def __init__(self, log: TopicLog, partition: int, *, read_committed: bool) -> None:
         self.log = log
@@ -127,6 +130,7 @@ class PartitionReader:
         self.partition = partition
         self.position: int | None = None
         self.is_paused = False
+        self.reported_end: int | None = None
         self._read_committed = read_committed
         self._next = 0
         self._end = 0
@@ -145,6 +149,11 @@ class PartitionReader:
     def is_active(self) -> bool:
         """Whether it is to be read: it has a position and is not paused."""
         return self.position is not None and not self.is_paused
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all records up to the end, as of the log's last refresh, were returned."""
+        return self.is_active and self.log.exists and self.position == self.end_offset
 
     @property
     def ahead_bytes(self) -> int:

@@ -6,7 +6,9 @@ partitions begins a generation first and reads offsets after: `start_generation`
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import queue
 from collections.abc import Callable, Collection, Mapping
 
@@ -17,16 +19,19 @@ from txnlog.consuming.membership import (
     HeartbeatThread,
     MemberSettings,
     Membership,
+    leave,
 )
 from txnlog.consuming.subscriptions import resolve
 from txnlog.errors import (
     ClientStateError,
     RebalanceInProgressError,
     TxnLogError,
+    UnknownMemberIdError,
     UnstableOffsetCommitError,
     unexpected,
 )
 from txnlog.messages import ConsumerGroupMetadata
+from txnlog.process.client_events import ClientEvents
 from txnlog.protocol.group_metadata import Group, Positions
 from txnlog.protocol.membership import MembershipStatus
 from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
@@ -36,6 +41,9 @@ logger = logging.getLogger("txnlog")
 SETTLE_PATIENCE_MS = 10_000
 """How long to wait for open transactions with pending offsets of newly assigned partitions before
 fencing them: they may be about to commit, and fencing ends their producers."""
+
+LEAVE_S = 5.0
+"""How long the end of a program waits for a consumer that was not closed to leave its group."""
 
 FAILED_JOINS_MAX = 3
 """Joins in a row that raise the error of a topic that matches a pattern and cannot be read; the
@@ -52,9 +60,16 @@ class GroupSession:
     """
 
     def __init__(
-        self, cluster: Cluster, settings: MemberSettings, *, background: bool = True
+        self,
+        cluster: Cluster,
+        settings: MemberSettings,
+        events: ClientEvents,
+        *,
+        background: bool = True,
     ) -> None:
         self._cluster = cluster
+        self._events = events
+        self._pid = os.getpid()
         self.settings = settings
         self.membership = Membership(cluster, settings)
         # Logs are for one thread at a time: the background thread has its own.
@@ -114,9 +129,31 @@ class GroupSession:
 
     def close(self) -> None:
         """Stop the thread after its queued commits."""
+        _OPEN.discard(self)
         if self._background is not None:
             self._background.stop()
             self._background = None
+
+    def abandon(self) -> None:
+        """The consumer was dropped without close(): leave the group, soon and on the thread.
+
+        Does nothing after close(), and in a child of a fork.
+        """
+        background, member_id = self._background, self.membership.member_id
+        if self not in _OPEN or background is None or os.getpid() != self._pid:
+            return
+        if member_id and not self.settings.instance_id:
+            logger.warning(
+                "Consumer %s of group %r was dropped without close(): it leaves the group, and "
+                "what it has not committed will be read again. Call close(), or use `with`.",
+                member_id,
+                self.settings.group_id,
+            )
+            self.heartbeat.set_member("")
+            group_id = self.settings.group_id
+            background.submit(lambda: leave(self._background_cluster, group_id, member_id))
+        background.submit(lambda: _OPEN.discard(self))
+        background.request_stop()
 
     @property
     def has_updates(self) -> bool:
@@ -219,6 +256,23 @@ class GroupSession:
             metadata=notes,
         )
 
+    def commit_without_assignment(self, positions: Positions, notes: Notes) -> None:
+        """Commit in a group without members, under its present generation.
+
+        Raises UnknownMemberIdError when it has members, IllegalGenerationError when it is used
+        meanwhile.
+        """
+        group_id, groups = self.settings.group_id, self._cluster.groups
+        group = groups.describe(group_id)
+        if group is not None and group.members:
+            raise UnknownMemberIdError(
+                f"Group {group_id!r} has members, and this consumer is none of them: commit as a "
+                "member (subscribe, then poll), or once the group is empty.",
+                group_id=group_id,
+            )
+        generation = groups.start(group_id) if group is None else group.generation
+        groups.commit(group_id, generation, positions, metadata=notes)
+
     def commit_later(self, positions: Positions, notes: Notes, on_done: OnDone) -> None:
         """Commit on the background thread, in order; a later `call_back` calls `on_done`."""
         self.require_generation()
@@ -260,5 +314,21 @@ class GroupSession:
         if self._with_thread and self._background is None:
             name = f"txnlog-consumer-{self.settings.group_id}"
             self._background = HeartbeatThread(
-                name, self.heartbeat, self.settings.heartbeat_interval_ms
+                name, self.heartbeat, self.settings.heartbeat_interval_ms, self._events
             )
+            _OPEN.add(self)
+
+
+def _leave_all() -> None:
+    """At the end of the program: the consumers that were not closed leave their groups."""
+    left = [session for session in _OPEN if session._pid == os.getpid()]
+    for session in left:
+        session.abandon()
+    for session in left:
+        if session._background is not None:
+            session._background.join(LEAVE_S)
+
+
+_OPEN: set[GroupSession] = set()
+"""Sessions with a thread, in this process; a session does not refer to its consumer."""
+atexit.register(_leave_all)

@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from txnlog.cluster import Cluster
 from txnlog.consuming.subscriptions import PartitionCounts, resolve
 from txnlog.errors import (
+    ConfigError,
     FencedInstanceIdError,
     TxnLogError,
     UnknownMemberIdError,
 )
+from txnlog.process.client_events import ClientEvents
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import (
     GroupObservation,
@@ -42,6 +44,7 @@ from txnlog.protocol.membership import (
     prepare_leave,
 )
 from txnlog.protocol.polling import poll_interval_ms
+from txnlog.settings.config import Config
 
 logger = logging.getLogger("txnlog")
 
@@ -68,8 +71,28 @@ class MemberSettings:
     instance_id: str = ""
 
 
+def member_settings(config: Config) -> MemberSettings:
+    """Raises ConfigError without group.id."""
+    get = config.get
+    if get("group.id") is None:
+        raise ConfigError("This call needs a consumer group: set group.id.", option="group.id")
+    return MemberSettings(
+        group_id=get("group.id"),
+        client_id=get("client.id"),
+        instance_id=get("group.instance.id") or "",
+        session_timeout_ms=get("session.timeout.ms"),
+        heartbeat_interval_ms=get("heartbeat.interval.ms"),
+        max_poll_interval_ms=get("max.poll.interval.ms"),
+        metadata_max_age_ms=get("metadata.max.age.ms"),
+        assignors=get("partition.assignment.strategy"),
+    )
+
+
 class Membership:
-    """The consumer thread's state: member id, generation and assignment."""
+    """The consumer thread's state: member id, generation and assignment.
+
+    `unassigned_topics` are those that it wants and that no member has partitions of.
+    """
 
     def __init__(self, cluster: Cluster, settings: MemberSettings) -> None:
         self._cluster = cluster
@@ -77,6 +100,7 @@ class Membership:
         self.member_id = ""
         self.generation = NO_GENERATION
         self.assignment: Mapping[str, tuple[int, ...]] = {}
+        self.unassigned_topics: tuple[str, ...] = ()
         self._topics: tuple[str, ...] = ()
         self._released = NO_GENERATION
         self._has_joined = False
@@ -116,6 +140,8 @@ class Membership:
             return False
         self.generation = group.generation
         self.assignment = group.assignment[self.member_id]
+        assigned = frozenset().union(*group.assignment.values())
+        self.unassigned_topics = tuple(topic for topic in self._topics if topic not in assigned)
         return True
 
     def accept(self) -> None:
@@ -336,10 +362,16 @@ def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
 
 
 class HeartbeatThread:
-    """A daemon thread that sends heartbeats, and runs queued jobs in order in between."""
+    """A daemon thread that sends heartbeats, and runs queued jobs in order in between.
 
-    def __init__(self, name: str, heartbeat: Heartbeat, interval_ms: int) -> None:
+    `events` gets the heartbeats that fail.
+    """
+
+    def __init__(
+        self, name: str, heartbeat: Heartbeat, interval_ms: int, events: ClientEvents
+    ) -> None:
         self._heartbeat = heartbeat
+        self._events = events
         self._interval_ms = interval_ms
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -358,8 +390,16 @@ class HeartbeatThread:
 
     def stop(self) -> None:
         """End the thread after the queued jobs."""
-        self._jobs.put(None)
+        self.request_stop()
         self._thread.join()
+
+    def request_stop(self) -> None:
+        """As `stop`, without waiting for it."""
+        self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of a thread that was stopped."""
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         interval_s = self._interval_ms / 1000
@@ -385,7 +425,9 @@ class HeartbeatThread:
     def _send(self) -> None:
         try:
             self._heartbeat.send()
+            self._events.recovered()
         except TxnLogError as error:
+            self._events.failed(error)
             logger.warning("A heartbeat failed; the next one retries: %s", error)
         except Exception:
             # Without this thread the member would be expelled without a trace of the cause.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -10,16 +12,24 @@ import pyarrow as pa
 
 from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import Chunk, Key, PartitionReader
-from txnlog.errors import TxnLogError
+from txnlog.errors import PartitionEndError, TxnLogError
 from txnlog.messages import Message
 from txnlog.storage.batches.records import MESSAGE_SCHEMA
 
+logger = logging.getLogger("txnlog")
+
 
 class RecordStream:
-    """Records of all assigned partitions. Returning a record moves its partition's position."""
+    """Records of all assigned partitions. Returning a record moves its partition's position.
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    `report_ends`: `take` also returns a message with a PartitionEndError, as often as a partition's
+    end is reached.
+    """
+
+    def __init__(self, fetcher: Fetcher, *, report_ends: bool = False) -> None:
         self._fetcher = fetcher
+        self._report_ends = report_ends
+        self._notices: deque[Message] = deque()
         self._chunk: Chunk | None = None
         self._at = 0
         self._messages: Iterator[Message] | None = None
@@ -70,10 +80,24 @@ class RecordStream:
             reader.rewind()
         self._fetcher.wake()
 
+    def notify(self, message: Message) -> None:
+        """Let the next `take` return a message with an error."""
+        self._notices.append(message)
+
     def take(self, count: int) -> list[Message]:
         """Up to `count` available messages. Raises only if none was taken before the error."""
         taken: list[Message] = []
-        while len(taken) < count and self._fill(has_some=bool(taken)):
+        while len(taken) < count:
+            if not self._has_rows:
+                self._note_ends()
+            while self._notices and len(taken) < count:
+                taken.append(self._notices.popleft())
+            if len(taken) == count:
+                break
+            if not self._fill(has_some=bool(taken)):
+                if self._note_ends():
+                    continue
+                break
             chunk, messages = self._chunk, self._messages
             assert chunk is not None
             if messages is None:
@@ -120,14 +144,39 @@ class RecordStream:
                 self._fetcher.readers[key].rewind()
         self._fetcher.wake()
 
+    @property
+    def _has_rows(self) -> bool:
+        """Whether records of the current chunk are left."""
+        return self._chunk is not None and self._at < self._chunk.num_rows
+
+    def _note_ends(self) -> bool:
+        """Note the partitions that have reached their end; whether there is a notice."""
+        if not self._report_ends and not logger.isEnabledFor(logging.DEBUG):
+            return False
+        for (topic, partition), reader in self._fetcher.readers.items():
+            end = reader.position
+            if end is None or reader.reported_end == end or not reader.is_at_end:
+                continue
+            reader.reported_end = end
+            logger.debug("Reached the end of %s-%d at offset %d", topic, partition, end)
+            if self._report_ends:
+                error = PartitionEndError(
+                    f"The end of {topic}-{partition} is reached, at offset {end}: more records may "
+                    "follow.",
+                    topic=topic,
+                    partition=partition,
+                    offset=end,
+                )
+                self.notify(Message(topic, partition, end, None, None, None, error=error))
+        return bool(self._notices)
+
     def _fill(self, *, has_some: bool) -> bool:
         """Ensure a chunk with records left; False if there is none.
 
         With `has_some` an error is left to the next call: the positions are past the records taken
         so far, so the caller must get them.
         """
-        chunk = self._chunk
-        if chunk is not None and self._at < chunk.num_rows:
+        if self._has_rows:
             return True
         self._chunk = self._messages = None
         try:

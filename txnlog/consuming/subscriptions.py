@@ -50,6 +50,17 @@ def resolve(
     return tuple(sorted(names)), failed
 
 
+def missing_topics(
+    cluster: Cluster, topics: Iterable[str]
+) -> dict[str, UnknownTopicOrPartitionError]:
+    """Of these topics those that do not exist, with the error that says so."""
+    return {
+        topic: error
+        for topic, error in cluster.look_up(topics).items()
+        if isinstance(error, UnknownTopicOrPartitionError)
+    }
+
+
 def check_subscription(topics: Iterable[str]) -> None:
     """Raise InvalidTopicError, or ConfigError for an invalid pattern."""
     for topic in topics:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from txnlog.cluster import Cluster
 from txnlog.errors import ConfigError
 from txnlog.settings.config import Config, parse_config
+from txnlog.settings.options import redacted_url
+
+logger = logging.getLogger("txnlog")
 
 
 def parse_producer_config(config: Mapping[str, object]) -> Config:
@@ -22,13 +26,24 @@ def parse_producer_config(config: Mapping[str, object]) -> Config:
 
 
 def open_cluster(config: Config) -> Cluster:
-    return Cluster.open(
+    """The cluster, which is created unless the settings say otherwise; then it is logged.
+
+    Raises ConfigError when there is none, and what Cluster.open raises.
+    """
+    cluster = Cluster.open(
         config.root,
         config.storage,
-        create=config.get("auto.create.topics.enable"),
+        create=config.get("auto.create.topics.enable") and config.get("txnlog.create"),
         shards=config.get("transaction.state.log.num.partitions"),
         offsets_shards=config.get("offsets.topic.num.partitions"),
     )
+    if cluster.is_new:
+        logger.warning(
+            "There was no cluster at %s: a new, empty one was created. If the root is a mistake, "
+            "delete it; txnlog.create=false makes a missing cluster an error.",
+            redacted_url(config.root),
+        )
+    return cluster
 
 
 def is_deferred(config: Config) -> bool:

@@ -103,6 +103,11 @@ class ProducerSession:
         self.begin()
 
     @property
+    def has_row(self) -> bool:
+        """Whether `init` has succeeded."""
+        return self._row is not None
+
+    @property
     def row(self) -> TransactionMetadata:
         """The row as this session last read or wrote it, or as its COMPLETE will leave it."""
         if self._row is None:

@@ -17,13 +17,15 @@ The user's call is then made again. So in this folder
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
 from txnlog.errors import TxnLogError, unexpected
+from txnlog.process.client_events import ClientEvents
 from txnlog.producing.accumulator import Accumulator, Piece
 from txnlog.producing.batching import Batch, split, unsplit
 from txnlog.producing.deadlines import Deadline
@@ -47,7 +49,8 @@ class Sender:
     of a publication that failed permanently; it is weak, or the thread would keep the producer
     alive. `on_idle` is called, while `io` is held, when there is nothing to send; `catch_up` as
     soon as `is_behind`, which says whether the last commit has left work that is worth a try.
-    Records of a deferred transaction wait for a full batch or a call of `pump`.
+    Records of a deferred transaction wait for a full batch or a call of `pump`. `events` gets the
+    errors of sends.
     """
 
     def __init__(
@@ -55,8 +58,10 @@ class Sender:
         cluster: Cluster,
         accumulator: Accumulator,
         config: Config,
-        on_error: weakref.WeakMethod[Callable[[TxnLogError], None]],
+        on_error: weakref.WeakMethod[Any],
+        events: ClientEvents,
     ) -> None:
+        self.events = events
         # Not a Lock: an interrupt can hide whether it was acquired, and this asks who releases it.
         self.io = threading.RLock()
         self._holder: int | None = None
@@ -115,6 +120,11 @@ class Sender:
         on_error = self._on_error()
         if publication.error is not None and on_error is not None:
             on_error(publication.error)
+        failed = publication.error or (publication.last_error if publication.waiting else None)
+        if failed is not None:
+            self.events.failed(failed)
+        else:
+            self.events.recovered()
 
     def work(self) -> None:
         """The work of the thread, for a producer without one; `io` is held."""
@@ -209,6 +219,19 @@ class Sender:
         The producer was dropped: what it has committed is published first, if the store lets it.
         """
         self._is_dropped = self._is_stopped = True
+
+    def report_unsent(self, pid: int) -> None:
+        """The producer was dropped, or the program ends: say what was never sent.
+
+        Nothing in a child of a fork, which has another `pid`.
+        """
+        count = self.num_records()
+        if count and os.getpid() == pid:
+            logger.warning(
+                "%d records of a producer were not sent when it was dropped, or the program ended: "
+                "call flush() or close() before that, and commit_transaction() in a transaction.",
+                count,
+            )
 
     def stop(self) -> None:
         """End the thread after its present work."""

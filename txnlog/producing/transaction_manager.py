@@ -85,6 +85,13 @@ class TransactionManager:
             if self._lifecycle.is_done_by_another(call, LifecycleState.INITIALIZING):
                 return
             is_kept = deadline.retry(lambda: self.session.init(keep_prepared=keep_prepared))
+            row = self.session.row
+            logger.info(
+                "Producer %r is initialised: producer id %d, epoch %d",
+                self.session.transactional_id,
+                row.producer_id,
+                row.producer_epoch,
+            )
             self._lifecycle.move(LifecycleState.PREPARED if is_kept else LifecycleState.READY)
 
         self._run(call, deadline, init)
@@ -186,6 +193,7 @@ class TransactionManager:
                 return
             self._sender.discard_held(aborted(self.session.transactional_id))
             deadline.retry(self.session.abort)
+            logger.info("Producer %r has aborted its transaction", self.session.transactional_id)
             self._end()
 
         self._run(call, deadline, abort)
@@ -325,6 +333,8 @@ class TransactionManager:
 
     def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
         self.session.note_failure(error)
+        if isinstance(error, ProducerFencedError):
+            logger.info("Producer %r is fenced: %s", self.session.transactional_id, error)
         if any(isinstance(one, UnknownTopicIdError) for one in parts_of(error)):
             self._destinations.forget_all()
         to = failed_state(error, self._lifecycle.state)

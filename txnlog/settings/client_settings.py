@@ -5,6 +5,7 @@ Parsing (settings.config), error messages and docs/clients.md (settings.docs) us
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -37,7 +38,7 @@ from txnlog.settings.values import (
 )
 
 Client = Literal["consumer", "producer", "admin"]
-Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | None
+Value = str | int | bool | tuple[str, ...] | Callable[..., Any] | logging.Logger | None
 
 CONSUMER: Final = frozenset({"consumer"})
 PRODUCER: Final = frozenset({"producer"})
@@ -51,17 +52,44 @@ def callback(name: str, value: object) -> Callable[..., Any]:
     return value
 
 
+def logger(name: str, value: object) -> logging.Logger:
+    """A logger. Raises ConfigError."""
+    if not isinstance(value, logging.Logger):
+        raise ConfigError(
+            f"Setting {name} is {shown(value)}: it takes a logging.Logger.", option=name
+        )
+    return value
+
+
+def debug_contexts(name: str, value: str) -> tuple[str, ...]:
+    """Names separated by commas, of which any turns logging at DEBUG on."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+OBJECTS: Final = (callback, logger)
+"""Parsers of values that are no text."""
+
+
+ASSIGNORS: Final = {
+    "range": "range",
+    "sticky": "sticky",
+    "cooperative-sticky": "sticky",
+    "roundrobin": "sticky",
+}
+"""The names that Kafka's clients know, and the assignor that does their work."""
+
+
 def assignors(name: str, value: str) -> tuple[str, ...]:
     """Names of assignors in order of preference, separated by commas. Raises ConfigError."""
     found = tuple(part.strip().lower() for part in value.split(",") if part.strip())
-    wrong = [part for part in found if part not in ("range", "sticky")]
+    wrong = [part for part in found if part not in ASSIGNORS]
     if wrong or not found:
         raise ConfigError(
-            f"Setting {name} is {shown(value)}: it takes range, sticky or both, separated by a "
-            "comma.",
+            f"Setting {name} is {shown(value)}: it takes {', '.join(ASSIGNORS)}, or several of "
+            "them, separated by commas.",
             option=name,
         )
-    return found
+    return tuple(dict.fromkeys(ASSIGNORS[part] for part in found))
 
 
 def idempotence(name: str, value: str) -> bool:
@@ -94,6 +122,40 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default="txnlog",
         clients=EVERY,
         doc="A name shown in logs and in descriptions of groups and transactions.",
+    ),
+    Setting(
+        name="error_cb",
+        parse=callback,
+        clients=CONSUMER | PRODUCER,
+        doc="A function that poll and flush call with an error of background work: a heartbeat or "
+        "a send that failed and is tried again. Of errors in a row that are alike, the first.",
+    ),
+    Setting(
+        name="stats_cb",
+        parse=callback,
+        clients=CONSUMER | PRODUCER,
+        doc="A function that poll and flush call every statistics.interval.ms with statistics as "
+        "JSON, in librdkafka's names, as far as they have a meaning here.",
+    ),
+    Setting(
+        name="statistics.interval.ms",
+        parse=not_negative_int,
+        default=0,
+        clients=CONSUMER | PRODUCER,
+        doc="Interval of `stats_cb`; 0: it is not called.",
+    ),
+    Setting(
+        name="logger",
+        parse=logger,
+        clients=EVERY,
+        doc="A `logging.Logger` whose handlers also get the process's log records of txnlog, from "
+        "INFO on.",
+    ),
+    Setting(
+        name="debug",
+        parse=debug_contexts,
+        clients=EVERY,
+        doc="With any value, as `all`, txnlog logs at DEBUG in this process.",
     ),
     Setting(
         name="group.id",
@@ -140,6 +202,22 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc="Interval of automatic commits.",
     ),
     Setting(
+        name="enable.auto.offset.store",
+        parse=boolean,
+        default=True,
+        clients=CONSUMER,
+        doc="`false`: what is committed is what `store_offsets()` was given, not the positions of "
+        "returned messages.",
+    ),
+    Setting(
+        name="enable.partition.eof",
+        parse=boolean,
+        default=False,
+        clients=CONSUMER,
+        doc="`poll()` and `consume()` also return a message with the error PartitionEndError each "
+        "time the end of a partition is reached.",
+    ),
+    Setting(
         name="max.poll.records",
         parse=positive_int,
         default=500,
@@ -183,7 +261,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=("range",),
         clients=CONSUMER,
         doc="`range`, `sticky` or both, in order of preference; the group uses one that all "
-        "members support.",
+        "members support. `roundrobin` is taken as `sticky`, which is as even. So is "
+        "`cooperative-sticky`: partitions stay with their members, but each rebalance revokes all "
+        "of them first, and `on_revoke` and `on_assign` get all.",
     ),
     Setting(
         name="metadata.max.age.ms",
@@ -329,6 +409,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=True,
         clients=PRODUCER,
         doc="Create a missing topic at the first record.",
+    ),
+    Setting(
+        name="txnlog.create",
+        parse=boolean,
+        default=True,
+        clients=PRODUCER | frozenset({"admin"}),
+        doc="Create the cluster if the root has none, with a warning; `false`: that is an error.",
     ),
     Setting(
         name="num.partitions",

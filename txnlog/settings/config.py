@@ -7,19 +7,21 @@ have no effect but one warning; an unknown name is an error that suggests the ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from txnlog.errors import ConfigError
+from txnlog.process import log_forwarding
+from txnlog.process.client_events import ClientEvents
 from txnlog.settings.arguments import shown
 from txnlog.settings.broker_names import BROKERS_OF_CLIENTS
 from txnlog.settings.client_settings import (
+    OBJECTS,
     SETTINGS,
     Client,
     Setting,
     Value,
-    callback,
 )
 from txnlog.settings.names import suggestion
 from txnlog.settings.options import (
@@ -85,7 +87,19 @@ def parse_config(raw: Mapping[str, object], client: Client) -> Config:
             option="txnlog.root",
         )
     storage = checked_settings(root, storage)
-    return Config(client=client, root=root, storage=storage, values=values)
+    config = Config(client=client, root=root, storage=storage, values=values)
+    log_forwarding.configure(config.get("logger"), is_debugging=bool(config.get("debug")))
+    return config
+
+
+def client_events(config: Config, boot_ms: Callable[[], int]) -> ClientEvents:
+    """What a client with these settings reports to error_cb and stats_cb."""
+    return ClientEvents(
+        error_cb=config.get("error_cb"),
+        stats_cb=config.get("stats_cb"),
+        interval_ms=config.get("statistics.interval.ms"),
+        boot_ms=boot_ms,
+    )
 
 
 def _items(raw: Mapping[str, object]) -> list[tuple[str, object]]:
@@ -113,7 +127,7 @@ def _find(name: str, client: Client) -> Setting | None:
 
 def _to_parse(setting: Setting, value: object) -> object:
     """The value as a string, as in a configuration file; functions unchanged."""
-    if setting.parse is callback:
+    if setting.parse in OBJECTS:
         return value
     if setting.parse is identifier and isinstance(value, (bool, float)):
         raise ConfigError(f"Setting {setting.name} is {shown(value)}: it takes a str.")

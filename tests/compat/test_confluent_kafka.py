@@ -1,0 +1,418 @@
+"""txnlog.compat.confluent_kafka: errors, callbacks, admin client, serializers, asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txnlog import errors
+from txnlog.compat.confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    DeserializingConsumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    SerializingProducer,
+    TopicCollection,
+    TopicPartition,
+)
+from txnlog.compat.confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from txnlog.compat.confluent_kafka.aio import AIOConsumer, AIOProducer
+from txnlog.compat.confluent_kafka.error import (
+    ConsumeError,
+    KeySerializationError,
+    ValueDeserializationError,
+    ValueSerializationError,
+    kafka_error,
+)
+from txnlog.compat.confluent_kafka.serialization import (
+    DoubleDeserializer,
+    DoubleSerializer,
+    IntegerDeserializer,
+    IntegerSerializer,
+    SerializationError,
+    StringDeserializer,
+    StringSerializer,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A root with the topic `t` of one partition."""
+    made = str(tmp_path / "root")
+    AdminClient({"bootstrap.servers": made}).create_topics([NewTopic("t", 1)])["t"].result()
+    return made
+
+
+def put(root: str, *values: str, topic: str = "t") -> None:
+    with Producer({"bootstrap.servers": root}) as producer:
+        for value in values:
+            producer.produce(topic, value)
+
+
+def reader_of(root: str, **config: object) -> Consumer:
+    callbacks = ("error_cb", "on_commit")
+    given = {n if n in callbacks else n.replace("_", "."): v for n, v in config.items()}
+    return Consumer(
+        {"bootstrap.servers": root, "group.id": "g", "auto.offset.reset": "earliest", **given}
+    )
+
+
+# --- Errors ---------------------------------------------------------------------------------------
+
+
+def test_codes_and_names_are_confluents() -> None:
+    """Handlers compare with them."""
+    assert (KafkaError._PARTITION_EOF, KafkaError._ALL_BROKERS_DOWN) == (-191, -187)
+    assert (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.PRODUCER_FENCED) == (3, 90)
+    error = KafkaError(KafkaError._TIMED_OUT, "too late", retriable=True)
+    assert (error.code(), error.name(), error.str()) == (-185, "_TIMED_OUT", "too late")
+    assert (error.retriable(), error.fatal(), error.txn_requires_abort()) == (True, False, False)
+    assert error == KafkaError._TIMED_OUT
+    assert error == KafkaError(-185)
+    assert error != KafkaError._FENCED
+    assert "too late" in str(error)
+    assert pickle.loads(pickle.dumps(error)).str() == "too late"
+    assert KafkaError(KafkaError._NO_OFFSET).str() == "no offset"
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
+def test_every_error_has_a_code(name: str) -> None:
+    """An error without one would be a KafkaError of code None."""
+    raised = getattr(errors, name)("what happened")
+    error = kafka_error(raised)
+    assert error.name() != f"ERR_{error.code()}?"
+    assert error.str() == "what happened"
+    assert (error.fatal(), error.retriable()) == (raised.fatal, raised.retriable)
+    assert error.txn_requires_abort() == raised.abortable
+
+
+def test_failed_call_raises_a_kafka_exception_with_the_cause(root: str) -> None:
+    producer = Producer({"bootstrap.servers": root})
+    with pytest.raises(KafkaException) as caught:
+        producer.begin_transaction()
+    assert caught.value.args[0].code() == KafkaError._STATE
+    assert isinstance(caught.value.__cause__, errors.TxnLogError)
+    with pytest.raises(TypeError):
+        producer.produce("t", 5)  # type: ignore[arg-type]
+    producer.close()
+
+
+def test_address_of_a_server_is_refused() -> None:
+    """It would be a relative path, or a new cluster."""
+    with pytest.raises(KafkaException, match="give the root"):
+        Producer({"bootstrap.servers": "localhost:9092"})
+    with pytest.raises(KafkaException, match=r"setting group\.id"):
+        Consumer({"bootstrap.servers": "/tmp/x"})
+    with pytest.raises(KafkaException, match="There is no producer setting") as caught:
+        Producer({"bootstrap.servers": "/tmp/x", "linger.mss": 5})
+    assert caught.value.args[0].code() == KafkaError._INVALID_ARG
+
+
+# --- Producer and consumer ------------------------------------------------------------------------
+
+
+def test_deliveries_come_with_flush_inside_a_transaction(root: str) -> None:
+    """As in Kafka; programs wait for them before they commit."""
+    producer = Producer({"bootstrap.servers": root, "transactional.id": "shop"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    told: list[tuple[object, object]] = []
+    producer.produce("t", "a", on_delivery=lambda error, message: told.append((error, message)))
+    assert producer.flush() == 0
+    assert len(producer) == 0
+    ((error, message),) = told
+    assert error is None
+    assert isinstance(message, Message)
+    assert (message.offset(), message.value()) == (0, b"a")
+    producer.commit_transaction()
+    producer.close()
+
+
+def test_deferred_flush_returns_zero_and_deliveries_come_with_the_commit(root: str) -> None:
+    """The documented answer: there is nothing to deliver before the commit."""
+    config = {"transactional.id": "shop", "transaction.publish": "deferred"}
+    producer = Producer({"bootstrap.servers": root, **config})
+    producer.init_transactions()
+    producer.begin_transaction()
+    told: list[object] = []
+    producer.produce("t", "a", callback=lambda error, message: told.append(message.offset()))
+    assert producer.flush() == 0
+    assert told == []
+    producer.commit_transaction()
+    producer.poll(0)
+    assert told == [0]
+    producer.close()
+
+
+def test_failed_delivery_is_a_kafka_error(root: str) -> None:
+    producer = Producer({"bootstrap.servers": root, "transactional.id": "shop"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    told: list[Any] = []
+    producer.produce("t", "a", on_delivery=lambda error, message: told.append((error, message)))
+    producer.purge()
+    producer.poll(0)
+    ((error, message),) = told
+    assert error.code() == KafkaError._PURGE_QUEUE
+    assert message.error() == error
+    producer.abort_transaction()
+    producer.close()
+
+
+def test_positions_without_an_offset_are_left_out_of_a_transaction(root: str) -> None:
+    """eos_transactions.py sends position(assignment()) whatever it has read."""
+    put(root, "a")
+    reader = reader_of(root)
+    reader.assign([TopicPartition("t", 0)])
+    producer = Producer({"bootstrap.servers": root, "transactional.id": "shop"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    positions = reader.position(reader.assignment())
+    assert positions[0].offset == OFFSET_INVALID
+    producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+    producer.commit_transaction()
+    assert reader.committed([TopicPartition("t", 0)])[0].offset == OFFSET_INVALID
+    producer.close()
+    reader.close()
+
+
+def test_errors_of_a_poll_are_messages(root: str) -> None:
+    """confluent's loops look at message.error(), and catch nothing."""
+    put(root, "a", "b", "c")
+    seen: list[KafkaError] = []
+    reader = reader_of(root, enable_partition_eof=True, error_cb=seen.append)
+    reader.subscribe(["t", "missing"])
+    found = reader.consume(5, 60)
+    codes = [message.error().code() for message in found if message.error()]  # type: ignore[attr-defined]
+    assert codes == [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._PARTITION_EOF]
+    assert [message.value() for message in found if not message.error()] == [b"a", b"b", b"c"]
+    reader.close()
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        reader.poll(0)
+    reader = reader_of(root, group_id="h", auto_offset_reset="error")
+    reader.subscribe(["t"])
+    message = reader.poll(60)
+    assert message is not None
+    assert message.error().code() == KafkaError.OFFSET_OUT_OF_RANGE  # type: ignore[union-attr]
+    assert (message.topic(), message.partition()) == ("t", 0)
+    assert seen == []
+    reader.close()
+
+
+def test_commit_of_nothing_is_no_offset(root: str) -> None:
+    """Raised by a synchronous commit, given to on_commit by another."""
+    told: list[Any] = []
+    reader = reader_of(root, on_commit=lambda error, partitions: told.append((error, partitions)))
+    with pytest.raises(KafkaException) as caught:
+        reader.commit(asynchronous=False)
+    assert caught.value.args[0].code() == KafkaError._NO_OFFSET
+    assert reader.commit() is None
+    assert told == [(KafkaError(KafkaError._NO_OFFSET), [])]
+    reader.commit(offsets=[TopicPartition("t", 0, 0)], asynchronous=False)
+    reader.close()
+
+
+def test_rebalance_callbacks_get_the_consumer_that_was_made(root: str) -> None:
+    put(root, "a")
+    told: list[object] = []
+    reader = reader_of(root)
+    reader.subscribe(
+        ["t"], on_assign=lambda *args: told.append(args), on_revoke=lambda one, _: one.unassign()
+    )
+    assert reader.poll(60) is not None
+    assert told == [(reader, [TopicPartition("t", 0)])]
+    reader.close()
+
+
+# --- The admin client -----------------------------------------------------------------------------
+
+
+def test_admin_client_describes_the_cluster_and_its_groups(root: str) -> None:
+    put(root, "a", "b")
+    admin = AdminClient({"bootstrap.servers": root})
+    cluster = admin.describe_cluster(request_timeout=10).result()
+    assert cluster.cluster_id == admin.list_topics(timeout=5).cluster_id
+    with Producer({"bootstrap.servers": root}) as producer, reader_of(root) as reader:
+        ids = {client.cluster_id() for client in (admin, producer, reader)}
+    assert ids == {cluster.cluster_id}
+    assert [node.host for node in cluster.nodes] == [f"file://{root}"]
+    reader = reader_of(root)
+    reader.subscribe(["t"])
+    assert reader.poll(60) is not None
+    (group,) = admin.list_groups(timeout=5)
+    assert (group.id, group.state, group.protocol_type) == ("g", "Stable", "consumer")
+    assert [member.id for member in group.members] == [reader.memberid()]
+    assert admin.list_groups("other") == []
+    reader.close()
+    assert [group.state for group in admin.list_groups("g")] == ["Empty"]
+    asked = [ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0)])]
+    offsets = admin.list_consumer_group_offsets(asked)["g"].result().topic_partitions
+    assert offsets is not None
+    assert offsets[0].offset == 1
+
+
+def test_admin_client_changes_topics(root: str) -> None:
+    put(root, "a", "b")
+    admin = AdminClient({"bootstrap.servers": root})
+    topic = ConfigResource("topic", "t", set_config={"retention.ms": "5000"})
+    admin.incremental_alter_configs([topic])[topic].result()
+    asked = ConfigResource(ResourceType.TOPIC, "t")
+    assert admin.describe_configs([asked])[topic].result()["retention.ms"].value == "5000"
+    assert len(admin.describe_topics(TopicCollection(["t"]))["t"].result().partitions) == 1
+    ends = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.latest()})
+    assert ends[TopicPartition("t", 0)].result().offset == 2
+    assert admin.delete_records([TopicPartition("t", 0, 1)])
+    failed = admin.create_topics([NewTopic("t", 1)], request_timeout=5)["t"]
+    with pytest.raises(KafkaException) as caught:
+        failed.result()
+    assert caught.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+    assert admin.list_topics("no").topics["no"].error.code() == 3  # type: ignore[union-attr]
+
+
+# --- Serializers ----------------------------------------------------------------------------------
+
+
+def test_numbers_and_text_have_kafkas_formats() -> None:
+    """Java's serializers write the same bytes."""
+    assert IntegerSerializer()(-2) == b"\xff\xff\xff\xfe"
+    assert IntegerDeserializer()(b"\x00\x00\x01\x00") == 256
+    assert DoubleSerializer()(1.5) == b"\x3f\xf8\0\0\0\0\0\0"
+    assert DoubleDeserializer()(b"\x3f\xf8\0\0\0\0\0\0") == 1.5
+    assert StringSerializer()("ä") == b"\xc3\xa4"
+    assert StringDeserializer("latin_1")(b"\xe4") == "ä"
+    assert IntegerSerializer()(None) is None
+    for call in (
+        lambda: IntegerSerializer()(2**31),
+        lambda: IntegerDeserializer()(b"\0"),
+        lambda: StringSerializer()(5),  # type: ignore[arg-type]
+        lambda: StringDeserializer()(b"\xff"),
+    ):
+        with pytest.raises(SerializationError):
+            call()
+
+
+def test_serializing_clients(root: str) -> None:
+    producer = SerializingProducer(
+        {
+            "bootstrap.servers": root,
+            "key.serializer": StringSerializer("utf_8"),
+            "value.serializer": IntegerSerializer(),
+        }
+    )
+    producer.produce("t", key="a", value=7)
+    producer.produce("t", key="b", value=None)
+    with pytest.raises(ValueSerializationError) as caught:
+        producer.produce("t", key="c", value="seven")
+    assert caught.value.code == KafkaError._VALUE_SERIALIZATION
+    with pytest.raises(KeySerializationError):
+        producer.produce("t", key=5, value=7)
+    producer.flush()
+    producer.close()
+    put(root, "x")
+    reader = DeserializingConsumer(
+        {
+            "bootstrap.servers": root,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "key.deserializer": StringDeserializer("utf_8"),
+            "value.deserializer": IntegerDeserializer(),
+        }
+    )
+    reader.subscribe(["t"])
+    found = [reader.poll(60), reader.poll(60)]
+    assert [(one.key(), one.value()) for one in found if one] == [("a", 7), ("b", None)]
+    with pytest.raises(ValueDeserializationError) as bad:
+        reader.poll(60)
+    assert bad.value.kafka_message.value() == b"x"
+    with pytest.raises(ConsumeError) as end:
+        reader.poll(60)
+    assert end.value.code == KafkaError._PARTITION_EOF
+    reader.close()
+
+
+# --- asyncio --------------------------------------------------------------------------------------
+
+
+def test_deferred_aio_producer_is_refused(root: str) -> None:
+    """Awaiting a delivery before the commit would never end (D113)."""
+
+    async def make() -> None:
+        AIOProducer({"bootstrap.servers": root, "transaction.publish": "deferred"})
+
+    with pytest.raises(KafkaException, match="publishes eagerly"):
+        asyncio.run(make())
+
+
+def test_aio_deliveries_are_awaited_without_a_flush(root: str) -> None:
+    async def send() -> list[int | None]:
+        async with AIOProducer({"bootstrap.servers": root, "transactional.id": "a"}) as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            futures = [await producer.produce("t", f"{number}") for number in range(3)]
+            delivered = [message.offset() for message in await asyncio.gather(*futures)]
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+            lost = await producer.produce("t", "never")
+            await producer.purge()
+            with pytest.raises(KafkaException):
+                await lost
+            await producer.abort_transaction()
+        return delivered
+
+    assert asyncio.run(send()) == [0, 1, 2]
+
+
+def test_aio_consumer_calls_back_on_the_loop_and_keeps_messages_of_cancelled_polls(
+    root: str,
+) -> None:
+    """A message that a cancelled poll had taken was lost: its position was past it."""
+
+    async def read() -> tuple[list[bytes | None], list[str], list[str]]:
+        told: list[str] = []
+        stats: list[str] = []
+
+        async def on_assign(one: AIOConsumer, partitions: list[TopicPartition]) -> None:
+            await one.incremental_assign(partitions)
+            told.append(f"{len(await one.assignment())}")
+
+        async def stats_cb(text: str) -> None:
+            stats.append(text)
+
+        config = {"bootstrap.servers": root, "group.id": "g", "auto.offset.reset": "earliest"}
+        given = {"stats_cb": stats_cb, "statistics.interval.ms": 1}
+        async with AIOConsumer({**config, **given}) as reader:
+            await reader.subscribe(["t"], on_assign=on_assign)
+            found = []
+            waiting = [asyncio.create_task(reader.poll(60)) for _ in range(2)]
+            for task in waiting:
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            while len(found) < 3:
+                message = await reader.poll(60)
+                assert message is not None
+                found.append(message.value())
+            await reader.commit(asynchronous=False)
+        return found, told, stats
+
+    put(root, "a", "b", "c")
+    found, told, stats = asyncio.run(read())
+    assert found == [b"a", b"b", b"c"]
+    assert told == ["1"]
+    assert json.loads(stats[-1])["type"] == "consumer"

@@ -1,0 +1,171 @@
+"""What a consumer says by itself: its membership, ends, statistics, and that it was dropped."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.consumer.records import consumer, member, process, put, read, turn, world
+from txnlog import AdminClient, Consumer, NewTopic, Producer
+from txnlog.consuming import membership
+from txnlog.errors import GroupIdNotFoundError, StorageError
+from txnlog.messages import TopicPartition
+
+ROOT = Path(__file__).resolve().parents[2]
+READS = """
+from txnlog import Consumer
+reader = Consumer({"txnlog.root": ROOT, "group.id": "g", "auto.offset.reset": "earliest"})
+reader.subscribe(["t"])
+assert reader.poll(60) is not None
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A root with a record in topic t."""
+    made = str(tmp_path / "root")
+    AdminClient({"txnlog.root": made}).create_topics([NewTopic("t", 1)])["t"].result()
+    with Producer({"txnlog.root": made}) as producer:
+        producer.produce("t", "a")
+    return made
+
+
+def members(root: str) -> int:
+    described = AdminClient({"txnlog.root": root}).describe_consumer_groups(["g"])
+    try:
+        return len(described["g"].result().members)
+    except GroupIdNotFoundError:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("", True), ("del reader; import gc; gc.collect()", True), ("reader.close()", False)],
+)
+def test_consumer_without_close_leaves_its_group_with_the_program(
+    root: str, end: str, said: bool
+) -> None:
+    """The others of the group waited for its session time-out."""
+    code = READS.replace("ROOT", repr(root)) + end
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ("was dropped without close()" in run.stderr) == said, run.stderr
+    assert members(root) == 0
+
+
+def test_consumer_that_is_collected_leaves_its_group(root: str) -> None:
+    """A program may make many consumers."""
+    reader = Consumer({"txnlog.root": root, "group.id": "g", "auto.offset.reset": "earliest"})
+    reader.subscribe(["t"], on_assign=lambda one, partitions: None)
+    assert reader.poll(60) is not None
+    assert members(root) == 1
+    before = threading.active_count()
+    del reader
+    gc.collect()
+    end = time.monotonic() + 300
+    while members(root) or threading.active_count() >= before:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_static_member_stays_in_its_group(root: str) -> None:
+    """It may restart within session.timeout.ms, without a rebalance."""
+    given = '"group.id": "g", "group.instance.id": "one"'
+    code = READS.replace("ROOT", repr(root)).replace('"group.id": "g"', given)
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "was dropped" not in run.stderr
+    assert members(root) == 1
+
+
+def test_membership_and_ends_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "txnlog")
+    shared = world(2)
+    put(process(shared), b"a")
+    first = member(shared)
+    assert read(first) == [b"a"]
+    second = member(shared)
+    turn(shared, first, second)
+    info = [one.message for one in caplog.records if one.levelno == logging.INFO]
+    debug = [one.message for one in caplog.records if one.levelno == logging.DEBUG]
+    assert any("of group 'g' and reads t-0, t-1" in text for text in info)
+    assert any("rejoins: its group rebalances" in text for text in info)
+    assert "Reached the end of t-0 at offset 1" in debug
+
+
+def test_statistics_have_librdkafkas_names() -> None:
+    """Dashboards compute the lag from them."""
+    shared = world(2)
+    put(process(shared), b"a", b"b", b"c")
+    told: list[str] = []
+    reader = member(
+        shared,
+        stats_cb=told.append,
+        statistics_interval_ms=1_000,
+        enable_auto_offset_store=False,
+    )
+    message = reader.poll(0)
+    assert message is not None
+    reader.store_offsets(message)
+    shared.clock.advance_ms(1_000)
+    turn(shared, reader, rounds=1)
+    found = json.loads(told[-1])
+    assert found["type"] == "consumer"
+    partitions = found["topics"]["t"]["partitions"]
+    assert sorted(partitions) == ["0", "1"]
+    first = partitions["0"]
+    assert (first["app_offset"], first["stored_offset"], first["consumer_lag"]) == (1, 1, 2)
+    assert (first["lo_offset"], first["hi_offset"], first["ls_offset"]) == (0, 3, 3)
+    assert (found["cgrp"]["join_state"], found["cgrp"]["assignment_size"]) == ("steady", 2)
+
+
+def test_failed_heartbeat_is_an_error_of_error_cb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes in the application's own poll, not in the thread's."""
+    shared = world(1)
+    told: list[tuple[Exception, int]] = []
+    failed = threading.Event()
+
+    def fail(self: membership.Heartbeat) -> None:
+        failed.set()
+        raise StorageError("the store is away")
+
+    monkeypatch.setattr(membership.Heartbeat, "send", fail)
+    config = {
+        "group.id": "g",
+        "heartbeat.interval.ms": 1,
+        "error_cb": lambda error: told.append((error, threading.get_ident())),
+    }
+    reader = Consumer(config, cluster=process(shared))
+    reader.subscribe(["t"])
+    reader.poll(0)
+    assert failed.wait(60)
+    end = time.monotonic() + 300
+    while not told:
+        assert time.monotonic() < end
+        reader.poll(0)
+    (error, thread), *others = told
+    assert isinstance(error, StorageError)
+    assert (thread, others) == (threading.get_ident(), [])
+    monkeypatch.undo()
+    reader.close()
+
+
+def test_offsets_can_be_asked_for_without_statistics() -> None:
+    """stats_cb without an interval is never called, as in librdkafka."""
+    shared = world(1)
+    told: list[str] = []
+    reader = consumer(process(shared), stats_cb=told.append)
+    reader.assign([TopicPartition("t", 0)])
+    shared.clock.advance_ms(60_000)
+    reader.poll(0)
+    assert told == []
