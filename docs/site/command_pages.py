@@ -1,0 +1,46 @@
+"""Every command of `txnlog` with its options, as `txnlog --help` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from txnlog.cli.app import app
+
+HEAD = """# Commands and options
+
+From `txnlog --help` and `txnlog <command> --help`. [cli.md](../cli.md) explains what the commands do.
+"""
+
+
+def page() -> str:
+    """Markdown of all commands."""
+    return "\n".join([HEAD, *_sections(get_command(app), "txnlog")])
+
+
+def _sections(command: Any, name: str) -> Iterator[str]:
+    children = getattr(command, "commands", {})
+    yield f"## `{name}`\n"
+    yield f"{(command.help or '').strip()}\n"
+    rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
+    if rows:
+        yield "| option | default | meaning |\n|---|---|---|"
+        yield "\n".join(rows) + "\n"
+    for child_name, child in sorted(children.items()):
+        if not child.hidden:
+            yield from _sections(child, f"{name} {child_name}")
+
+
+def _row(parameter: Any) -> str:
+    names = [*parameter.opts, *parameter.secondary_opts]
+    if parameter.param_type_name == "argument":
+        names = [parameter.make_metavar()] if False else [parameter.name.upper()]
+    default = "required" if parameter.required else _default(parameter.default)
+    cells = (", ".join(f"`{name}`" for name in names), default, getattr(parameter, "help", "") or "")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(value: Any) -> str:
+    return "" if value in (None, False, (), [], "") or callable(value) else f"`{value}`"
