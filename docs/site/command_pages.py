@@ -11,7 +11,7 @@ from txnlog.cli.app import app
 
 HEAD = """# Commands and options
 
-From `txnlog --help` and `txnlog <command> --help`. [cli.md](../cli.md) explains what the commands do.
+From `txnlog --help` and `txnlog <command> --help`. [cli.md](../cli.md) explains the commands.
 """
 
 
@@ -24,7 +24,8 @@ def _sections(command: Any, name: str) -> Iterator[str]:
     children = getattr(command, "commands", {})
     yield f"## `{name}`\n"
     yield f"{(command.help or '').strip()}\n"
-    rows = [_row(parameter) for parameter in command.params if not getattr(parameter, "hidden", False)]
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    rows = [_row(parameter) for parameter in shown]
     if rows:
         yield "| option | default | meaning |\n|---|---|---|"
         yield "\n".join(rows) + "\n"
@@ -36,11 +37,13 @@ def _sections(command: Any, name: str) -> Iterator[str]:
 def _row(parameter: Any) -> str:
     names = [*parameter.opts, *parameter.secondary_opts]
     if parameter.param_type_name == "argument":
-        names = [parameter.make_metavar()] if False else [parameter.name.upper()]
+        names = [parameter.name.upper()]
     default = "required" if parameter.required else _default(parameter.default)
-    cells = (", ".join(f"`{name}`" for name in names), default, getattr(parameter, "help", "") or "")
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    meaning = getattr(parameter, "help", "") or ""
+    cells = (", ".join(f"`{name}`" for name in names), default, meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _default(value: Any) -> str:
+    value = getattr(value, "value", value)
     return "" if value in (None, False, (), [], "") or callable(value) else f"`{value}`"

@@ -1,12 +1,11 @@
 """Hooks of mkdocs.yml: pages made from other files, links to them, the menu, diagrams.
 
 The pages in docs/ are written to be read in the repository, too, so they link to README.md,
-notebooks or examples where these are. Here each such file becomes a page, and each link leads to it.
+notebooks or examples where these are. Here each such file becomes a page that these links lead to.
 """
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import shutil
@@ -21,7 +20,7 @@ import trace_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
-from pymdownx.superfences import fence_code_format, fence_div_format  # noqa: F401
+from pymdownx.superfences import fence_code_format
 
 ROOT = Path(__file__).resolve().parents[2]
 # Installed by `make docs`; without it a diagram is shown as its text.
@@ -37,6 +36,7 @@ IMPORTED = {
 }
 LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".sh": "bash"}
 
+_DIAGRAM = re.compile(r"<!-- diagram: (?P<path>\S+), (?P<heading>.+?) -->")
 _LINK = re.compile(r"(?P<start>\]\()(?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _FENCED = re.compile(r"^( *)(```+).*?^\1\2", re.DOTALL | re.MULTILINE)
 
@@ -77,6 +77,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links to files of the repository become links to their pages."""
     origin = _origin(page.file)
+    markdown = _DIAGRAM.sub(lambda found: _diagram(found["path"], found["heading"]), markdown)
 
     def replaced(found: re.Match[str]) -> str:
         path = _path(origin, found["target"])
@@ -124,6 +125,15 @@ def _add_linked(
             else:
                 page = _source_page(path, source.read_text())
                 _add(files, config, f"files/{path}.md", page, origin=path)
+
+
+def _diagram(path: str, heading: str) -> str:
+    """The first diagram below a heading of another document, so that there is one version of it."""
+    text = (ROOT / path).read_text()
+    section = text[text.index(f"\n## {heading}\n") :]
+    found = re.search(r"^```mermaid\n.*?^```$", section, re.DOTALL | re.MULTILINE)
+    assert found is not None, f"{path}, {heading}: no diagram"
+    return found[0]
 
 
 def _source_page(path: str, text: str) -> str:
@@ -178,6 +188,3 @@ def _names(nav: Any) -> list[str]:
         return [nav]
     children = nav.values() if isinstance(nav, dict) else nav
     return [name for child in children for name in _names(child)]
-
-
-os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")

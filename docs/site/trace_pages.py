@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 _RULE = re.compile(r"\bR(\d+)\b")
-_WRITES = re.compile(r"^  (?P<who>\w) writes (?P<what>.+) to (?P<table>\S+), version (?P<version>\d+)$")
-_ENDS = re.compile(r"^  (?P<who>\w) (?P<how>dies|stops)(?: before it writes (?P<what>.+) to (?P<table>\S+))?$")
+_WRITE = r"(?P<what>.+) to (?P<table>\S+)"
+_WRITES = re.compile(rf"^  (?P<who>\w) writes {_WRITE}, version (?P<version>\d+)$")
+_ENDS = re.compile(rf"^  (?P<who>\w) (?P<how>dies|stops)(?: before it writes {_WRITE})?$")
 _LOSES = re.compile(
-    r"^  (?P<who>\w) finds another's version (?P<version>\d+) where (?P<what>.+) to (?P<table>\S+) was to be$"
+    rf"^  (?P<who>\w) finds another's version (?P<version>\d+) where {_WRITE} was to be$"
 )
 _RAISES = re.compile(r"^  (?P<who>\w) gets (?P<error>\w+): ")
 

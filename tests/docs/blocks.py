@@ -96,8 +96,9 @@ def _continues(command: list[str]) -> bool:
 
 def agrees(expected: list[str], printed: list[str]) -> bool:
     """Whether the output is what a page shows."""
-    parts = [r"(?:.*\n)*" if line.strip() == "..." else _pattern(line) + r"\n" for line in expected]
-    return re.fullmatch("".join(parts), "".join(f"{line.rstrip()}\n" for line in printed)) is not None
+    lines = [r"(?:.*\n)*" if line.strip() == "..." else _pattern(line) + "\n" for line in expected]
+    output = "".join(f"{line.rstrip()}\n" for line in printed)
+    return re.fullmatch("".join(lines), output) is not None
 
 
 def _pattern(line: str) -> str:
