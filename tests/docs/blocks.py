@@ -21,7 +21,7 @@ from types import TracebackType
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ("python", "console", "sql")
-WAIT_S = 600
+WAIT_S = 300
 
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n+)?"
@@ -175,7 +175,6 @@ def checkout_environment(folder: Path) -> dict[str, str]:
         **inherited,
         "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "PYTHONUNBUFFERED": "1",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_CONF_DIR": str(ROOT / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
