@@ -48,7 +48,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"name": "mermaid", "class": "mermaid" if draws else "text", "format": fence_code_format}
     ]
     if draws:
-        config.extra_javascript.append(MERMAID_URI)
+        config.extra_javascript += [MERMAID_URI, "site/diagrams.js"]
     return config
 
 

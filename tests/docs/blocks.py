@@ -28,6 +28,8 @@ _BLOCK = re.compile(
     r"^```(?P<language>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
+# bash says so of a background process, at some later command.
+_KILLED = re.compile(r"bash: line \d+: +\d+ (?:Killed|Terminated) ")
 _TITLE = re.compile(r'title="([^"]+)"')
 
 
@@ -152,7 +154,8 @@ class Shell:
             for line in self._process.stdout:
                 if line.rstrip("\n") == end:
                     return lines[:-1] if lines and not lines[-1] else lines
-                lines.append(line.rstrip("\n"))
+                if not _KILLED.match(line):
+                    lines.append(line.rstrip("\n"))
         finally:
             alarm.cancel()
         raise AssertionError(f"{command!r} ended the shell:\n" + "\n".join(lines))

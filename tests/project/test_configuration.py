@@ -46,7 +46,7 @@ def test_docs_index_links_every_page_and_notebook() -> None:
     """A page without links is not read; a broken link is worse."""
     links = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "README.md").read_text()))
     assert not [link for link in links if not (DOCS / link).exists()]
-    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")} - {"README.md"}
     notebooks = {f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert not sorted((pages | notebooks) - links)
 
