@@ -5,7 +5,7 @@
     .venv/bin/python conf/setup_env.py jars                     the Delta jar, into Ivy's cache
     .venv/bin/python conf/setup_env.py peers                    the jars of `make bench-peers`
     .venv/bin/python conf/setup_env.py stores                   the servers of `make stores`
-    .venv/bin/python conf/setup_env.py docs                     the script of diagrams, for `make docs`
+    .venv/bin/python conf/setup_env.py docs                     the script that draws the diagrams
 
 Uses only the standard library and the syntax of Python 3.6, so that an old Python can run this
 file and report that it is too old. With exit status 1, a message on stderr says what to do.
