@@ -21,14 +21,20 @@ SHELLS = (
 )
 
 
-@pytest.mark.parametrize("name", SHELLS)
+# Many commands, each a process of its own: seconds.
+LONG = ("howto/backup.md", "explanation/outside.md")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in SHELLS]
+)
 def test_commands_of_the_page_print_what_it_shows(name: str, tmp_path: Path) -> None:
     """Readers copy them, and compare."""
     with Shell(tmp_path) as shell:
         play(shell, tmp_path, blocks(ROOT / "docs" / name))
 
 
-# Pages whose blocks run one after the other in this process.
+# Pages with one block, which a test below runs.
 PLAIN = ("clients.md", "verify.md")
 
 
