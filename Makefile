@@ -17,7 +17,7 @@ unexport SPARK_HOME
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in lint clean python java
+.PHONY: help venv demo cluster-demo test bench bench-stores bench-peers soak soak-spark soak-histories stores soak-stores mutants ways-in docs docs-look lint clean python java
 
 help: ## list the targets
 	@echo "txnlog: exactly-once Spark pipelines on Delta tables"
@@ -73,6 +73,12 @@ mutants: java $(VENV)/.jars ## one-line changes of the code: each must make its 
 ways-in: java $(VENV)/.jars ## each way of docs/deploying.md: wheel, archive, zip, cluster, Connect
 	@$(PY) -m pytest -m ways $(ARGS)
 
+docs: $(VENV)/.docs/stamp ## the documentation site, into build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict $(ARGS)
+
+docs-look: $(VENV)/.docs/stamp ## that site in a headless browser: diagrams, overflow, links
+	@$(PY) -m pytest -m browser $(ARGS)
+
 lint: $(VENV)/.lint ## ruff and mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -103,6 +109,12 @@ $(VENV)/.peers/stamp: benchmarks/peers/pom.xml $(VENV)/.packages | java
 
 $(VENV)/.stores/stamp: conf/setup_env.py $(VENV)/.packages
 	@$(PY) $(SETUP) stores
+	@mkdir -p $(@D)
+	@touch $@
+
+$(VENV)/.docs/stamp: conf/setup_env.py $(VENV)/.packages
+	@$(PYTHON) $(SETUP) packages --venv $(VENV) --extras test,demo,docs
+	@$(PY) $(SETUP) docs
 	@mkdir -p $(@D)
 	@touch $@
 

@@ -5,6 +5,7 @@
     .venv/bin/python conf/setup_env.py jars                     the Delta jar, into Ivy's cache
     .venv/bin/python conf/setup_env.py peers                    the jars of `make bench-peers`
     .venv/bin/python conf/setup_env.py stores                   the servers of `make stores`
+    .venv/bin/python conf/setup_env.py docs                     the script that draws the diagrams
 
 Uses only the standard library and the syntax of Python 3.6, so that an old Python can run this
 file and report that it is too old. With exit status 1, a message on stderr says what to do.
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 
 PYTHON_MIN = (3, 10)
 JAVA_TESTED = 17
@@ -25,6 +27,7 @@ CONF_DIR = os.path.join(PROJECT, "conf")
 PEERS_POM = os.path.join(PROJECT, "benchmarks", "peers", "pom.xml")
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 AZURITE = "azurite@3.35.0"
+MERMAID = "mermaid@11.17.2"
 SPARK_DEFAULTS = os.path.join(CONF_DIR, "spark-defaults.conf")
 
 
@@ -43,6 +46,7 @@ def main() -> int:
     commands.add_parser("jars", help="fetch the Delta jar with the Spark of this Python")
     commands.add_parser("peers", help="fetch a Kafka broker and Spark's Kafka connector with Maven")
     commands.add_parser("stores", help="install the servers of object stores that are tested")
+    commands.add_parser("docs", help="fetch the script that draws the diagrams of the docs")
     commands.add_parser("nothing", help="do nothing: the program that `jars` submits to Spark")
     arguments = parser.parse_args()
     try:
@@ -56,6 +60,8 @@ def main() -> int:
             fetch_peers()
         elif arguments.command == "stores":
             fetch_stores()
+        elif arguments.command == "docs":
+            fetch_mermaid()
         elif arguments.command != "nothing":
             parser.error("give a command")
     except SetupError as error:
@@ -313,6 +319,30 @@ def fetch_stores() -> None:
     for tool, program, server in (("go", go, "versitygw"), ("npm", npm, "Azurite")):
         if not program:
             say("{} is not on PATH: tests with {} will be skipped.".format(tool, server))
+
+
+def fetch_mermaid() -> None:
+    """Put mermaid's script, one file of its npm package, into .docs in the environment.
+
+    A missing npm is no error: the site then shows the text of each diagram.
+    Raises: SetupError when npm fails.
+    """
+    folder = os.path.join(sys.prefix, ".docs")
+    npm = shutil.which("npm")
+    if not npm:
+        say("npm is not on PATH: the site will show diagrams as text.")
+        return
+    say("Fetching {} with npm (once).".format(MERMAID))
+    os.makedirs(folder, exist_ok=True)
+    command = [npm, "pack", MERMAID, "--pack-destination", folder, "--loglevel=error"]
+    run_installer("mermaid", command, dict(os.environ), "npm_config_registry")
+    package = os.path.join(folder, MERMAID.replace("@", "-") + ".tgz")
+    with tarfile.open(package) as archive:
+        script = archive.extractfile("package/dist/mermaid.min.js")
+        assert script is not None
+        with open(os.path.join(folder, "mermaid.min.js"), "wb") as copy:
+            shutil.copyfileobj(script, copy)
+    os.remove(package)
 
 
 def run_installer(

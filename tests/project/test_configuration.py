@@ -44,11 +44,19 @@ def test_configuration_page_names_every_environment_variable() -> None:
 
 def test_docs_index_links_every_page_and_notebook() -> None:
     """A page without links is not read; a broken link is worse."""
-    links = set(re.findall(r"\]\(([^)#]+)\)", (DOCS / "README.md").read_text()))
-    assert not [link for link in links if not (DOCS / link).exists()]
-    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
-    notebooks = {f"../notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert not sorted((pages | notebooks) - links)
+    links = linked(DOCS / "README.md")
+    assert not [link for link in links if not link.exists()]
+    # A folder may have an index of its own.
+    for index in DOCS.glob("*/README.md"):
+        links |= linked(index) if index in links else set()
+    notebooks = set((ROOT / "notebooks").glob("*.ipynb"))
+    assert not sorted({*DOCS.rglob("*.md"), *notebooks} - links - {DOCS / "README.md"})
+
+
+def linked(page: Path) -> set[Path]:
+    """Files that a page links to."""
+    links = re.findall(r"\]\(([^):#]+)[^)]*\)", page.read_text())
+    return {(page.parent / link).resolve() for link in links}
 
 
 def settings(file: Path) -> list[str]:

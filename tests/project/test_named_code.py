@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     *("txnlog", "spark_source", "spark_sink", "checkpoint", "jobs", "benchmarks", "tests"),
-    *("notebooks", "examples", "conf"),
+    *("notebooks", "examples", "conf", "docs"),
 )
 # What changed once names what was there once.
 HISTORY = {"CHANGELOG.md"}
@@ -30,7 +30,7 @@ _PYTHON_FILE = re.compile(r"[\w./-]+\.py")
 
 # Names that only others' code has, by whose they are; and what the code assembles.
 FOREIGN = {
-    "PrepareCommit",  # a state as `txnlog transactions` prints it
+    *("PrepareCommit", "PrepareAbort"),  # states as `txnlog transactions` prints them
     *("FileContext", "FileContextBasedCheckpointFileManager"),  # Hadoop and Spark
     *("FileSystemBasedCheckpointFileManager", "AbortableStreamBasedCheckpointFileManager"),
     *("SparkSessionCatalog", "commitOffsets", "queryPlanning"),
@@ -108,8 +108,10 @@ def quoted() -> list[tuple[str, str]]:
     for path in python_files():
         comments = _COMMENT.findall(path.read_text())
         found += [(path, text) for text in (*docstrings(path).values(), *comments)]
-    for folder in (ROOT, ROOT / "docs", ROOT / "tests", ROOT / "benchmarks"):
-        pages = [path for path in folder.glob("*.md") if path.name not in HISTORY]
+    found_in = [ROOT.glob("*.md"), (ROOT / "docs").rglob("*.md")]
+    found_in += [(ROOT / name).glob("*.md") for name in ("tests", "benchmarks")]
+    for files in found_in:
+        pages = [path for path in files if path.name not in HISTORY]
         found += [(path, _FENCED.sub("", path.read_text())) for path in pages]
     return [
         (path.relative_to(ROOT).as_posix(), name)

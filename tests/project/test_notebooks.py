@@ -1,18 +1,24 @@
 """The notebooks run from top to bottom, and both files of each pair agree.
 
-Each is a pair: the .ipynb to open, and the .py (percent format) to review. In git
-the .ipynb has no outputs, because they differ between runs. After a change to either file:
+Each is a pair: the .ipynb to open, with outputs, and the .py (percent format) to review. After a
+change to either file:
 
     jupytext --sync notebooks/*.ipynb
+    python tests/project/test_notebooks.py [quickstart]
+
+The second command runs the notebooks, or those that are named, and stores their outputs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,11 @@ CELL_S_MAX = 1_200
 # Starts Spark four times: minutes.
 LONG = ("crash_recovery", "transaction_log")
 
+# Of the code whose outputs are stored, in the metadata of the .ipynb.
+DIGEST = "outputs_of"
+# stderr has only Spark's log; an address of memory differs in each run.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
 # Set by the test run or `make` for its own Spark; a notebook works without them.
 OURS = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_CONF_DIR", "SPARK_HOME",
         "TXNLOG_FAILPOINT", "TXNLOG_FAILPOINT_STATE", "MPLBACKEND")  # fmt: skip
@@ -39,9 +50,14 @@ def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
 
     Not a kernel named python3 that a user has registered, nor that user's IPython start-up files.
     """
-    # Spark's sockets are below it, and their paths are limited to about 100 bytes.
     folder = scratch / "notebook"
     shutil.rmtree(folder, ignore_errors=True)
+    kernel_environment(monkeypatch, folder)
+    return folder
+
+
+def kernel_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The variables of such a kernel. Spark's sockets are in the folder, in a path of 100 bytes."""
     spec = folder / "jupyter" / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
     launcher = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -55,7 +71,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch, scratch: Path) -> Path:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
     # A short-lived JVM does not need the optimising compiler.
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-    return folder
 
 
 @pytest.mark.spark
@@ -111,14 +126,46 @@ def test_notebook_pairs_have_the_same_cells(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_notebook_in_git_has_no_outputs(name: str) -> None:
-    """Outputs contain times, paths and pictures: every run would be a large change."""
+def test_notebook_in_git_has_the_outputs_of_its_code(name: str) -> None:
+    """Readers of the site see them without running anything, and old ones would be lies."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
     nbformat.validate(notebook)
-    stripped = "run jupyter nbconvert --clear-output --inplace notebooks/*.ipynb"
-    for cell in code_cells(notebook):
-        assert (cell.outputs, cell.execution_count) == ([], None), stripped
-        assert "execution" not in cell.metadata, stripped
+    advice = "run python tests/project/test_notebooks.py"
+    assert notebook.metadata.get(DIGEST) == digest(notebook), advice
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), advice
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert outputs, advice
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert str(PROJECT) not in json.dumps(outputs), "a path that exists on one machine only"
+
+
+def store_outputs(names: list[str]) -> None:
+    """Run notebooks in a kernel of this Python, and write their outputs into them."""
+    for name in names:
+        with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as scratch:
+            kernel_environment(patch, Path(scratch) / "notebook")
+            result = NotebookRun(FOLDER / f"{name}.ipynb", CELL_S_MAX, kernel="python3").execute()
+        assert result.error is None, result.error.trace
+        notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
+        for number, (cell, run) in enumerate(
+            zip(code_cells(notebook), code_cells(result.nb), strict=True), 1
+        ):
+            kept = [output for output in run.outputs if output.get("name") != "stderr"]
+            shown = _ADDRESS.sub("", json.dumps(kept).replace(str(PROJECT), "txnlog"))
+            cell.outputs = [nbformat.from_dict(output) for output in json.loads(shown)]
+            cell.execution_count = number
+            for output in cell.outputs:
+                if "execution_count" in output:
+                    output["execution_count"] = number
+        notebook.metadata[DIGEST] = digest(notebook)
+        nbformat.write(notebook, FOLDER / f"{name}.ipynb")
+
+
+def digest(notebook: Any) -> str:
+    """Of the code of all cells."""
+    code = json.dumps([cell.source for cell in code_cells(notebook)])
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 def contents(notebook: Any) -> list[tuple[str, str]]:
@@ -129,3 +176,7 @@ def contents(notebook: Any) -> list[tuple[str, str]]:
 def code_cells(notebook: Any) -> list[Any]:
     """The code cells."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+if __name__ == "__main__":
+    store_outputs(sys.argv[1:] or NAMES)

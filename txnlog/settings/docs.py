@@ -1,7 +1,10 @@
-"""Generates tables of options.md, clients.md, configuration.md from those of options and settings.
+"""Generates tables of the documentation from those of options, settings and errors.
 
-`python -m txnlog.settings.docs docs/options.md docs/clients.md docs/configuration.md` rewrites each
-table between its two comments `<!-- table: source -->` and `<!-- end -->`, and no other text.
+    python -m txnlog.settings.docs docs/options.md docs/clients.md docs/configuration.md \
+        docs/howto/errors.md
+
+rewrites each table between its two comments `<!-- table: source -->` and `<!-- end -->`, and no
+other text.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from txnlog import errors
 from txnlog.settings.client_settings import SETTINGS, Client
 from txnlog.settings.spark_options import NOT_SUPPORTED, OPTIONS, READS, WRITES, Option
 from txnlog.settings.storage_tables import COMMON_OPTIONS, TABLES, StorageOption
@@ -38,6 +42,7 @@ def with_tables(page: str) -> str:
         "storage-azure": _storage_table(TABLES["azure"]),
         "storage-gcs": _storage_table(TABLES["gcs"]),
         "not-supported": _list(f"`kafka.{name}`" for name in NOT_SUPPORTED),
+        **{f"errors-{flag}": _errors_table(flag) for flag in (*errors.FLAGS, "none")},
     }
     return _TABLE.sub(
         lambda found: f"{found['name']} -->\n\n{tables[found['name']]}\n\n",
@@ -76,6 +81,18 @@ def _storage_table(rows: Iterable[StorageOption]) -> str:
         for row in rows
     ]
     return _table(("storage.", "meaning"), lines)
+
+
+def _errors_table(flag: str) -> str:
+    """The errors with this flag, or with none."""
+    rows = []
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        flags = [each for each in errors.FLAGS if getattr(kind, each)] or ["none"]
+        if flag in flags and kind is not errors.TxnLogError:
+            summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+            rows.append((f"`{name}`", "" if kind.code is None else str(kind.code), summary))
+    return _table(("error", "code", "when"), rows)
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,162 @@
+"""The built site in a headless browser, on a wide and a narrow window: `make docs-look`.
+
+Uses a Chromium on PATH, else the one that `playwright install chromium` fetches. Pictures of some
+pages are left in build/look.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+import pytest
+
+from tests.docs.blocks import ROOT
+from tests.docs.test_site import build
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+WINDOWS = {"wide": (1440, 900), "narrow": (360, 740)}
+PICTURES = (
+    "index",
+    "tutorial",
+    "overview",
+    "protocol",
+    "options",
+    "howto/errors",
+    "traces/two_finishers",
+)
+LOOK = ROOT / "build" / "look"
+# Every element that reaches out of the window, but for those in a box that scrolls by itself.
+OVERFLOW = """() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  const scrolls = e => e && (["auto", "scroll", "hidden"].includes(getComputedStyle(e).overflowX)
+    || scrolls(e.parentElement));
+  return [...document.querySelectorAll("main *")]
+    .filter(e => e.getBoundingClientRect().right > width + 1 && !scrolls(e.parentElement))
+    .map(e => e.tagName + " " + e.className + " " + e.textContent.trim().slice(0, 60));
+}"""
+BODY = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+UNDRAWN = (
+    """() => [...document.querySelectorAll("pre.mermaid")].map(e => e.textContent.slice(0, 200))"""
+)
+DRAWN = """() => [...document.querySelectorAll("div.mermaid")]
+  .map(e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height])"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert (Path(sys.prefix) / ".docs/mermaid.min.js").exists(), "make docs fetches it with npm"
+    return build(tmp_path_factory.mktemp("site") / "site")
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """Of a server on this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    program = next(filter(None, map(which, BROWSERS)), None)
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def pages(site: Path) -> list[str]:
+    """Of the site, by their address."""
+    return sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_every_page_fits_its_window_and_draws_its_diagrams(
+    browser: Browser, address: str, site: Path, window: str
+) -> None:
+    """Nothing is cut off, nothing fails, nothing comes from elsewhere."""
+    width, height = WINDOWS[window]
+    tab = browser.new_page(viewport={"width": width, "height": height})
+    wrong: list[str] = []
+    name = ""
+    tab.on("pageerror", lambda error: wrong.append(f"{name}: {error}"))
+    tab.on("requestfailed", lambda request: wrong.append(f"{name}: {request.url} failed"))
+    tab.on("request", lambda request: wrong.extend(foreign(name, request.url)))
+    tab.on(
+        "response",
+        lambda reply: (
+            wrong.append(f"{name}: {reply.url} {reply.status}") if reply.status >= 400 else None
+        ),
+    )
+    drawn = 0
+    for name in pages(site):
+        if name == "404.html":
+            continue
+        tab.goto(f"{address}/{name}", wait_until="networkidle")
+        diagrams = (site / name).read_text().count('class="mermaid"')
+        wrong += [f"{name}: {text}" for text in look(tab, diagrams)]
+        drawn += diagrams
+        if name.removesuffix(".html") in PICTURES:
+            LOOK.mkdir(parents=True, exist_ok=True)
+            stem = name.removesuffix(".html").replace("/", "-")
+            tab.screenshot(path=str(LOOK / f"{stem}-{window}.png"), full_page=True)
+    tab.close()
+    assert not wrong, "\n".join(wrong)
+    assert drawn > 15
+
+
+def look(tab: Tab, diagrams: int) -> list[str]:
+    """What is wrong with the page that is open."""
+    if diagrams:
+        # Drawn one after the other, by a script that is loaded when the first comes into view.
+        tab.wait_for_function(f"document.querySelectorAll('div.mermaid').length == {diagrams}")
+    wrong = [f"not drawn: {text}" for text in tab.evaluate(UNDRAWN)]
+    sizes = tab.evaluate(DRAWN)
+    wrong += [f"a diagram is {w} x {h}" for w, h in sizes if w < 100 or h < 50]
+    if (over := tab.evaluate(BODY)) > 1:
+        wrong.append(f"{over} px too wide: {tab.evaluate(OVERFLOW)[:3]}")
+    return wrong
+
+
+def foreign(page: str, url: str) -> list[str]:
+    """A request to another machine."""
+    host = urlparse(url).hostname
+    return [] if host in (None, "127.0.0.1") else [f"{page} asks {url}"]
+
+
+def test_search_finds_a_page(browser: Browser, address: str) -> None:
+    """It works in the browser alone."""
+    tab = browser.new_page(viewport={"width": 1440, "height": 900})
+    tab.goto(f"{address}/index.html", wait_until="networkidle")
+    tab.click("input.md-search__input")
+    tab.keyboard.type("ProducerFencedError")
+    tab.wait_for_selector(".md-search-result__item")
+    assert tab.locator(".md-search-result__item").count() >= 1
+    tab.close()
