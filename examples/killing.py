@@ -64,42 +64,42 @@ class Killer:
     """
 
     def __init__(self, worker: Worker, records: Counts, rows: Counts) -> None:
-        self._worker, self._records, self._rows = worker, records, rows
+        self.worker, self.records, self.rows = worker, records, rows
         self.kills = self.zombies = 0
         # The others are forked from a process that has imported these.
         FORKS.set_forkserver_preload(["txnlog.producer", "txnlog.consumer", "psycopg"])
 
     def kill_at(self, step: str, times: int = 1) -> None:
         """A worker that is killed when it has passed this step so many times."""
-        process, _ = self._start(step, times)
+        process, _ = self.start(step, times)
         process.join(WAIT_S)
         assert process.exitcode == -signal.SIGKILL, f"The worker ended with {process.exitcode}."
         self.kills += 1
-        self._check()
+        self.check()
 
     def kill_after(self, life_s: float) -> None:
         """A worker that is killed so long after it has opened."""
-        process, told = self._start()
+        process, told = self.start()
         told.recv()
         time.sleep(life_s)
         process.kill()
         process.join()
         self.kills += 1
-        self._check()
+        self.check()
 
     def fail_after(self, life_s: float, fail: Callable[[], None]) -> None:
         """A worker whose other system fails so long after it has opened: it ends with an error."""
-        process, told = self._start()
+        process, told = self.start()
         told.recv()
         time.sleep(life_s)
         fail()
         process.join(WAIT_S)
         assert process.exitcode not in (None, 0), "The worker has not noticed the failure."
-        self._check()
+        self.check()
 
     def stop_at(self, step: str, successor_step: str) -> None:
         """A worker that is stopped, replaced, and woken: it must end with an error."""
-        zombie, told = self._start(step, end=signal.SIGSTOP)
+        zombie, told = self.start(step, end=signal.SIGSTOP)
         while told.recv() != "ended":
             pass
         self.kill_at(successor_step, times=2)
@@ -108,39 +108,40 @@ class Killer:
         zombie.join(WAIT_S)
         assert zombie.exitcode not in (None, 0), "The former worker was not fenced."
         self.zombies += 1
-        self._check()
+        self.check()
 
     def finish(self, amount: int = 0) -> None:
         """A last worker that ends what is left, and works until `amount` is done in all."""
-        process, _ = self._start(amount=amount)
+        process, _ = self.start(amount=amount)
         process.join(WAIT_S)
         assert process.exitcode == 0, f"The worker ended with {process.exitcode}."
 
     def differences(self) -> int:
         """Numbers in one system and not in the other, twice in one, or missing between two."""
-        records, rows = self._records(), self._rows()
+        records, rows = self.records(), self.rows()
         numbers = {*records, *rows}
         if numbers:
             numbers.update(range(min(numbers), max(numbers)))
         return sum((records[number], rows[number]) != (1, 1) for number in numbers)
 
-    def _start(
+    def start(
         self,
         step: str | None = None,
         times: int = 1,
         end: signal.Signals = signal.SIGKILL,
         amount: int = ENDLESS,
     ) -> tuple[ForkServerProcess, Connection]:
+        """A worker, and the end of the pipe on which it tells."""
         told, tells = FORKS.Pipe(duplex=False)
         life = Life(tells, step, times, end)
-        process = FORKS.Process(target=_work, args=(self._worker, life, amount))
+        process = FORKS.Process(target=_work, args=(self.worker, life, amount))
         process.start()
         tells.close()
         return process, told
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Also before the successor has ended what was left."""
-        records, rows = self._records(), self._rows()
+        records, rows = self.records(), self.rows()
         assert not records - rows, f"Records without a row: {records - rows}"
 
 

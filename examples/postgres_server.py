@@ -25,41 +25,41 @@ class PostgresServer:
     """A server whose data is in `folder`; `dsn` is what `psycopg.connect` takes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._is_root = os.geteuid() == 0
-        self._programs = _programs(folder) if self._is_root else _installed()
+        self.folder = folder
+        self.is_root = os.geteuid() == 0
+        self.programs = _programs(folder) if self.is_root else _installed()
         self.dsn = f"host={folder} user=postgres dbname=postgres"
-        if self._is_root:
+        if self.is_root:
             shutil.chown(folder, UNPRIVILEGED)
-        self._run("initdb", "--username=postgres", "--auth=trust", "--no-sync", "--encoding=UTF8")
+        self.run("initdb", "--username=postgres", "--auth=trust", "--no-sync", "--encoding=UTF8")
 
     def start(self) -> None:
         """Start it, also after a crash; returns when it takes connections."""
         # Without fsync it survives kills of its processes, but not of the machine.
         options = (
-            f"-c listen_addresses='' -c unix_socket_directories='{self._folder}' "
+            f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' "
             "-c max_prepared_transactions=10 -c fsync=off"
         )
-        log = str(self._folder / "log")
-        self._run("pg_ctl", "start", "--wait", f"--log={log}", f"--options={options}")
+        log = str(self.folder / "log")
+        self.run("pg_ctl", "start", "--wait", f"--log={log}", f"--options={options}")
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it; with `immediate` it ends as in a crash, and recovers from its log later."""
-        self._run("pg_ctl", "stop", "--wait", f"--mode={mode}")
+        self.run("pg_ctl", "stop", "--wait", f"--mode={mode}")
 
-    def _run(self, program: str, *arguments: str) -> None:
-        command = [str(self._programs / program), f"--pgdata={self._folder / 'data'}", *arguments]
+    def run(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), f"--pgdata={self.folder / 'data'}", *arguments]
         ran = subprocess.run(
             command,
-            user=UNPRIVILEGED if self._is_root else None,
-            cwd=self._folder,
+            user=UNPRIVILEGED if self.is_root else None,
+            cwd=self.folder,
             env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if program == "initdb" else subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
         )
         if ran.returncode:
-            log = self._folder / "log"
+            log = self.folder / "log"
             said = (ran.stdout or b"").decode() + (log.read_text() if log.exists() else "")
             raise RuntimeError(f"{' '.join(command)} failed: {said}")
 

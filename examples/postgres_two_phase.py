@@ -20,8 +20,9 @@ from __future__ import annotations
 import argparse
 import os
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -45,8 +46,10 @@ OPTIONS = "-c idle_in_transaction_session_timeout=10s"
 """A stopped process would keep its locks, and no other could take over."""
 
 
-class Shop:
-    """What both ways share: a producer, a connection, and the run that owns the row of `shops`."""
+class Shop(ABC):
+    """What all ways share: a producer, a connection, and the run that owns the row of `shops`."""
+
+    steps: tuple[str, ...]
 
     def __init__(self, root: str, dsn: str, life: Life) -> None:
         self.life = life
@@ -55,6 +58,14 @@ class Shop:
         self.producer.init_transactions(keep_prepared=True)
         self.database = psycopg.connect(dsn, options=OPTIONS)
         self.run = 0
+
+    @abstractmethod
+    def recover(self) -> None:
+        """End what the former run has left."""
+
+    @abstractmethod
+    def place_order(self, number: int) -> None:
+        """Write a record and a row."""
 
     def take_over(self, wait: str = "0") -> str | None:
         """Fence the former run in the database; the state it has committed last.
@@ -100,7 +111,6 @@ class DatabaseDecides(Shop):
     steps = ("produced", "record prepared", "inserted", "decided", "completed")
 
     def recover(self) -> None:
-        """End what the former run has left."""
         state = self.take_over()
         self.life.passed("taken over")
         if self.producer.prepared_state is not None:
@@ -147,7 +157,7 @@ class LogDecides(Shop):
         self.decisions = Path(root).with_name("decisions")
 
     def recover(self) -> None:
-        """End what the former run has left: what has no decision is aborted, for good."""
+        """What has no decision is aborted, for good."""
         while True:
             self.end_branches()
             # A prepared branch holds the row of `shops`; the former run may prepare one meanwhile.
@@ -210,7 +220,11 @@ class LogDecides(Shop):
         return decision
 
 
-SHOPS = {"database": DatabaseDecides, "log": LogDecides, "nobody": NobodyDecides}
+SHOPS: dict[str, type[Shop]] = {
+    "database": DatabaseDecides,
+    "log": LogDecides,
+    "nobody": NobodyDecides,
+}
 
 
 def sell(root: str, dsn: str, decided_by: str, life: Life, orders: int) -> None:
@@ -239,8 +253,9 @@ def create(root: str, dsn: str) -> None:
         database.execute(SCHEMA)
 
 
-def crash(server: PostgresServer) -> None:
+def crash(server: PostgresServer | None) -> None:
     """What a power cut does to the server, but for what the disk loses."""
+    assert server is not None
     server.stop("immediate")
     server.start()
 
@@ -255,8 +270,9 @@ def main() -> None:
     if arguments.dsn and arguments.crashes:
         parser.error("--crashes is for the server of the example, without --dsn")
     root = str(folder_of(arguments) / "cluster")
-    with nullcontext() if arguments.dsn else running_server() as server:
-        dsn = arguments.dsn or server.dsn
+    with ExitStack() as stack:
+        server = None if arguments.dsn else stack.enter_context(running_server())
+        dsn = arguments.dsn if server is None else server.dsn
         create(root, dsn)
         killer = Killer(
             partial(sell, root, dsn, arguments.decided_by),

@@ -33,31 +33,31 @@ class Relay:
     """Moves messages from the outbox to the topic; its name is the transactional.id."""
 
     def __init__(self, root: str, database: sqlite3.Connection, life: Life) -> None:
-        self._database, self._life = database, life
-        self._producer = Producer({"txnlog.root": root, "transactional.id": "relay"})
+        self.database, self.life = database, life
+        self.producer = Producer({"txnlog.root": root, "transactional.id": "relay"})
         # Ends what the former relay has left: after this the position cannot change any more.
-        self._producer.init_transactions()
-        self._position = relayed_to(root)
+        self.producer.init_transactions()
+        self.position = relayed_to(root)
 
     def relay(self) -> None:
         """All messages that are waiting, as one transaction."""
-        waiting = self._database.execute(
+        waiting = self.database.execute(
             "SELECT position, key, value FROM outbox WHERE position > ? ORDER BY position",
-            [self._position],
+            [self.position],
         ).fetchall()
         if waiting:
             last = waiting[-1][0]
-            with self._producer.transaction():
+            with self.producer.transaction():
                 for _, key, value in waiting:
-                    self._producer.produce("orders", value, key=key)
-                self._producer.produce("relayed", str(last), key="outbox")
-                self._life.passed("produced")
-            self._life.passed("record committed")
-            self._position = last
+                    self.producer.produce("orders", value, key=key)
+                self.producer.produce("relayed", str(last), key="outbox")
+                self.life.passed("produced")
+            self.life.passed("record committed")
+            self.position = last
         # Only to save space: what was relayed is skipped by its position.
-        with self._database:
-            self._database.execute("DELETE FROM outbox WHERE position <= ?", [self._position])
-        self._life.passed("outbox emptied")
+        with self.database:
+            self.database.execute("DELETE FROM outbox WHERE position <= ?", [self.position])
+        self.life.passed("outbox emptied")
 
 
 def relayed_to(root: str) -> int:
