@@ -33,7 +33,7 @@ def killed(folder: Path, decided_by: str, kills: int, zombies: int, crashes: int
 @BOTH
 def test_record_and_row_are_both_there_or_neither(decided_by: str, tmp_path: Path) -> None:
     """Killed once at each step, replaced while it sleeps, and after a crash of the server."""
-    killed(tmp_path, decided_by, kills=9, zombies=2, crashes=1)
+    killed(tmp_path, decided_by, kills=9, zombies=3, crashes=1)
 
 
 @pytest.mark.soak
