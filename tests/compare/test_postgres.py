@@ -1,0 +1,49 @@
+"""A topic and a real PostgreSQL: both or neither, whichever process dies, sleeps or crashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compare.running import number_of, run_example
+from txnlog.testing.counts import count
+
+EXAMPLE = "postgres_two_phase.py"
+BOTH = pytest.mark.parametrize("decided_by", ["database", "log"])
+
+
+def killed(folder: Path, decided_by: str, kills: int, zombies: int, crashes: int) -> None:
+    line = run_example(
+        EXAMPLE,
+        folder,
+        f"--decided-by={decided_by}",
+        f"--kills={kills}",
+        f"--zombies={zombies}",
+        f"--crashes={crashes}",
+    )
+    assert number_of("differences", line) == 0
+    assert number_of("orders", line) > 0
+    # The successor of a zombie is killed, too.
+    assert number_of("kills", line) == kills + zombies
+    count("kills", f"shop beside PostgreSQL, decided by the {decided_by}", kills + 2 * zombies)
+    count("kills", "PostgreSQL server", crashes)
+
+
+@BOTH
+def test_record_and_row_are_both_there_or_neither(decided_by: str, tmp_path: Path) -> None:
+    """Killed once at each step, replaced while it sleeps, and after a crash of the server."""
+    killed(tmp_path, decided_by, kills=9, zombies=3, crashes=1)
+
+
+@pytest.mark.soak
+@BOTH
+def test_record_and_row_agree_after_hundreds_of_kills(decided_by: str, tmp_path: Path) -> None:
+    """At each step and at random moments, with the state of all the lives before."""
+    killed(tmp_path, decided_by, kills=250, zombies=30, crashes=20)
+
+
+def test_without_a_protocol_the_kills_leave_differences(tmp_path: Path) -> None:
+    """What the two phases are for; and the comparison would notice."""
+    line = run_example(EXAMPLE, tmp_path, "--decided-by=nobody", "--kills=4", exit_code=1)
+    assert number_of("differences", line) > 0
