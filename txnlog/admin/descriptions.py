@@ -48,12 +48,20 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition: log start, last stable offset, and high watermark."""
+    """One partition: its offsets, its files, and its records up to the last stable offset.
+
+    `num_records` counts committed ones from the log start, `last_timestamp_ms` is the newest of
+    their timestamps: -1 if there is none, or the log does not have it.
+    """
 
     id: int
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
+    num_records: int
+    num_files: int
+    size_bytes: int
+    last_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
