@@ -150,7 +150,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional.id; `coordinator` is the shard of its row.
+    """A transactional.id; `coordinator` is the shard of its row, `query_name` its Spark query's.
 
     With an `error` the row is unreadable: its state is None and its producer id -1.
     """
@@ -159,6 +159,7 @@ class TransactionListing:
     coordinator: int
     producer_id: int
     state: TransactionState | None
+    query_name: str = ""
     error: TxnLogError | None = None
 
 
@@ -184,6 +185,7 @@ class TransactionDescription:
     owner: str
     owner_since_ms: int
     query_id: str
+    query_name: str
     is_owner_fenced: bool
     fenced: Fenced | None
 
@@ -210,6 +212,7 @@ class TransactionDescription:
             "OwnerSinceMs": self.owner_since_ms,
             "OwnerFenced": self.is_owner_fenced,
             "QueryId": self.query_id or None,
+            "QueryName": self.query_name or None,
             "Groups": list(self.groups),
             "PreparedByClient": self.prepared_by_client,
             "LastFenced": last and {"By": last.by, "AtMs": last.at_ms, "Reason": last.reason},

@@ -23,6 +23,7 @@ app = typer.Typer(
 
 MINUTE_MS = 60_000
 STATES = {state.kafka_name: state for state in TransactionState}
+LIST = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState", "QueryName")
 PRODUCERS = (
     "ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp",
     "CurrentTransactionStartOffset",
@@ -76,10 +77,11 @@ def list_all(
                 t.coordinator,
                 t.producer_id,
                 UNREADABLE if t.state is None else t.state.kafka_name,
+                t.query_name or None,
             )
             for t in listings
         ]
-        session.show(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows)
+        session.show(LIST, rows)
         session.finish({t.transactional_id: t.error for t in listings})
 
     session.watch(watch, show)
@@ -108,6 +110,8 @@ def describe(
 
 def _ownership_lines(found: TransactionDescription) -> list[str]:
     lines = ["", f"Owner: {found.owner}, since {format_time(found.owner_since_ms)}"]
+    if found.query_name:
+        lines.append(f"  Query: {found.query_name}")
     if found.is_owner_fenced:
         lines.append("  It is fenced: it can no longer write.")
     if found.prepared_by_client:
