@@ -313,7 +313,13 @@ def _take_over(
             row.owner.describe(),
         )
     host, pid = this_process()
-    owner = Owner(run_id=run.run_id, query_id=run.query_id, host=host, pid=pid)
+    owner = Owner(
+        run_id=run.run_id,
+        query_id=run.query_id,
+        query_name=run.query_name,
+        host=host,
+        pid=pid,
+    )
     return cluster.coordinator.init_producer_id(
         transactional_id, owner, timeout_ms=options.number("transaction.timeout.ms") or 0
     )

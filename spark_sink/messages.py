@@ -15,6 +15,9 @@ from txnlog.protocol.metadata import StagedBatch
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
+DESCRIPTION = "spark.job.description"
+"""The name of the query, if it has one, then its ids, on lines or with <br/> between them."""
+QUERY_NAME_LENGTH_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class StagedTask(WriterCommitMessage):
     run_id: str = ""
     batch_id: int = -1
     stage_ns: int = 0
+    query_name: str = ""
 
 
 def stream_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTask:
@@ -46,7 +50,16 @@ def stream_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTas
             "transactions. Use Trigger.ProcessingTime or Trigger.AvailableNow.",
             option="trigger",
         )
-    return StagedTask(context.partitionId(), batches, query_id, run_id, int(batch_id), stage_ns)
+    name = query_name(context.getLocalProperty(DESCRIPTION), query_id)
+    task = context.partitionId()
+    return StagedTask(task, batches, query_id, run_id, int(batch_id), stage_ns, name)
+
+
+def query_name(description: str | None, query_id: str) -> str:
+    """The name of a query by the description of its jobs; "" if it has none, or another one."""
+    name, found, _ = (description or "").partition(f"id = {query_id}")
+    name = name.strip().removesuffix("<br/>").strip()
+    return name[:QUERY_NAME_LENGTH_MAX] if found else ""
 
 
 def batch_message(batches: tuple[StagedBatch, ...], stage_ns: int) -> StagedTask:

@@ -13,6 +13,7 @@ from tests.cli.runner import ENVIRONMENT, Command
 from txnlog.cli.app import app, hoisted, root
 from txnlog.cli.session import session_of
 from txnlog.consumer import Consumer
+from txnlog.producer import Producer
 
 SECRET = "hunter2"
 
@@ -128,17 +129,44 @@ def test_topics_created_grown_described_and_deleted(command: Command) -> None:
     assert "can only be added" in command.fails("topics", "alter", "-t", "t", "--partitions", "1")
     shown = command.ok("topics", "--describe", "--topic", "t")
     assert header(shown) == [
-        "Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark", "TopicId",
-        "Configs",
+        "Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark", "Records",
+        "Files", "Size", "LastTimestamp", "TopicId", "Configs",
     ]  # fmt: skip
-    assert [row[:2] + row[6:] for row in cells(shown)] == [
-        ["t", str(number), "retention.ms=5"] for number in range(3)
+    assert [row[:2] + row[5:10] + row[11:] for row in cells(shown)] == [
+        ["t", str(number), "0", "0", "0", "B", "-", "retention.ms=5"] for number in range(3)
     ]
     assert command.json("topics", "describe")[0]["Configs"] == {"retention.ms": "5"}
     assert command.ok("topics", "delete", "-t", "t") == "Deleted topic t.\n"
     assert command.ok("topics", "delete", "-t", "t", "--if-exists") == ""
     assert "no topic" in command.fails("topics", "delete", "-t", "t")
     assert command.json("topics", "list") == []
+
+
+def test_topics_described_with_records_sizes_and_newest_timestamp(command: Command) -> None:
+    """What an operator asks first: is anything written, when last, and how much is it."""
+    command.ok("topics", "create", "-t", "t", "--partitions", "1")
+    for time_ms in (1_700_000_000_000, 1_600_000_000_000):
+        line = json.dumps({"value": "x" * 2000, "timestamp": time_ms})
+        command.ok("produce", "-t", "t", "--json", input=line.encode())
+    [row] = command.json("topics", "describe", "-t", "t")
+    sizes = [file.stat().st_size for file in (Path(command.root) / "t").glob("part-*.parquet")]
+    assert (row["Records"], row["Files"], row["Size"]) == (2, 2, sum(sizes))
+    assert row["LastTimestamp"] == 1_700_000_000_000
+    shown = command.ok("topics", "describe", "-t", "t")
+    assert f" {sum(sizes) / 1024:.1f} KiB " in shown
+    assert " 2023-11-14T22:13:20.000Z " in shown
+    # Records below the log start, or of an aborted transaction, are no longer counted.
+    command.ok("topics", "delete-records", "-t", "t", "-p", "0", "--offset", "1")
+    eager = {"transactional.id": "x", "transaction.publish": "eager"}
+    with Producer({"txnlog.root": command.root, **eager}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce("t", "aborted")
+        producer.flush()
+        producer.abort_transaction()
+    [row] = command.json("topics", "describe", "-t", "t")
+    assert (row["Records"], row["Files"], row["HighWatermark"]) == (1, 3, 3)
+    assert row["LastTimestamp"] == 1_600_000_000_000
 
 
 def test_configs_changed_and_explained(command: Command) -> None:
@@ -198,6 +226,19 @@ def test_groups_described_with_kafkas_columns(read: Command) -> None:
     assert "no group 'x'" in read.fails("groups", "describe", "-g", "x")
 
 
+def test_all_groups_described_together(read: Command) -> None:
+    """Kafka's --all-groups, and --group more than once; each view has all of them."""
+    read.ok("consume", "-t", "t", "-g", "h", "--from-beginning", "-n", "5")
+    rows = read.json("groups", "describe", "--all-groups")
+    assert [(r["GROUP"], r["PARTITION"], r["LAG"]) for r in rows] == [("g", 0, 3), ("h", 0, 0)]
+    assert read.json("groups", "describe", "-g", "g", "-g", "h") == rows
+    states = read.json("groups", "describe", "--all-groups", "--state")
+    assert [row["GROUP"] for row in states] == ["g", "h"]
+    assert read.json("groups", "describe", "--all-groups", "--members") == []
+    assert read.run("groups", "describe").exit_code == 2
+    assert read.run("groups", "describe", "-g", "g", "--all-groups").exit_code == 2
+
+
 def test_groups_describe_shows_members(read: Command) -> None:
     """The owner of each partition, also of one without a committed offset."""
     config = {"txnlog.root": read.root, "group.id": "live", "client.id": "me"}
@@ -220,6 +261,9 @@ def test_groups_describe_shows_members(read: Command) -> None:
         (["--shift-by", "-1"], 1),
         (["--to-datetime", "2020-01-01T00:00:00.000"], 0),
         (["--to-datetime", "2999-01-01T00:00:00Z"], 5),
+        (["--to-current"], 2),
+        (["--by-duration", "PT1H"], 0),
+        (["--by-duration", "0s"], 5),
     ],
 )
 def test_groups_reset_is_a_dry_run_without_execute(
@@ -256,8 +300,41 @@ def test_groups_reset_of_a_new_group_and_of_all_topics(read: Command) -> None:
         ["-t", "t", "--all-topics", "--to-latest"],
         ["-t", "t", "--to-latest", "--execute", "--dry-run"],
         ["-t", "t:x", "--to-latest"],
+        ["-t", "t", "--by-duration", "P1M"],
+        ["--from-file", "/no/such/file"],
     ):
         assert read.run("groups", "reset-offsets", "-g", "g", *wrong).exit_code == 2, wrong
+
+
+def test_groups_reset_from_an_exported_file(read: Command, tmp_path: Path) -> None:
+    """Kafka's way to save positions, and to bring them back or to another group."""
+    result = read.run("groups", "reset-offsets", "-g", "g", "-t", "t", "--to-current", "--export")
+    # A partition without an offset gets its end, as in Kafka.
+    assert result.stdout == "t,0,2\nt,1,0\n"
+    saved = tmp_path / "saved.csv"
+    saved.write_text(result.stdout)
+    asked = ["groups", "reset-offsets", "--from-file", str(saved), "--execute", "-g"]
+    read.ok(*asked, "other")
+    read.ok("groups", "reset-offsets", "-g", "g", "-t", "t", "--to-latest", "--execute")
+    saved.write_text("g,t,0,2\n\ng,t,1,9\n")
+    result = read.run(*asked, "g")
+    assert "offset 9 of t-1 is out of range; 0 is the nearest" in result.stderr
+    for group in ("g", "other"):
+        rows = read.json("groups", "describe", "-g", group)
+        assert [row["CURRENT-OFFSET"] for row in rows] == [2, 0]
+    for wrong, said in [
+        ("t,0\n", "line 1"),
+        ("t,0,1\nt,x,2\n", "line 2"),
+        ("h,t,0,1\n", "group 'h'"),
+        ("", "no offsets"),
+    ]:
+        saved.write_text(wrong)
+        result = read.run(*asked, "g")
+        assert result.exit_code == 2
+        assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert read.run(*asked, "g", "-t", "t").exit_code == 2
+    saved.write_text("gone,0,1\n")
+    assert "no topic 'gone'" in read.fails(*asked, "g")
 
 
 def test_groups_deleted(read: Command) -> None:

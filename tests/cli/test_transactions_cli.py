@@ -21,7 +21,7 @@ from txnlog.producer import Producer
 from txnlog.protocol.metadata import Owner, TopicPartitions, TransactionMetadata
 from txnlog.testing.counts import count
 
-LIST = ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
+LIST = ["TransactionalId", "Coordinator", "ProducerId", "TransactionState", "QueryName"]
 DESCRIBE = [
     "CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState",
     "TransactionTimeoutMs", "CurrentTransactionStartTimeMs", "TransactionDurationMs",
@@ -60,6 +60,17 @@ def opened(command: Command) -> Producer:
 
 def columns(text: str) -> list[str]:
     return text.splitlines()[0].split()
+
+
+def test_names_of_spark_queries_are_shown(command: Command) -> None:
+    """The id of a query without a transactional.id is a UUID, which tells people nothing."""
+    owner = Owner(run_id="r", query_id="0b5c", query_name="hourly orders")
+    command.cluster().coordinator.init_producer_id("0b5c", owner)
+    assert command.json("transactions", "list")[0]["QueryName"] == "hourly orders"
+    [told] = command.json("transactions", "describe", "--transactional-id", "0b5c")
+    assert (told["QueryName"], told["QueryId"]) == ("hourly orders", "0b5c")
+    shown = command.ok("transactions", "describe", "--transactional-id", "0b5c")
+    assert "  Query: hourly orders\n" in shown
 
 
 def test_list_and_describe_have_kafkas_columns_and_the_owner(topic: Command) -> None:

@@ -89,12 +89,15 @@ def test_keys_go_where_kafka_puts_them_and_rows_without_stick(
 def test_transactional_id_and_timeout_are_those_of_the_options(lab: Lab) -> None:
     """An operator finds the query under its configured id; kafka.<name> has the same effect."""
     lab.feed(0, 10)
-    query = lab.run(kafka_transactional_id="splitter", transaction_timeout_ms=30_000)
+    query = lab.run(
+        kafka_transactional_id="splitter", transaction_timeout_ms=30_000, queryName="split numbers"
+    )
     lab.check(10)
     coordinator = Cluster.open(str(lab.root)).coordinator
     row = coordinator.describe("splitter")
     assert row is not None
     assert (row.owner.query_id, row.timeout_ms) == (query.id, 30_000)
+    assert row.owner.query_name == "split numbers"
     assert coordinator.describe(query.id) is None
 
 

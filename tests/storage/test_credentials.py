@@ -168,7 +168,7 @@ def test_boto3_profile_signs_requests(
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has to be installed on executors, too."""
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(ConfigError, match=r"pip install 'txnlog\[aws\]', on driver and executors"):
+    with pytest.raises(ConfigError, match=r"pip install 'txnlog\[s3\]', on driver and executors"):
         ObjectStore.from_url("s3://b", {"credentials.provider": "boto3"})
 
 

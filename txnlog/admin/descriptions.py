@@ -48,12 +48,20 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDescription:
-    """One partition: log start, last stable offset, and high watermark."""
+    """One partition: its offsets, its files, and its records up to the last stable offset.
+
+    `num_records` counts committed ones from the log start, `last_timestamp_ms` is the newest of
+    their timestamps: -1 if there is none, or the log does not have it.
+    """
 
     id: int
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
+    num_records: int
+    num_files: int
+    size_bytes: int
+    last_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +158,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional.id; `coordinator` is the shard of its row.
+    """A transactional.id; `coordinator` is the shard of its row, `query_name` its Spark query's.
 
     With an `error` the row is unreadable: its state is None and its producer id -1.
     """
@@ -159,6 +167,7 @@ class TransactionListing:
     coordinator: int
     producer_id: int
     state: TransactionState | None
+    query_name: str = ""
     error: TxnLogError | None = None
 
 
@@ -184,6 +193,7 @@ class TransactionDescription:
     owner: str
     owner_since_ms: int
     query_id: str
+    query_name: str
     is_owner_fenced: bool
     fenced: Fenced | None
 
@@ -210,6 +220,7 @@ class TransactionDescription:
             "OwnerSinceMs": self.owner_since_ms,
             "OwnerFenced": self.is_owner_fenced,
             "QueryId": self.query_id or None,
+            "QueryName": self.query_name or None,
             "Groups": list(self.groups),
             "PreparedByClient": self.prepared_by_client,
             "LastFenced": last and {"By": last.by, "AtMs": last.at_ms, "Reason": last.reason},

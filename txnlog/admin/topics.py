@@ -19,14 +19,16 @@ from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition, ends
 from txnlog.errors import (
     ConfigError,
+    CorruptLogError,
     InvalidPartitionsError,
     InvalidTopicError,
     TopicAlreadyExistsError,
 )
 from txnlog.messages import OFFSET_END, TopicPartition
+from txnlog.protocol.batches import Statistics
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.topic_changes import prepare_delete_records
-from txnlog.protocol.topics import check_topic_name
+from txnlog.protocol.topics import PartitionState, check_topic_name
 from txnlog.settings.names import NUM_PARTITIONS_DEFAULT
 from txnlog.settings.topic_configs import (
     TOPIC_CONFIGS,
@@ -38,6 +40,8 @@ from txnlog.settings.topic_configs import (
 )
 from txnlog.storage.tables.offset_lookup import offsets_for_times
 from txnlog.storage.tables.topic_log import TopicLog
+
+UNKNOWN_TIME_US = Statistics().timestamp_max_us
 
 
 def create_topic(cluster: Cluster, new: NewTopic, *, validate_only: bool = False) -> None:
@@ -79,20 +83,39 @@ def create_partitions(cluster: Cluster, topic: str, total: int) -> None:
 
 def describe_topic(log: TopicLog) -> TopicDescription:
     """A topic as of the last refresh of its log."""
-    view = log.view
     return TopicDescription(
         name=log.name,
         topic_id=log.topic_id,
         partitions=[
-            PartitionDescription(
-                id=number,
-                log_start_offset=view.log_start_offset(number),
-                last_stable_offset=view.last_stable_offset(number),
-                high_watermark=view.high_watermark(number),
-            )
-            for number in range(log.partitions)
+            _describe_partition(number, state) for number, state in enumerate(log.view.partitions)
         ],
         config=own_configs(log.config),
+    )
+
+
+def _describe_partition(number: int, state: PartitionState) -> PartitionDescription:
+    start, end = state.log_start_offset, state.last_stable_offset
+    num_records, newest_us = 0, -1
+    for batch in state.slice(start, end, read_committed=True):
+        try:
+            statistics = batch.statistics
+        except CorruptLogError:
+            # `verify` reports it; the offsets are right without.
+            statistics = Statistics()
+        offsets = batch.last_offset + 1 - max(start, batch.base_offset)
+        known = statistics.num_records
+        num_records += offsets if known is None else min(known, offsets)
+        if statistics.timestamp_max_us < UNKNOWN_TIME_US:
+            newest_us = max(newest_us, statistics.timestamp_max_us)
+    return PartitionDescription(
+        id=number,
+        log_start_offset=start,
+        last_stable_offset=end,
+        high_watermark=state.end_offset,
+        num_records=num_records,
+        num_files=len(state.batches),
+        size_bytes=sum(batch.size_bytes for batch in state.batches),
+        last_timestamp_ms=newest_us // 1000,
     )
 
 

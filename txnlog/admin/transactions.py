@@ -76,6 +76,7 @@ def list_transactions(
                 coordinator=number,
                 producer_id=row.producer_id,
                 state=row.state,
+                query_name=row.owner.query_name,
             )
         )
     found += [
@@ -117,6 +118,7 @@ def describe_row(shard: int, row: TransactionMetadata) -> TransactionDescription
         owner=owner.describe(),
         owner_since_ms=owner.since_ms,
         query_id=owner.query_id,
+        query_name=owner.query_name,
         is_owner_fenced=owner.run_id in owner.former_runs,
         fenced=owner.fenced,
     )

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from txnlog.cli import configs, consume, dump, groups, housekeeping, offsets, produce, topics
-from txnlog.cli import spark_conf as spark_conf_command
-from txnlog.cli import transactions as transactions_commands
-from txnlog.cli import upgrade as upgrade_command
-from txnlog.cli import verify as verify_command
 from txnlog.cli.session import Output, Session, fail, parse_storage, pipe_closed
 from txnlog.errors import TxnLogError
 from txnlog.process.version import VERSION
 
 GLOBAL = ("--root", "--storage", "--output")
+COMMANDS = (
+    "topics", "configs", "produce", "consume", "groups", "offsets", "transactions", "dump",
+    "housekeeping", "verify", "spark-conf", "upgrade",
+)  # fmt: skip
+
+
+class Commands(Mapping[str, Any]):
+    """The commands by name. A command's module is imported when the command is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        module = import_module(f"txnlog.cli.{name.replace('-', '_')}")
+        command = typer.main.get_command(module.app)
+        command.name = name
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class RootCommand(TyperGroup):
     """Accepts the global options anywhere on the line, and prints errors on one line each."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = Commands()  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, hoisted(args))
@@ -94,17 +117,3 @@ def root(
 ) -> None:
     """Kafka's transactions without brokers: topics, transactions and groups on Delta tables."""
     context.obj = Session(root=root, storage=parse_storage(storage or ()), output=output)
-
-
-app.add_typer(topics.app, name="topics")
-app.add_typer(configs.app, name="configs")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.add_typer(groups.app, name="groups")
-app.command("offsets")(offsets.offsets)
-app.add_typer(transactions_commands.app, name="transactions")
-app.command("dump")(dump.dump)
-app.command("housekeeping")(housekeeping.housekeeping)
-app.command("verify")(verify_command.verify)
-app.command("spark-conf")(spark_conf_command.spark_conf)
-app.command("upgrade")(upgrade_command.upgrade)

@@ -7,12 +7,16 @@ from typing import Annotated
 import typer
 
 from txnlog.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from txnlog.cli import completion
 from txnlog.cli.flags import KafkaFlags
 from txnlog.cli.session import parse_pairs, session_of
 from txnlog.cli.topics import Topic
 
 app = typer.Typer(
-    cls=KafkaFlags, no_args_is_help=True, help="Show and change topic configurations."
+    cls=KafkaFlags,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Show and change topic configurations.",
 )
 
 
@@ -38,10 +42,15 @@ def alter(
     context: typer.Context,
     topic: Topic,
     add_config: Annotated[
-        list[str] | None, typer.Option(help="name=value; may be repeated.")
+        list[str] | None,
+        typer.Option(help="name=value; may be repeated.", autocompletion=completion.config_pairs),
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option(help="Name to reset to its default; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Name to reset to its default; may be repeated.",
+            autocompletion=completion.configs,
+        ),
     ] = None,
 ) -> None:
     """Change configurations of a topic: all given ones, or none on an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -11,19 +12,15 @@ from typing import Annotated
 
 import typer
 
+from txnlog.cli import completion
 from txnlog.cli.record_lines import to_json
-from txnlog.cli.session import (
-    format_time,
-    parse_numbers,
-    pipe_closed,
-    session_of,
-    stopped_by_signals,
-)
+from txnlog.cli.session import parse_numbers, pipe_closed, session_of, stopped_by_signals
+from txnlog.cli.tail import POLL_S, tail
+from txnlog.cli.times import format_time, parse_since_ms
 from txnlog.consumer import Consumer
 from txnlog.messages import OFFSET_BEGINNING, OFFSET_END, Message, TopicPartition
 
-POLL_S = 0.2
-"""Maximum delay until Ctrl-C takes effect."""
+app = typer.Typer(add_completion=False)
 
 BATCH_RECORDS = 500
 
@@ -56,15 +53,51 @@ class LineFormat:
         return b"\t".join([*parts, line])
 
 
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Regular expressions to find in key and value; a null is not found by any."""
+
+    key: re.Pattern[str] | None
+    value: re.Pattern[str] | None
+
+    def __call__(self, message: Message) -> bool:
+        return _is_found(self.key, message.key()) and _is_found(self.value, message.value())
+
+
+def _is_found(pattern: re.Pattern[str] | None, data: bytes | None) -> bool:
+    if pattern is None:
+        return True
+    return data is not None and pattern.search(data.decode(errors="replace")) is not None
+
+
+def _pattern(option: str, value: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if value is None else re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise typer.BadParameter(
+            f"{option}: {value!r} is not a regular expression: {error}."
+        ) from None
+
+
 def _shown(data: bytes | None) -> bytes:
     return b"null" if data is None else data
 
 
+@app.command()
 def consume(
     context: typer.Context,
-    topic: Annotated[list[str], typer.Option("--topic", "-t", help="May be repeated.")],
+    topic: Annotated[
+        list[str],
+        typer.Option("--topic", "-t", help="May be repeated.", autocompletion=completion.topics),
+    ],
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Consume as a member of this group.")
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Consume as a member of this group.",
+            autocompletion=completion.groups,
+        ),
     ] = None,
     from_beginning: Annotated[
         bool,
@@ -78,6 +111,25 @@ def consume(
         typer.Option("--partition", "-p", help="Only these partitions, as in 0,1; no --group."),
     ] = None,
     offset: Annotated[int | None, typer.Option(help="Start offset; no --group.", min=0)] = None,
+    tail_count: Annotated[
+        int | None,
+        typer.Option(
+            "--tail", help="Start with the last N records, by timestamp; no --group.", min=1
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Start at the first record at or after this time, or this duration ago, as in "
+            "15m; no --group."
+        ),
+    ] = None,
+    key_filter: Annotated[
+        str | None, typer.Option(help="Only records with this regular expression in their key.")
+    ] = None,
+    value_filter: Annotated[
+        str | None, typer.Option(help="Only records with this regular expression in their value.")
+    ] = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", help="Maximum number of records.", min=1)
     ] = None,
@@ -85,7 +137,10 @@ def consume(
         int | None, typer.Option(help="Exit if no record arrives for this interval.", min=0)
     ] = None,
     isolation_level: Annotated[
-        str, typer.Option(help="read_committed or read_uncommitted.")
+        str,
+        typer.Option(
+            help="read_committed or read_uncommitted.", autocompletion=completion.isolation_levels
+        ),
     ] = "read_committed",
     key_separator: Annotated[
         str | None,
@@ -102,14 +157,29 @@ def consume(
     records that were not written are not committed.
     """
     session = session_of(context)
-    if group is not None and (partition is not None or offset is not None):
-        raise typer.BadParameter("--partition and --offset cannot be used with --group.")
+    starts = {
+        "--from-beginning": from_beginning and offset is None,
+        "--offset": offset is not None,
+        "--tail": tail_count is not None,
+        "--since": since is not None,
+    }
+    given = [name for name, is_given in starts.items() if is_given]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} exclude each other.")
+    if group is not None and (partition is not None or given not in ([], ["--from-beginning"])):
+        raise typer.BadParameter(
+            "--partition, --offset, --tail and --since cannot be used with --group."
+        )
+    matches = Filter(_pattern("--key-filter", key_filter), _pattern("--value-filter", value_filter))
+    since_ms = None if since is None else parse_since_ms("--since", since)
+    at_most = max_messages or BATCH_RECORDS
+    has_filter = key_filter is not None or value_filter is not None
     config = {
         **session.config(),
         "isolation.level": isolation_level,
         "auto.offset.reset": "earliest" if from_beginning else "latest",
         "enable.auto.commit": False,
-        "max.poll.records": min(BATCH_RECORDS, max_messages or BATCH_RECORDS),
+        "max.poll.records": BATCH_RECORDS if has_filter else min(BATCH_RECORDS, at_most),
     }
     to_line: Callable[[Message], bytes] = to_json
     if not session.is_json:
@@ -123,14 +193,21 @@ def consume(
     if group is not None:
         config["group.id"] = group
     with stopped_by_signals() as stop, Consumer(config) as consumer:
-        if group is None:
-            start = offset if offset is not None else _start(from_beginning)
-            consumer.assign(_partitions(consumer, topic, partition, start))
-        else:
+        newest: list[Message] = []
+        if group is not None:
             consumer.subscribe(topic)
-        for batch in _batches(consumer, stop, max_messages, timeout_ms):
+        else:
+            start = offset if offset is not None else _start(from_beginning)
+            partitions = _partitions(consumer, topic, partition, start)
+            if tail_count is not None:
+                newest = tail(consumer, partitions, tail_count, matches, stop)
+            elif since_ms is not None:
+                consumer.assign(_at(consumer, partitions, since_ms))
+            else:
+                consumer.assign(partitions)
+        for batch, shown in _batches(consumer, newest, matches, stop, max_messages, timeout_ms):
             try:
-                sys.stdout.buffer.write(b"".join(to_line(message) + b"\n" for message in batch))
+                sys.stdout.buffer.write(b"".join(to_line(message) + b"\n" for message in shown))
                 sys.stdout.buffer.flush()
             except BrokenPipeError:
                 pipe_closed()
@@ -156,21 +233,49 @@ def _partitions(
     return assigned
 
 
+def _at(consumer: Consumer, partitions: list[TopicPartition], time_ms: int) -> list[TopicPartition]:
+    """The partitions, at their first record at or after the time."""
+    asked = [TopicPartition(p.topic, p.partition, time_ms) for p in partitions]
+    return consumer.offsets_for_times(asked)
+
+
 def _batches(
-    consumer: Consumer, stop: threading.Event, count_max: int | None, timeout_ms: int | None
-) -> Iterator[list[Message]]:
+    consumer: Consumer,
+    newest: list[Message],
+    matches: Callable[[Message], bool],
+    stop: threading.Event,
+    count_max: int | None,
+    timeout_ms: int | None,
+) -> Iterator[tuple[list[Message], list[Message]]]:
+    """Records that were read, and those of them that match; `newest` come first."""
     left = count_max
     idle_since = time.monotonic()
-    while not stop.is_set() and left != 0:
-        # A message with an error is no record: a topic that does not exist, which is logged.
-        batch = [each for each in consumer.consume(timeout=POLL_S) if each.error() is None]
+    batch = newest
+    while not stop.is_set():
         if batch:
-            batch = batch[:left]
-            left = None if left is None else left - len(batch)
-            yield batch
+            shown, batch = _first(batch, matches, left)
+            left = None if left is None else left - len(shown)
+            yield batch, shown
             idle_since = time.monotonic()
         elif timeout_ms is not None and time.monotonic() - idle_since >= timeout_ms / 1000:
             return
+        if left == 0:
+            return
+        # A message with an error is no record: a topic that does not exist, which is logged.
+        batch = [each for each in consumer.consume(timeout=POLL_S) if each.error() is None]
+
+
+def _first(
+    batch: list[Message], matches: Callable[[Message], bool], count: int | None
+) -> tuple[list[Message], list[Message]]:
+    """The first `count` records that match, and the batch up to the last of them."""
+    shown: list[Message] = []
+    for read, message in enumerate(batch, start=1):
+        if matches(message):
+            shown.append(message)
+            if len(shown) == count:
+                return shown, batch[:read]
+    return shown, batch
 
 
 def _after(batch: list[Message]) -> list[TopicPartition]:

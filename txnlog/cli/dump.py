@@ -8,18 +8,31 @@ from typing import Annotated
 import typer
 
 from txnlog.admin.dumps import Entry, dump_topic, dump_transaction
-from txnlog.cli.session import Session, format_time, session_of
+from txnlog.cli import completion
+from txnlog.cli.session import Session, session_of
+from txnlog.cli.times import format_time
 from txnlog.errors import TransactionalIdNotFoundError
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command()
 def dump(
     context: typer.Context,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", help="Show the headers and markers of this topic."),
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Show the headers and markers of this topic.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     transactional_id: Annotated[
-        str | None, typer.Option(help="Show every state of this id.")
+        str | None,
+        typer.Option(
+            help="Show every state of this id.", autocompletion=completion.transactional_ids
+        ),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p")] = None,
     from_version: Annotated[int, typer.Option(help="First version of the log.", min=0)] = 0,

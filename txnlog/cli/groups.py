@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,96 +15,146 @@ from txnlog.admin import (
     IsolationLevel,
     OffsetSpec,
 )
+from txnlog.cli import completion, resets
 from txnlog.cli.flags import KafkaFlags
-from txnlog.cli.resets import Committed, Rule, scope, shift_by, to_offset, to_spec
-from txnlog.cli.session import UNREADABLE, Session, parse_time_ms, session_of
+from txnlog.cli.resets import Committed
+from txnlog.cli.session import UNREADABLE, Watch, session_of
+from txnlog.cli.times import parse_duration_ms, parse_time_ms
 from txnlog.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
 
 app = typer.Typer(
     cls=KafkaFlags,
     no_args_is_help=True,
+    add_completion=False,
     help="Show consumer groups and change their offsets; commands may also be given as flags.",
 )
+
+Table = tuple[Sequence[str], list[tuple[object, ...]]]
 
 DESCRIBE = (
     "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST",
     "CLIENT-ID",
 )  # fmt: skip
 
-Group = Annotated[str, typer.Option("--group", "-g", help="Name of the group.")]
+Group = Annotated[
+    str,
+    typer.Option("--group", "-g", help="Name of the group.", autocompletion=completion.groups),
+]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", help="topic, or topic:0,1; may be repeated."),
+    typer.Option(
+        "--topic",
+        "-t",
+        help="topic, or topic:0,1; may be repeated.",
+        autocompletion=completion.topics,
+    ),
 ]
 
 
 @app.command("list")
-def list_all(context: typer.Context) -> None:
+def list_all(context: typer.Context, watch: Watch = None) -> None:
     """Groups and their states. For unreadable groups it prints the error and exits with 1."""
     session = session_of(context)
-    found = session.admin().list_consumer_groups().result()
-    errors = {str(error.key): error for error in found.errors}  # type: ignore[attr-defined]
-    rows = [(g.group_id, g.state.value) for g in found.valid]
-    session.show(("GROUP", "STATE"), sorted([*rows, *((name, UNREADABLE) for name in errors)]))
-    session.finish(errors)
+
+    def show() -> None:
+        found = session.admin().list_consumer_groups().result()
+        errors = {str(error.key): error for error in found.errors}  # type: ignore[attr-defined]
+        rows = [(g.group_id, g.state.value) for g in found.valid]
+        session.show(("GROUP", "STATE"), sorted([*rows, *((name, UNREADABLE) for name in errors)]))
+        session.finish(errors)
+
+    session.watch(watch, show)
 
 
 @app.command()
 def describe(
     context: typer.Context,
-    group: Group,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", "-g", help="May be repeated.", autocompletion=completion.groups),
+    ] = None,
+    all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group.")] = False,
     members: Annotated[bool, typer.Option("--members", help="Show members instead.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show the state instead.")] = False,
+    watch: Watch = None,
 ) -> None:
-    """Committed offsets, log ends and lag of a group."""
+    """Committed offsets, log ends and lag of groups."""
     session = session_of(context)
-    admin = session.admin()
-    found = admin.describe_consumer_groups([group])[group].result()
-    if members:
-        rows = [
-            (group, m.member_id, m.host, m.client_id, len(m.assignment.topic_partitions))
-            for m in found.members
-        ]
-        session.show(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"), rows)
-    elif state:
+    if all_groups == bool(group):
+        raise typer.BadParameter("Give either --group or --all-groups.")
+    view = _members if members else _states if state else _offsets
+
+    def show() -> None:
+        admin = session.admin()
+        names, errors = group or [], {}
+        if all_groups:
+            listed = admin.list_consumer_groups().result()
+            names = [found.group_id for found in listed.valid]
+            errors = {str(error.key): error for error in listed.errors}  # type: ignore[attr-defined]
+        described = admin.describe_consumer_groups(names)
+        columns, rows = view(admin, [described[name].result() for name in described])
+        session.show(columns, rows)
+        session.finish(errors)
+
+    session.watch(watch, show)
+
+
+def _members(_: AdminClient, groups: list[ConsumerGroupDescription]) -> Table:
+    columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS")
+    return columns, [
+        (found.group_id, m.member_id, m.host, m.client_id, len(m.assignment.topic_partitions))
+        for found in groups
+        for m in found.members
+    ]
+
+
+def _states(_: AdminClient, groups: list[ConsumerGroupDescription]) -> Table:
+    columns = ("GROUP", "STATE", "GENERATION", "#MEMBERS", "PENDING-TRANSACTIONS")
+    rows: list[tuple[object, ...]] = []
+    for found in groups:
         pending = [entry.transactional_id for entry in found.pending]
-        columns = ("GROUP", "STATE", "GENERATION", "#MEMBERS", "PENDING-TRANSACTIONS")
         counts = (found.state.value, found.generation, len(found.members), pending or None)
-        session.show(columns, [(group, *counts)])
-    else:
-        _describe_offsets(session, admin, found)
+        rows.append((found.group_id, *counts))
+    return columns, rows
 
 
-def _describe_offsets(
-    session: Session, admin: AdminClient, found: ConsumerGroupDescription
-) -> None:
-    group = found.group_id
-    committed = _committed(admin, group)
+def _offsets(admin: AdminClient, groups: list[ConsumerGroupDescription]) -> Table:
+    requests = [ConsumerGroupTopicPartitions(found.group_id) for found in groups]
+    listed = admin.list_consumer_group_offsets(requests)
+    committed = {name: _by_partition(future.result()) for name, future in listed.items()}
     owners = {
-        partition: member
-        for member in found.members
-        for partition in member.assignment.topic_partitions
+        found.group_id: {
+            partition: (member.member_id, member.host, member.client_id)
+            for member in found.members
+            for partition in member.assignment.topic_partitions
+        }
+        for found in groups
     }
-    rows = []
-    for partition in sorted({*committed, *owners}):
-        member = owners.get(partition)
-        current, end = committed.get(partition), _end(admin, partition)
-        lag = None if current is None or end is None else max(0, end - current)
-        owner = (None,) * 3 if member is None else (member.member_id, member.host, member.client_id)
-        where = (group, partition.topic, partition.partition)
-        rows.append((*where, current, end, lag, *owner))
-    session.show(DESCRIBE, rows)
+    used = {group: sorted({*committed[group], *owners[group]}) for group in committed}
+    ends = _ends(admin, [partition for partitions in used.values() for partition in partitions])
+    rows: list[tuple[object, ...]] = []
+    for group, partitions in used.items():
+        for partition in partitions:
+            current, end = committed[group].get(partition), ends[partition]
+            lag = None if current is None or end is None else max(0, end - current)
+            owner = owners[group].get(partition, (None,) * 3)
+            where = (group, partition.topic, partition.partition)
+            rows.append((*where, current, end, lag, *owner))
+    return DESCRIBE, rows
 
 
-def _end(admin: AdminClient, partition: TopicPartition) -> int | None:
-    """The high watermark; None for a partition of a deleted topic."""
-    latest = {partition: OffsetSpec.latest()}
-    level = IsolationLevel.READ_UNCOMMITTED
-    try:
-        return admin.list_offsets(latest, isolation_level=level)[partition].result().offset
-    except UnknownTopicOrPartitionError:
-        return None
+def _ends(admin: AdminClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
+    """The high watermarks; None for a partition of a deleted topic."""
+    latest = dict.fromkeys(partitions, OffsetSpec.latest())
+    ends: dict[TopicPartition, int | None] = {}
+    found = admin.list_offsets(latest, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    for partition, future in found.items():
+        try:
+            ends[partition] = future.result().offset
+        except UnknownTopicOrPartitionError:
+            ends[partition] = None
+    return ends
 
 
 @app.command("reset-offsets")
@@ -115,53 +167,81 @@ def reset_offsets(
     ] = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest")] = False,
-    to_offset_: Annotated[int | None, typer.Option("--to-offset")] = None,
-    shift_by_: Annotated[
+    to_current: Annotated[
+        bool, typer.Option("--to-current", help="The committed offsets; without one, the end.")
+    ] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset")] = None,
+    shift_by: Annotated[
         int | None, typer.Option("--shift-by", help="Number of records, may be negative.")
     ] = None,
     to_datetime: Annotated[str | None, typer.Option(help="As in 2026-01-31T12:00:00.")] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(help="This long before now, as in PT1H30M or 1h30m.")
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option(help="CSV lines topic,partition,offset, as --export prints; -: stdin."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the offsets (default).")
     ] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Set the offsets.")] = False,
+    export: Annotated[
+        bool, typer.Option("--export", help="Print the offsets as lines for --from-file.")
+    ] = False,
 ) -> None:
     """Set a group's offsets. Its consumers rejoin and continue there; restart its Spark query.
 
-    Exactly one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime.
+    Exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime,
+    --by-duration and --from-file.
     """
     session = session_of(context)
-    given = (
-        to_earliest,
-        to_latest,
-        to_offset_ is not None,
-        shift_by_ is not None,
-        bool(to_datetime),
-    )
-    if sum(given) != 1:
-        raise typer.BadParameter(
-            "Give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime."
-        )
+    rules = {
+        "--to-earliest": to_earliest,
+        "--to-latest": to_latest,
+        "--to-current": to_current,
+        "--to-offset": to_offset is not None,
+        "--shift-by": shift_by is not None,
+        "--to-datetime": to_datetime is not None,
+        "--by-duration": by_duration is not None,
+        "--from-file": from_file is not None,
+    }
+    if sum(rules.values()) != 1:
+        raise typer.BadParameter(f"Give exactly one of {', '.join(rules)}.")
     if dry_run and execute:
         raise typer.BadParameter("--dry-run and --execute exclude each other.")
     admin = session.admin()
-    committed = _committed(admin, group, required=False)
-    partitions = scope(admin, topic or (), all_topics, committed)
-    rule: Rule
-    if to_offset_ is not None:
-        rule = to_offset(admin, partitions, to_offset_)
-    elif shift_by_ is not None:
-        rule = shift_by(admin, partitions, shift_by_, committed)
+    if from_file is not None:
+        if topic or all_topics:
+            raise typer.BadParameter("--from-file names the partitions: leave out --topic.")
+        wanted = resets.from_file(admin, from_file, group)
     else:
-        spec = OffsetSpec.earliest() if to_earliest else OffsetSpec.latest()
-        if to_datetime:
-            spec = OffsetSpec.for_timestamp(parse_time_ms("--to-datetime", to_datetime))
-        rule = to_spec(admin, partitions, spec)
-    wanted = [TopicPartition(p.topic, p.partition, rule(p)) for p in partitions]
+        committed = _committed(admin, group)
+        partitions = resets.scope(admin, topic or (), all_topics, committed)
+        if to_offset is not None:
+            rule = resets.to_offset(admin, partitions, to_offset)
+        elif shift_by is not None:
+            rule = resets.shift_by(admin, partitions, shift_by, committed)
+        elif to_current:
+            rule = resets.to_current(admin, partitions, committed)
+        else:
+            spec = OffsetSpec.earliest() if to_earliest else OffsetSpec.latest()
+            if to_datetime is not None:
+                spec = OffsetSpec.for_timestamp(parse_time_ms("--to-datetime", to_datetime))
+            elif by_duration is not None:
+                ago_ms = parse_duration_ms("--by-duration", by_duration)
+                spec = OffsetSpec.for_timestamp(max(0, time.time_ns() // 1_000_000 - ago_ms))
+            rule = resets.to_spec(admin, partitions, spec)
+        wanted = [TopicPartition(p.topic, p.partition, rule(p)) for p in partitions]
     if execute:
         request = ConsumerGroupTopicPartitions(group, wanted)
         admin.alter_consumer_group_offsets([request])[group].result()
-    rows = [(group, p.topic, p.partition, p.offset) for p in wanted]
-    session.show(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+    if export:
+        for p in wanted:
+            typer.echo(f"{p.topic},{p.partition},{p.offset}")
+    else:
+        rows = [(group, p.topic, p.partition, p.offset) for p in wanted]
+        session.show(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
     if not execute:
         typer.echo("txnlog: nothing was changed; use --execute to set the offsets.", err=True)
 
@@ -173,7 +253,7 @@ def delete_offsets(context: typer.Context, group: Group, topic: Topics = None) -
     if not topic:
         raise typer.BadParameter("Give --topic.")
     admin = session.admin()
-    partitions = scope(admin, topic, False, {})
+    partitions = resets.scope(admin, topic, False, {})
     request = ConsumerGroupTopicPartitions(group, partitions)
     admin.delete_consumer_group_offsets([request])[group].result()
     session.say(f"Deleted the offsets of group {group} in {', '.join(topic)}.")
@@ -187,12 +267,15 @@ def delete(context: typer.Context, group: Group) -> None:
     session.say(f"Deleted group {group}.")
 
 
-def _committed(admin: AdminClient, group: str, *, required: bool = True) -> Committed:
+def _committed(admin: AdminClient, group: str) -> Committed:
+    """The committed offsets; none of a group that does not exist yet."""
     request = ConsumerGroupTopicPartitions(group)
     try:
         found = admin.list_consumer_group_offsets([request])[group].result()
     except GroupIdNotFoundError:
-        if required:
-            raise
         return {}
+    return _by_partition(found)
+
+
+def _by_partition(found: ConsumerGroupTopicPartitions) -> dict[TopicPartition, int]:
     return {partition: partition.offset for partition in found.topic_partitions or ()}

@@ -29,7 +29,10 @@ from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import VACUUM_AGE_MS_MIN, Deletable
 from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command()
 def housekeeping(
     context: typer.Context,
     abort_interval_ms: Annotated[

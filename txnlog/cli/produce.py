@@ -8,11 +8,14 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from txnlog.cli import completion
 from txnlog.cli.record_lines import from_json
 from txnlog.cli.session import parse_pairs, session_of
 from txnlog.errors import InvalidRecordError, TxnLogError
 from txnlog.messages import Message
 from txnlog.producer import Producer
+
+app = typer.Typer(add_completion=False)
 
 
 class Tally:
@@ -36,10 +39,17 @@ class Tally:
             )
 
 
+@app.command()
 def produce(
     context: typer.Context,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="With --json a record may set its own.")
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="With --json a record may set its own.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     key_separator: Annotated[
         str | None,

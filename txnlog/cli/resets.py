@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import typer
 
@@ -44,6 +47,44 @@ def to_spec(admin: AdminClient, partitions: Sequence[TopicPartition], spec: Offs
 def to_offset(admin: AdminClient, partitions: Sequence[TopicPartition], offset: int) -> Rule:
     """This offset, clamped to the log's range."""
     return _within(admin, partitions, lambda partition: offset)
+
+
+def to_current(
+    admin: AdminClient, partitions: Sequence[TopicPartition], committed: Committed
+) -> Rule:
+    """The committed offset; the end for a partition without one, as in Kafka."""
+    ends = _offsets(admin, partitions, OffsetSpec.latest())
+    return lambda partition: committed.get(partition, ends[partition])
+
+
+def from_file(admin: AdminClient, path: str, group: str) -> list[TopicPartition]:
+    """The offsets in a CSV file of Kafka's tool, within the logs' ranges.
+
+    Lines are topic,partition,offset, or group,topic,partition,offset. Raises BadParameter.
+    """
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"--from-file {path}: {error}.") from None
+    wanted: dict[TopicPartition, int] = {}
+    for number, line in enumerate(csv.reader(text.splitlines()), start=1):
+        if not line:
+            continue
+        *names, partition, offset = line if len(line) > 2 else ["", "", ""]
+        if not (partition.strip().isdecimal() and offset.strip().isdecimal() and len(names) <= 2):
+            raise typer.BadParameter(
+                f"--from-file {path}, line {number}: {','.join(line)!r} is not "
+                "topic,partition,offset."
+            )
+        if len(names) == 2 and names[0] != group:
+            raise typer.BadParameter(
+                f"--from-file {path}, line {number} is of group {names[0]!r}, not {group!r}."
+            )
+        wanted[TopicPartition(names[-1], int(partition))] = int(offset)
+    if not wanted:
+        raise typer.BadParameter(f"--from-file {path} has no offsets.")
+    rule = _within(admin, list(wanted), wanted.__getitem__)
+    return [TopicPartition(p.topic, p.partition, rule(p)) for p in wanted]
 
 
 def shift_by(

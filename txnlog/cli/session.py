@@ -7,26 +7,33 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from txnlog.admin import AdminClient
+from txnlog.cli.times import format_time
 from txnlog.errors import TxnLogError
-from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings
-from txnlog.settings.values import timestamp_ms
+
+if TYPE_CHECKING:
+    # The clients, pyarrow and rich are imported where they are used: --version, and completion
+    # without names of the cluster, do without.
+    from txnlog.admin import AdminClient
+    from txnlog.settings.storage_options import StoreSettings
 
 CLIENT_ID = "txnlog-cli"
 UNREADABLE = "Unreadable"
 PIPE_WIDTH = 100_000
+CLEAR_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
+
+Watch = Annotated[
+    float | None,
+    typer.Option(help="Show it again every so many seconds, until Ctrl-C.", min=0.05),
+]
 
 
 class Output(str, Enum):
@@ -41,30 +48,77 @@ class Session:
     """The global options; the settings of the store appear in no repr (R67)."""
 
     root: str | None = None
-    storage: StoreSettings = field(default_factory=StoreSettings)
+    storage: StoreSettings | None = None
     output: Output = Output.TEXT
+    _admin: AdminClient | None = None
+    _page: str = ""
+    """What comes before the next output: it clears the screen of `watch`."""
 
     def config(self) -> dict[str, Any]:
         """Settings for a client. Raises BadParameter when there is no root."""
         if not self.root:
             raise typer.BadParameter("The cluster's root is missing: give --root or TXNLOG_ROOT.")
         config: dict[str, Any] = {"txnlog.root": self.root, "client.id": CLIENT_ID}
-        config.update({STORAGE_PREFIX + key: value for key, value in self.storage.items()})
+        config.update({f"storage.{key}": value for key, value in (self.storage or {}).items()})
         return config
 
     def admin(self) -> AdminClient:
-        """An admin client for the cluster."""
-        return AdminClient(self.config())
+        """The admin client of this command."""
+        if self._admin is None:
+            from txnlog.admin import AdminClient
+
+            self._admin = AdminClient(self.config())
+        return self._admin
 
     @property
     def is_json(self) -> bool:
         return self.output is Output.JSON
+
+    def watch(self, every_s: float | None, show: Callable[[], None]) -> None:
+        """Call `show` once, or again and again until Ctrl-C or SIGTERM.
+
+        The first error ends the command, as a name may be wrong; later ones are shown.
+        """
+        if every_s is None:
+            show()
+            return
+        is_first = True
+        with stopped_by_signals() as stop:
+            while not stop.is_set():
+                self._page = self._header(every_s)
+                try:
+                    show()
+                except typer.Exit:
+                    pass
+                except TxnLogError as error:
+                    if is_first:
+                        raise
+                    self._begin_page()
+                    fail(error, is_json=self.is_json)
+                is_first = False
+                sys.stdout.flush()
+                stop.wait(every_s)
+
+    def _header(self, every_s: float) -> str:
+        if self.is_json:
+            return ""
+        line = f"Every {every_s:g} s: {format_time(time.time_ns() // 1_000_000)}\n\n"
+        return CLEAR_SCREEN + line if sys.stdout.isatty() else line
+
+    def _begin_page(self) -> None:
+        typer.echo(self._page, nl=False)
+        self._page = ""
 
     def show(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table; in JSON a list with one object per row, with the columns as keys."""
         if self.is_json:
             self.show_json([dict(zip(columns, row, strict=True)) for row in rows])
             return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        self._begin_page()
         table = Table(*columns, box=None, pad_edge=False, header_style="bold")
         for column in table.columns:
             column.overflow = "fold"
@@ -96,6 +150,7 @@ class Session:
     def say(self, line: str) -> None:
         """A message about the result; not printed with JSON output."""
         if not self.is_json:
+            self._begin_page()
             typer.echo(line)
 
 
@@ -135,11 +190,15 @@ def session_of(context: typer.Context) -> Session:
     return session
 
 
-def parse_storage(given: Sequence[str]) -> StoreSettings:
-    """key=value settings of the object store.
+def parse_storage(given: Sequence[str]) -> StoreSettings | None:
+    """key=value settings of the object store; None if there are none.
 
     Raises BadParameter, which does not contain the value: it may be a secret.
     """
+    if not given:
+        return None
+    from txnlog.settings.storage_options import STORAGE_PREFIX, StoreSettings
+
     settings = StoreSettings()
     for pair in given:
         key, separator, value = pair.partition("=")
@@ -160,33 +219,6 @@ def parse_pairs(option: str, given: Sequence[str]) -> dict[str, str]:
             raise typer.BadParameter(f"{option} takes key=value, not {pair!r}.")
         pairs[key] = value
     return pairs
-
-
-def parse_time_ms(option: str, value: str) -> int:
-    """Milliseconds since 1970, or an ISO 8601 time (UTC by default)."""
-    if value.isascii() and value.isdigit():
-        return timestamp_ms(option, value)
-    try:
-        at = datetime.fromisoformat(value.replace("Z", "+00:00"))
-    except ValueError:
-        raise typer.BadParameter(
-            f"{option} takes a time as in 2026-01-31T12:00:00, or ms since 1970, not {value!r}."
-        ) from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=timezone.utc)
-    return round(at.timestamp() * 1000)
-
-
-def format_time(time_ms: int) -> str:
-    """A time as ISO 8601, UTC; "-" if it is unknown (negative)."""
-    if time_ms < 0:
-        return "-"
-    try:
-        at = datetime.fromtimestamp(time_ms / 1000, tz=timezone.utc)
-    except (OverflowError, ValueError, OSError):
-        # Timestamps may be any 64-bit number; Python's datetime ends at the year 9999.
-        return f"{time_ms}ms"
-    return at.isoformat("T", "milliseconds").replace("+00:00", "Z")
 
 
 def parse_numbers(option: str, value: str) -> list[int]:

@@ -10,7 +10,10 @@ from txnlog.settings.hadoop import hadoop_settings, hadoop_url, is_secret_settin
 from txnlog.settings.redaction import RECOMMENDED, SETTING
 from txnlog.settings.storage_options import parse_storage_options
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command()
 def spark_conf(context: typer.Context) -> None:
     """Settings for Spark's own readers of the root (Delta, checkpoints), as spark-defaults.conf.
 

@@ -6,17 +6,29 @@ from typing import Annotated
 
 import typer
 
-from txnlog.admin import NewPartitions, NewTopic
+from txnlog.admin import NewPartitions, NewTopic, TopicDescription
+from txnlog.cli import completion
 from txnlog.cli.flags import KafkaFlags
-from txnlog.cli.session import parse_pairs, session_of
+from txnlog.cli.session import Session, Watch, parse_pairs, session_of
+from txnlog.cli.times import format_time
 from txnlog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from txnlog.messages import TopicPartition
 
 app = typer.Typer(
-    cls=KafkaFlags, no_args_is_help=True, help="Create, list, change and delete topics."
+    cls=KafkaFlags,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Create, list, change and delete topics.",
 )
 
-Topic = Annotated[str, typer.Option("--topic", "-t", help="Name of the topic.")]
+Topic = Annotated[
+    str,
+    typer.Option("--topic", "-t", help="Name of the topic.", autocompletion=completion.topics),
+]
+DESCRIBE = (
+    "Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark", "Records", "Files",
+    "Size", "LastTimestamp", "TopicId", "Configs",
+)  # fmt: skip
 
 
 @app.command()
@@ -25,7 +37,11 @@ def create(
     topic: Topic,
     partitions: Annotated[int, typer.Option(help="Number of partitions.")] = 4,
     config: Annotated[
-        list[str] | None, typer.Option(help="Configuration, name=value; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Configuration, name=value; may be repeated.",
+            autocompletion=completion.config_pairs,
+        ),
     ] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists")] = False,
 ) -> None:
@@ -65,49 +81,76 @@ def delete(
 
 
 @app.command("list")
-def list_all(context: typer.Context) -> None:
+def list_all(context: typer.Context, watch: Watch = None) -> None:
     """Names of the topics. For unreadable topics it prints the error and exits with 1."""
     session = session_of(context)
-    topics = session.admin().list_topics().topics
-    if session.is_json:
-        session.show_json(sorted(topics))
-    else:
+
+    def show() -> None:
+        topics = session.admin().list_topics().topics
+        if session.is_json:
+            session.show_json(sorted(topics))
         for name in sorted(topics):
-            typer.echo(name)
-    session.finish({name: topic.error for name, topic in topics.items()})
+            session.say(name)
+        session.finish({name: topic.error for name, topic in topics.items()})
+
+    session.watch(watch, show)
 
 
 @app.command()
 def describe(
     context: typer.Context,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Default: all.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", help="Default: all.", autocompletion=completion.topics),
+    ] = None,
+    watch: Watch = None,
 ) -> None:
-    """Partitions of topics with their log start, last stable offset and end."""
+    """Partitions of topics: offsets, committed records, size, and the newest record's timestamp."""
     session = session_of(context)
-    admin = session.admin()
-    names = [topic] if topic is not None else sorted(admin.list_topics().topics)
-    rows = []
-    errors: dict[str, BaseException | None] = {}
-    for name, future in admin.describe_topics(names).items():
-        errors[name] = future.exception()
-        if errors[name] is not None and topic is None:
-            continue
-        found = future.result()
-        rows += [
-            (
-                name,
-                p.id,
-                p.log_start_offset,
-                p.last_stable_offset,
-                p.high_watermark,
-                found.topic_id,
-                dict(found.config),
-            )
-            for p in found.partitions
-        ]
-    columns = ("Topic", "Partition", "LogStartOffset", "LastStableOffset", "HighWatermark")
-    session.show((*columns, "TopicId", "Configs"), rows)
-    session.finish(errors)
+
+    def show() -> None:
+        admin = session.admin()
+        names = [topic] if topic is not None else sorted(admin.list_topics().topics)
+        rows = []
+        errors: dict[str, BaseException | None] = {}
+        for name, future in admin.describe_topics(names).items():
+            errors[name] = future.exception()
+            if errors[name] is not None and topic is None:
+                continue
+            rows += _rows(session, future.result())
+        session.show(DESCRIBE, rows)
+        session.finish(errors)
+
+    session.watch(watch, show)
+
+
+def _rows(session: Session, found: TopicDescription) -> list[tuple[object, ...]]:
+    return [
+        (
+            found.name,
+            p.id,
+            p.log_start_offset,
+            p.last_stable_offset,
+            p.high_watermark,
+            p.num_records,
+            p.num_files,
+            p.size_bytes if session.is_json else _size(p.size_bytes),
+            p.last_timestamp_ms if session.is_json else format_time(p.last_timestamp_ms),
+            found.topic_id,
+            dict(found.config),
+        )
+        for p in found.partitions
+    ]
+
+
+def _size(size_bytes: int) -> str:
+    """A size for people, as in 1.5 MiB."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1000:
+            break
+        size, unit = size / 1024, larger
+    return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 @app.command()

@@ -8,15 +8,22 @@ from typing import Annotated
 import typer
 
 from txnlog.admin import AbortTransactionSpec, TransactionDescription
-from txnlog.cli.session import UNREADABLE, Session, format_time, parse_numbers, session_of
+from txnlog.cli import completion
+from txnlog.cli.session import UNREADABLE, Session, Watch, parse_numbers, session_of
+from txnlog.cli.times import format_time
 from txnlog.messages import TopicPartition
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, abort and fence transactions.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="List, describe, abort and fence transactions.",
+)
 
 MINUTE_MS = 60_000
 STATES = {state.kafka_name: state for state in TransactionState}
+LIST = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState", "QueryName")
 PRODUCERS = (
     "ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence", "LastTimestamp",
     "CurrentTransactionStartOffset",
@@ -26,7 +33,9 @@ HANGING = (
     "LastTimestamp", "Duration(min)",
 )  # fmt: skip
 
-TransactionalId = Annotated[str, typer.Option("--transactional-id")]
+TransactionalId = Annotated[
+    str, typer.Option("--transactional-id", autocompletion=completion.transactional_ids)
+]
 Reason = Annotated[str, typer.Option(help="Appears in the error of the fenced owner.")]
 
 
@@ -34,7 +43,10 @@ Reason = Annotated[str, typer.Option(help="Appears in the error of the fenced ow
 def list_all(
     context: typer.Context,
     state: Annotated[
-        list[str] | None, typer.Option(help=f"One of {', '.join(STATES)}; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help=f"One of {', '.join(STATES)}; may be repeated.", autocompletion=completion.states
+        ),
     ] = None,
     producer_id: Annotated[list[int] | None, typer.Option(help="May be repeated.")] = None,
     duration_filter: Annotated[
@@ -43,49 +55,63 @@ def list_all(
     transactional_id_pattern: Annotated[
         str | None, typer.Option(help="Regular expression that the whole id must match.")
     ] = None,
+    watch: Watch = None,
 ) -> None:
     """Transactional ids, their shard, producer id and state."""
     session = session_of(context)
     unknown = sorted(set(state or ()) - set(STATES))
     if unknown:
         raise typer.BadParameter(f"Unknown state {unknown[0]!r}; use one of {', '.join(STATES)}.")
-    found = session.admin().list_transactions(
-        states=[STATES[name] for name in state or ()],
-        producer_ids=producer_id or (),
-        duration_ms=duration_filter,
-        transactional_id_pattern=transactional_id_pattern,
-    )
-    listings = found.result()
-    rows = [
-        (
-            t.transactional_id,
-            t.coordinator,
-            t.producer_id,
-            UNREADABLE if t.state is None else t.state.kafka_name,
+
+    def show() -> None:
+        found = session.admin().list_transactions(
+            states=[STATES[name] for name in state or ()],
+            producer_ids=producer_id or (),
+            duration_ms=duration_filter,
+            transactional_id_pattern=transactional_id_pattern,
         )
-        for t in listings
-    ]
-    session.show(("TransactionalId", "Coordinator", "ProducerId", "TransactionState"), rows)
-    session.finish({t.transactional_id: t.error for t in listings})
+        listings = found.result()
+        rows = [
+            (
+                t.transactional_id,
+                t.coordinator,
+                t.producer_id,
+                UNREADABLE if t.state is None else t.state.kafka_name,
+                t.query_name or None,
+            )
+            for t in listings
+        ]
+        session.show(LIST, rows)
+        session.finish({t.transactional_id: t.error for t in listings})
+
+    session.watch(watch, show)
 
 
 @app.command()
-def describe(context: typer.Context, transactional_id: TransactionalId) -> None:
+def describe(
+    context: typer.Context, transactional_id: TransactionalId, watch: Watch = None
+) -> None:
     """An id's open transaction, its owner, and who last fenced or aborted it and why."""
     session = session_of(context)
-    found = session.admin().describe_transactions([transactional_id])[transactional_id].result()
-    now_ms = time.time_ns() // 1_000_000
-    transaction = found.transaction(now_ms)
-    if session.is_json:
-        session.show_json([{**transaction, **found.ownership()}])
-        return
-    session.show(tuple(transaction), [tuple(transaction.values())])
-    for line in _ownership_lines(found):
-        typer.echo(line)
+
+    def show() -> None:
+        asked = session.admin().describe_transactions([transactional_id])
+        found = asked[transactional_id].result()
+        transaction = found.transaction(time.time_ns() // 1_000_000)
+        if session.is_json:
+            session.show_json([{**transaction, **found.ownership()}])
+            return
+        session.show(tuple(transaction), [tuple(transaction.values())])
+        for line in _ownership_lines(found):
+            session.say(line)
+
+    session.watch(watch, show)
 
 
 def _ownership_lines(found: TransactionDescription) -> list[str]:
     lines = ["", f"Owner: {found.owner}, since {format_time(found.owner_since_ms)}"]
+    if found.query_name:
+        lines.append(f"  Query: {found.query_name}")
     if found.is_owner_fenced:
         lines.append("  It is fenced: it can no longer write.")
     if found.prepared_by_client:
@@ -102,7 +128,7 @@ def _ownership_lines(found: TransactionDescription) -> list[str]:
 @app.command("describe-producers")
 def describe_producers(
     context: typer.Context,
-    topic: Annotated[str, typer.Option("--topic", "-t")],
+    topic: Annotated[str, typer.Option("--topic", "-t", autocompletion=completion.topics)],
     partition: Annotated[int, typer.Option("--partition", "-p")],
 ) -> None:
     """The producers with state in a partition: last sequence, open transaction."""
@@ -133,8 +159,12 @@ def find_hanging(
     max_transaction_timeout: Annotated[
         int, typer.Option(help="Minutes; ignore transactions open for less.")
     ] = TIMEOUT_MS_MAX // MINUTE_MS,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Default: all.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", help="Default: all.", autocompletion=completion.topics),
+    ] = None,
     partition: Annotated[str | None, typer.Option("--partition", "-p", help="As in 0,1.")] = None,
+    watch: Watch = None,
 ) -> None:
     """Open transactions that block read_committed readers and that no process will end."""
     session = session_of(context)
@@ -149,30 +179,38 @@ def find_hanging(
         partitions = [TopicPartition(topic, number) for number in numbers]
     elif partition is not None:
         raise typer.BadParameter("--partition needs --topic.")
-    found = admin.find_hanging(
-        partitions, max_transaction_timeout_ms=max_transaction_timeout * MINUTE_MS
-    )
-    rows = [
-        (
-            h.topic,
-            h.partition,
-            h.producer_id,
-            h.producer_epoch,
-            h.coordinator_epoch,
-            h.start_offset,
-            h.last_timestamp_ms,
-            h.duration_ms // MINUTE_MS,
+
+    def show() -> None:
+        found = admin.find_hanging(
+            partitions, max_transaction_timeout_ms=max_transaction_timeout * MINUTE_MS
         )
-        for h in found.result()
-    ]
-    session.show(HANGING, rows)
+        rows = [
+            (
+                h.topic,
+                h.partition,
+                h.producer_id,
+                h.producer_epoch,
+                h.coordinator_epoch,
+                h.start_offset,
+                h.last_timestamp_ms,
+                h.duration_ms // MINUTE_MS,
+            )
+            for h in found.result()
+        ]
+        session.show(HANGING, rows)
+
+    session.watch(watch, show)
 
 
 @app.command()
 def abort(
     context: typer.Context,
-    transactional_id: Annotated[str | None, typer.Option()] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t")] = None,
+    transactional_id: Annotated[
+        str | None, typer.Option(autocompletion=completion.transactional_ids)
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", autocompletion=completion.topics)
+    ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p")] = None,
     producer_id: Annotated[int | None, typer.Option()] = None,
     producer_epoch: Annotated[int | None, typer.Option()] = None,

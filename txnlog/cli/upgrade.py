@@ -12,9 +12,12 @@ from txnlog.admin import AdminClient
 from txnlog.admin.upgrade import WATCH_MS_DEFAULT
 from txnlog.cli.session import session_of
 
+app = typer.Typer(add_completion=False)
+
 _SHARDS = "offsets.topic.num.partitions"
 
 
+@app.command()
 def upgrade(
     context: typer.Context,
     dry_run: Annotated[

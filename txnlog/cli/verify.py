@@ -10,22 +10,32 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from txnlog.cli.session import Session, fail, parse_time_ms, session_of
+from txnlog.cli import completion
+from txnlog.cli.session import Session, fail, session_of
+from txnlog.cli.times import parse_time_ms
 from txnlog.errors import TxnLogError
 from txnlog.protocol.verification.findings import Finding, FindingKind, Severity
 from txnlog.verifying.report import Progress as OnProgress
 from txnlog.verifying.report import Verification, VerifySettings, by_severity
+
+app = typer.Typer(add_completion=False)
 
 DAMAGED = 1
 INCOMPLETE = 2
 COLUMNS = ("SEVERITY", "KIND", "TABLE", "WHERE", "FOUND")
 
 
+@app.command()
 def verify(
     context: typer.Context,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Only this topic; may be repeated."),
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Only this topic; may be repeated.",
+            autocompletion=completion.topics,
+        ),
     ] = None,
     since: Annotated[
         str | None,

@@ -146,6 +146,7 @@ class Owner(Extensible, frozen=True, kw_only=True):
 
     run_id: str = ""
     query_id: str = ""
+    query_name: str = ""
     host: str = ""
     pid: Int64 = 0
     one_off: bool = False

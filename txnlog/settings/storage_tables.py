@@ -247,8 +247,8 @@ COMMON_OPTIONS: Final = (
         "credentials.provider",
         choice("default", "boto3", "azure", "google"),
         "Who supplies credentials. `default`: the store library, from options, environment and "
-        "roles. `boto3` (extra `txnlog[aws]`): as AWS's own tools do, with profiles and SSO. "
-        "`azure` (extra `txnlog[azure]`): azure-identity. `google` (extra `txnlog[gcp]`): "
+        "roles. `boto3` (extra `txnlog[s3]`): as AWS's own tools do, with profiles and SSO. "
+        "`azure` (extra `txnlog[azure]`): azure-identity. `google` (extra `txnlog[gcs]`): "
         "google-auth.",
     ),
     _credentials(

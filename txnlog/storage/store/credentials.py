@@ -205,8 +205,8 @@ def _from_file(file: CredentialsFile, place: Place) -> Callable[[], dict[str, An
 def _from_boto3(options: StorageOptions) -> Provider:
     """boto3's credentials; it renews them itself, 10 to 15 minutes before they expire."""
     profile = options.of("credentials").get("aws_profile")
-    boto3 = _imported("boto3", "aws")
-    auth = _imported("obstore.auth.boto3", "aws")
+    boto3 = _imported("boto3", "s3")
+    auth = _imported("obstore.auth.boto3", "s3")
     try:
         session = boto3.Session(profile_name=profile)
         # The library would use them for half an hour, longer than boto3 says that they hold.
@@ -226,7 +226,7 @@ def _from_azure() -> Callable[[], dict[str, Any]]:
 
 
 def _from_google() -> Callable[[], dict[str, Any]]:
-    return _made(_imported("obstore.auth.google", "gcp"), "GoogleCredentialProvider")
+    return _made(_imported("obstore.auth.google", "gcs"), "GoogleCredentialProvider")
 
 
 def _made(module: Any, name: str) -> Callable[[], dict[str, Any]]:
