@@ -17,8 +17,8 @@ from tests.model.tickets_rules import (
     READ_UNCHECKED,
     REGISTERS_LATE,
 )
-from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.group_metadata import TicketHolder
+from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
 from txnlog.protocol.tickets import Registered
 
 FLOWS = {
@@ -202,7 +202,9 @@ class Transactions:
     def _txn(self, t: Turn) -> Txn:
         number, client, at = t.number, t.client, t.at
         end = min(self.inputs, at.pos + (1 if client.part >= 0 else client.size))
-        return Txn(at.producer_id, at.epoch, client.id, at.pos, end, number, at.ticket, at.generation)
+        return Txn(
+            at.producer_id, at.epoch, client.id, at.pos, end, number, at.ticket, at.generation
+        )
 
     def _prep(self, t: Turn) -> Iterator[Step]:
         state, client, at, go = t.state, t.client, t.at, t.go
