@@ -158,7 +158,6 @@ class Eager:
             yield f"fetches: {found}", stored, begins if found < self.units else DEAD
 
     def _transact(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
-        which = self.which[actor]
         name, producer_id, epoch, _, unit, _, _ = pc
         rest = pc[1:]
         order = self._order(actor)

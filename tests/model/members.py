@@ -2,9 +2,9 @@
 
 A, B and C may join, leave, pause, resume and be expelled at any moment, whatever their
 clocks say; R is a restart of A with its instance id, while A may live on; S is no member
-and begins a generation; H lets the group forget a holder. Time-outs are not modelled: an expulsion may come at any time, also
-of a member that is well. Judged as the model of Spark queries is: nothing twice, nothing skipped,
-output and position together.
+and begins a generation; H lets the group forget a holder. Time-outs are not modelled: an
+expulsion may come at any time, also of a member that is well. Judged as the model of Spark queries
+is: nothing twice, nothing skipped, output and position together.
 """
 
 from __future__ import annotations
@@ -222,9 +222,9 @@ class Members(SparkOwner):
                 note = wrote.error or f"ticket {wrote.ticket}"
                 yield f"{name} registers to {offset + 1}: {note}", wrote.stored, after
             else:
-                met = {self.world.holders[held].ticket for held in wrote.holders}
-                after = fencing(wrote.holders, (*pc[:7], fenced | met))
-                yield f"{name} meets {len(met)} holders", stored, after
+                seen = {self.world.holders[held].ticket for held in wrote.holders}
+                after = fencing(wrote.holders, (*pc[:7], fenced | seen))
+                yield f"{name} meets {len(seen)} holders", stored, after
         else:
             wrote = self._end(stored, number, pc)
             done: Pc = ("poll", generation, joins, offset + 1)

@@ -3,8 +3,8 @@
 A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
 lost the checkpoint and starts from the committed positions, H is a helper with one read of a
 decided row that may be long out of date, S a sweeper that lets the group forget a holder, R is an
-operator's reset, F an operator's fencing. All of them may stop anywhere, and start at any time. Every query copies input offsets 0, 1, ... to each
-output topic.
+operator's reset, F an operator's fencing. All of them may stop anywhere, and start at any time.
+Every query copies input offsets 0, 1, ... to each output topic.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ from txnlog.protocol.transitions import Done, Transition, prepare_end, prepare_i
 
 GROUP = "g"
 INPUT = "in"
-REGISTRATIONS_MAX = 2
-"""How often one commit registers: two runs could fence each other for ever."""
+REGISTRATIONS_MAX = 2  # of one commit: two runs could fence each other for ever
 FETCH_BEFORE_BUMP = "a start reads the position and then bumps the generation"
 FORGET_BATCHES = "the last batch id is not kept with the decision"
 
@@ -122,10 +121,7 @@ class SparkOwner:
                     yield f"{actor.name} {label} (reply lost)", State(stored, checkpoints, places)
 
     def _lost_reply(self, pc: Pc) -> Pc | None:
-        """Where a process is that does not know whether it has written.
-
-        A generation that is bumped again and again makes the space infinite.
-        """
+        """Where it is without a reply; a generation begun again and again has no end."""
         if pc[0] == "register":
             return (*pc[:5], pc[5] + 1, pc[6]) if pc[5] < REGISTRATIONS_MAX else None
         return None if pc[0] in ("start", "bump", "reset") else pc
@@ -267,8 +263,7 @@ class SparkOwner:
         yield f"fetches position {found}", stored, checkpoints, after
 
     def _position(self, stored: Stored) -> int:
-        group = self.world.group(stored, GROUP)
-        return 0 if group is None else group.positions().get(INPUT, {}).get(0, 0)
+        return self.recovery.position(stored)
 
     def _commit(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         """commit_micro_batch."""
@@ -294,7 +289,7 @@ class SparkOwner:
         after = self.recovery.meet_prepared(wrote.stored, actor.which, done) or done
         if wrote.error:
             row = self.world.row(stored, actor.which)
-            floor = 0 if row is None else row.owner.floors.get(GROUP, 0)
+            floor = row.owner.floors.get(GROUP, 0) if row is not None else 0
             again = wrote.error == "IllegalGenerationError" and pc[5] < REGISTRATIONS_MAX
             after = ("register", *pc[1:4], floor, pc[5], frozenset()) if again else DEAD
         yield (
@@ -403,16 +398,12 @@ class SparkOwner:
 
     def unsafe(self, before: State, after: State) -> str | None:
         for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
-            if old != new:
-                what = self._history(old, new)
-                if what is not None:
-                    return what
+            if old != new and (what := self._history(old, new)) is not None:
+                return what
         if self._position(after.stored) < self._position(before.stored):
             return "the group's position goes back"
-        if after.checkpoints != before.checkpoints or after.stored != before.stored:
-            what = self._lost(after)
-            if what is not None:
-                return what
+        if (what := self._lost(after)) is not None:
+            return what
         for pc in after.places:
             row = self.world.row(after.stored, 0)
             if pc[0] != "expelled" or row is None or not row.state.is_prepared:
@@ -453,8 +444,7 @@ class SparkOwner:
     def _judge_recovered(self, stored: Stored) -> str | None:
         clean = self.recovery.recovered(stored)
         held = [visible_units(self.world.topics[number]) for number in clean.topics]
-        what = self._judge_visible(clean)
-        if what is not None:
+        if (what := self._judge_visible(clean)) is not None:
             return f"after recovery: {what}"
         if any(sorted(units) != sorted(held[0]) for units in held):
             return f"after recovery: torn, the topics hold {held}"

@@ -66,7 +66,7 @@ def test_late_helper_of_a_finished_transaction_changes_nothing() -> None:
 
 
 def test_operator_reset_among_runs_keeps_output_and_position_together() -> None:
-    """A reset between a registration and PREPARE leaves a batch that commits its input again (R46, R48)."""
+    """A reset between registering and PREPARE: the batch commits its input again (R46, R48)."""
     assert_holds(SparkOwner("ACR"), states_min=2_000)
 
 
