@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.model.recovery import DEAD, Pc, Recovery
+from tests.model.recovery import DEAD, Pc, Recovery, fencing
+from tests.model.rules import START_FENCES_NOBODY
 from tests.model.values import (
     Stored,
     Wrote,
+    above_newest,
     broken_history,
-    revived_entry,
     staged,
     undecided,
     visible_units,
 )
 from tests.model.world import World
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import Holder, Manifest, Owner, TopicPartitions
+from txnlog.protocol.metadata import GroupTicket, Holder, Manifest, Owner, TopicPartitions
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.transitions import prepare_add_partitions, prepare_end, prepare_init
 
@@ -42,10 +43,11 @@ class State(NamedTuple):
 
 
 class Eager:
-    """The model; `actors` is a string of the letters P, Q, S, L.
+    """The model; `actors` is a string of the letters P, Q, S, L, G.
 
     `two_phase`: P stages, prepares its transaction (KIP-939) and then commits; it is never killed
     by its own choice, so once prepared no process may abort it. `units`: inputs there are.
+    `sends`: the offsets are sent before the end, which the row then names.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Eager:
         same_id: bool = False,
         two_phase: bool = False,
         lost_replies: bool = False,
-        named_groups: bool = True,
+        sends: bool = True,
         topics: tuple[str, ...] = ("x", "y"),
         broken: frozenset[str] = frozenset(),
     ) -> None:
@@ -66,7 +68,7 @@ class Eager:
         self.which = {"P": 0, "Q": len(ids) - 1}
         self.two_phase = two_phase
         self.lost_replies = lost_replies
-        self.named_groups = named_groups
+        self.sends = sends
         self.broken = broken
         self.world = World(ids, topics, broken)
         self.recovery = Recovery(self.world, GROUP)
@@ -115,6 +117,8 @@ class Eager:
                     stored,
                     ("time out", which, row.txn_epoch, row.producer_id),
                 )
+        if actor == "G":
+            yield from self.recovery.look_at_holders(stored)
 
     def _start(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
         which = self.which[actor]
@@ -136,45 +140,42 @@ class Eager:
                 after = ("bump", row.producer_id, row.producer_epoch)
             yield f"inits: {wrote.error or after[0]}", wrote.stored, after
         elif pc[0] == "bump":
-            wrote = self.world.bump_generation(stored, GROUP)
+            wrote = self.world.begin(stored, GROUP)
             group = self.world.group(wrote.stored, GROUP)
             assert group is not None
-            number = group.generation
-            yield f"bumps the generation to {number}", wrote.stored, ("fetch", *pc[1:], number)
+            then = ("fetch", *pc[1:], group.generation, None)
+            if START_FENCES_NOBODY not in self.world.broken:
+                then = fencing(wrote.holders, then)
+            yield f"bumps the generation to {group.generation}", wrote.stored, then
         else:
-            wrote = self.world.fetch(stored, GROUP, pc[3])
-            unit = self._position(stored)
-            for entry in wrote.entries:
-                name = self.recovery.describe(entry)
-                yield f"meets the entry {name}", stored, ("settle", entry, pc)
-            if not wrote.entries:
-                go_on = not wrote.error and unit < self.units
-                after = (self._order(actor)[0], *pc[1:], unit) if go_on else DEAD
-                yield f"fetches: {wrote.error or unit}", stored, after
+            found: tuple[str, Pc] | int = self._position(stored)
+            if START_FENCES_NOBODY not in self.world.broken:
+                found = self.recovery.fetch(stored, pc, pc[3])
+            if not isinstance(found, int):
+                yield f"fetches: {found[0]}", stored, found[1]
+                return
+            begins = (self._order(actor)[0], *pc[1:4], found, 0, frozenset())
+            yield f"fetches: {found}", stored, begins if found < self.units else DEAD
 
     def _transact(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
-        which = self.which[actor]
-        name, producer_id, epoch, generation, unit = pc
+        name, producer_id, epoch, _, unit, _, _ = pc
         rest = pc[1:]
         order = self._order(actor)
         following = order[order.index(name) + 1] if name != order[-1] else ""
         if name == "begin":
-            wrote = self._add(stored, actor, producer_id, epoch, None)
-        elif name == "step 0":
-            request = GroupOffsets(
-                group_id=GROUP,
-                generation=generation,
-                start={INPUT: {0: unit}},
-                end={INPUT: {0: unit + 1}},
-            )
-            wrote = self.world.add_pending(stored, which, producer_id, epoch, request)
-            for entry in wrote.entries:
-                label = f"step 0 meets {self.recovery.describe(entry)}"
-                yield label, stored, ("settle", entry, pc)
-            if wrote.entries:
+            wrote = self._add(stored, actor, pc)
+        elif name == "register":
+            wrote = self._register(stored, actor, pc)
+            if not wrote.error and not wrote.ticket:
+                met = {self.world.holders[number].ticket for number in wrote.holders}
+                after = fencing(wrote.holders, (*pc[:6], pc[6] | met))
+                yield f"meets {len(met)} holders", stored, after
                 return
+            rest = (*pc[1:5], wrote.ticket, frozenset())
+        elif name == "send offsets":
+            wrote = self._add(stored, actor, pc, tickets=True)
         elif name == "prepare transaction":
-            wrote = self._add(stored, actor, producer_id, epoch, self._manifest(actor, unit))
+            wrote = self._add(stored, actor, pc, manifest=self._manifest(actor, pc))
         elif name == "end":
             yield from self._end(stored, actor, pc)
             return
@@ -195,11 +196,49 @@ class Eager:
 
     def _order(self, actor: str) -> list[str]:
         if self.two_phase and actor == "P":
-            return ["step 0", "prepare transaction", "end"]
+            return ["register", "prepare transaction", "end"]
         appends = [f"append {topic}" for topic in self.world.topic_names]
+        offsets = ["register", "send offsets"] if self.sends else ["register"]
         if APPEND_BEFORE_ADD in self.broken:
-            return [appends[0], "begin", *appends[1:], "step 0", "end"]
-        return ["begin", *appends, "step 0", "end"]
+            return [appends[0], "begin", *appends[1:], *offsets, "end"]
+        return ["begin", *appends, *offsets, "end"]
+
+    def _register(self, stored: Stored, actor: str, pc: Pc) -> Wrote:
+        which = self.which[actor]
+        _, producer_id, epoch, generation, unit, _, fenced = pc
+        row = self.world.row(stored, which)
+        request = GroupOffsets(
+            group_id=GROUP,
+            generation=generation,
+            start={INPUT: {0: unit}},
+            end={INPUT: {0: unit + 1}},
+        )
+        return self.world.register(
+            stored,
+            self._holder(actor, producer_id, epoch),
+            request,
+            floor=0 if row is None else row.owner.floors.get(GROUP, 0),
+            fenced=fenced,
+        )
+
+    def _holder(self, actor: str, producer_id: int, epoch: int) -> Holder:
+        return Holder(
+            transactional_id=self.world.ids[self.which[actor]],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            run_id=actor,
+        )
+
+    def _tickets(self, pc: Pc) -> tuple[GroupTicket, ...]:
+        _, producer_id, _, generation, unit, ticket, _ = pc
+        carried = GroupTicket(
+            group_id=GROUP,
+            producer_id=producer_id,
+            ticket=ticket,
+            generation=generation,
+            offsets={INPUT: {0: unit + 1}},
+        )
+        return (carried,)
 
     def _init(self, stored: Stored, actor: str) -> Wrote:
         which = self.which[actor]
@@ -217,33 +256,36 @@ class Eager:
             ),
         )
 
-    def _manifest(self, actor: str, unit: int) -> Manifest:
-        files = tuple(staged(topic, unit, actor) for topic in self.world.topic_names)
-        return Manifest(batches=files, groups=(GROUP,))
+    def _manifest(self, actor: str, pc: Pc) -> Manifest:
+        files = tuple(staged(topic, pc[4], actor) for topic in self.world.topic_names)
+        return Manifest(batches=files, tickets=self._tickets(pc))
 
     def _add(
-        self, stored: Stored, actor: str, producer_id: int, epoch: int, manifest: Manifest | None
+        self,
+        stored: Stored,
+        actor: str,
+        pc: Pc,
+        *,
+        manifest: Manifest | None = None,
+        tickets: bool = False,
     ) -> Wrote:
+        _, producer_id, epoch = pc[:3]
         which = self.which[actor]
         named = () if manifest is not None else self.world.topic_names
         touched = tuple(
             TopicPartitions(topic=topic, topic_id=f"{topic}-id", partitions=(0,)) for topic in named
         )
+        carried = self._tickets(pc) if tickets else ()
         return self.world.transition(
             stored,
             which,
-            ("add", actor, epoch, repr(manifest)),
+            ("add", actor, epoch, repr(manifest), repr(carried)),
             lambda row: prepare_add_partitions(
                 row,
-                holder=Holder(
-                    transactional_id=self.world.ids[which],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    run_id=actor,
-                ),
+                holder=self._holder(actor, producer_id, epoch),
                 partitions=touched,
-                groups=(GROUP,) if self.named_groups else (),
                 manifest=manifest,
+                tickets=carried,
                 now_ms=0,
             ),
         )
@@ -251,7 +293,7 @@ class Eager:
     def _end(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
         """Commit, or abort by choice; the next unit follows under the epoch that comes back."""
         which = self.which[actor]
-        _, producer_id, epoch, generation, unit = pc
+        _, producer_id, epoch, generation, unit, _, _ = pc
         promised = self.two_phase and actor == "P"
         for result in (TransactionResult.COMMIT, TransactionResult.ABORT):
             if promised and result is TransactionResult.ABORT:
@@ -259,7 +301,7 @@ class Eager:
             if result is TransactionResult.COMMIT and not self._complete(stored, actor, epoch):
                 continue
             wrote = self._prepare(stored, actor, pc, result)
-            following: Pc = ("fetch", producer_id, epoch + 1, generation)
+            following: Pc = ("fetch", producer_id, epoch + 1, generation, None)
             if unit + 1 >= self.units:
                 following = DEAD
             met = self.recovery.meet_prepared(wrote.stored, which, following)
@@ -279,22 +321,18 @@ class Eager:
 
     def _prepare(self, stored: Stored, actor: str, pc: Pc, result: TransactionResult) -> Wrote:
         which = self.which[actor]
-        _, producer_id, epoch, _, _ = pc
+        _, producer_id, epoch = pc[:3]
         manifest = None
         if result is TransactionResult.COMMIT:
-            manifest = Manifest(groups=(GROUP,))
+            held = self.two_phase and actor == "P"
+            manifest = Manifest(tickets=() if held else self._tickets(pc))
         return self.world.transition(
             stored,
             which,
-            ("end", actor, epoch, result),
+            ("end", actor, epoch, result, repr(manifest)),
             lambda row: prepare_end(
                 row,
-                holder=Holder(
-                    transactional_id=self.world.ids[which],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    run_id=actor,
-                ),
+                holder=self._holder(actor, producer_id, epoch),
                 result=result,
                 manifest=manifest,
                 now_ms=0,
@@ -323,7 +361,8 @@ class Eager:
         return self._judged[after.stored]
 
     def _judge(self, stored: Stored) -> str | None:
-        what = revived_entry(self.world.offsets[stored.offsets])
+        rows = [self.world.rows[number] for number in stored.rows]
+        what = above_newest(rows, self.world.offsets[stored.offsets])
         if what is not None:
             return what
         clean = self.recovery.recovered(stored)
@@ -335,10 +374,6 @@ class Eager:
             return f"after recovery: torn, the topics hold {held}"
         if self._position(clean) != len(held[0]):
             return f"after recovery: position {self._position(clean)}, the topics hold {held[0]}"
-        shards_swept = self.recovery.recovered(stored, entries=False)
-        group = self.world.group(shards_swept, GROUP)
-        if group is not None and group.pending and self.named_groups and not self.two_phase:
-            return "after the end of its transaction an entry is still there"
         for state in states:
             if undecided(state):
                 return f"after recovery: {undecided(state)} are undecided for ever"

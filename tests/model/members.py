@@ -2,17 +2,17 @@
 
 A, B and C may join, leave, pause, resume and be expelled at any moment, whatever their
 clocks say; R is a restart of A with its instance id, while A may live on; S is no member
-and begins a generation. Time-outs are not modelled: an expulsion may come at any time, also
-of a member that is well. Judged as the model of Spark queries is: nothing twice, nothing skipped,
-output and position together.
+and begins a generation; H lets the group forget a holder. Time-outs are not modelled: an
+expulsion may come at any time, also of a member that is well. Judged as the model of Spark queries
+is: nothing twice, nothing skipped, output and position together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from tests.model.recovery import DEAD, Pc, Recovery
-from tests.model.spark_owner import GROUP, INPUT, SparkOwner, State
+from tests.model.recovery import DEAD, Pc, Recovery, fencing
+from tests.model.spark_owner import GROUP, INPUT, REGISTRATIONS_MAX, SparkOwner, State
 from tests.model.values import OffsetsTable, Stored, Wrote, staged
 from tests.model.world import World
 from txnlog.protocol.group_metadata import Member
@@ -25,14 +25,13 @@ from txnlog.protocol.membership import (
     prepare_heartbeat,
     prepare_join,
 )
-from txnlog.protocol.metadata import Holder, Manifest, Owner
+from txnlog.protocol.metadata import GroupTicket, Holder, Manifest, Owner
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end, prepare_init
 from txnlog.protocol.watching import Watch
 
 TWO_OWNERS = "the assignment gives a partition to every member"
-COMMIT_IGNORES_GENERATION = "step 0 takes the offsets of any generation"
-FETCH_IGNORES_PENDING = "a new owner ignores pending entries"
+REGISTERS_UNDER_ANY = "a run registers under any generation, for any member"
 
 COUNTS = {INPUT: 1}
 MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
@@ -53,7 +52,7 @@ class Members(SparkOwner):
     ) -> None:
         super().__init__("", batches=records, broken=broken)
         self.names = actors
-        self.members = tuple(name for name in actors if name != "S")
+        self.members = tuple(name for name in actors if name not in "SH")
         self.joins = joins
         self.expulsions = expulsions
         self.world = World([f"id{name}" for name in self.members], ("x",), broken)
@@ -63,6 +62,8 @@ class Members(SparkOwner):
         places: list[Pc] = [("join", -1, self.joins) for _ in self.members]
         if "S" in self.names:
             places.append(("bump",))
+        if "H" in self.names:
+            places.append(("see",))
         places.append(("expel", self.expulsions))
         return State(self.world.empty(), (), tuple(places))
 
@@ -87,9 +88,15 @@ class Members(SparkOwner):
     # -- outsiders ---------------------------------------------------------------------------------
 
     def _outsider(self, stored: Stored, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        if pc[0] == "bump":
-            wrote = self.world.bump_generation(stored, GROUP)
-            yield "S begins a generation", wrote.stored, DEAD
+        if pc[0] in Recovery.NAMES:
+            for label, after, place in self.recovery.steps(stored, pc):
+                yield f"outsider {label}", after, place
+        elif pc[0] == "see":
+            for label, after, place in self.recovery.look_at_holders(stored):
+                yield f"H {label}", after, place
+        elif pc[0] == "bump":
+            wrote = self.world.begin(stored, GROUP)
+            yield "S begins a generation", wrote.stored, fencing(wrote.holders, DEAD)
         elif pc[0] == "expel" and pc[1] > 0:
             group = self.world.group(stored, GROUP)
             for name in sorted(group.members) if group is not None else ():
@@ -135,7 +142,7 @@ class Members(SparkOwner):
             yield from self._fetch_part(stored, name, pc)
         elif pc[0] == "poll":
             yield from self._poll(stored, number, pc)
-        elif pc[0] in ("own", "step 0", "prepare"):
+        elif pc[0] in ("own", "register", "prepare"):
             yield from self._copy(stored, number, pc)
 
     def _join(self, stored: Stored, name: str, released: int) -> Wrote:
@@ -159,24 +166,22 @@ class Members(SparkOwner):
         if is_member_of(group, name, after=released):
             generation = group.generation
             has_it = TWO_OWNERS in self.broken or bool(group.assignment[name])
-            after: Pc = ("fetch", generation, joins) if has_it else ("poll", generation, joins, -1)
+            after: Pc = (
+                ("fetch", generation, joins, None) if has_it else ("poll", generation, joins, -1)
+            )
             yield f"{name} takes its part of generation {generation}", stored, after
         elif name not in group.members or group.members[name].joined != group.generation:
             yield f"{name} is not waited for any more", stored, ("join", released, joins)
 
     def _fetch_part(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        _, generation, joins = pc
-        wrote = self.world.fetch(stored, GROUP, generation)
-        if wrote.error:
-            yield f"{name} fetches: {wrote.error}", stored, ("join", generation, joins)
-            return
-        entries = () if FETCH_IGNORES_PENDING in self.broken else wrote.entries
-        for entry in entries:
-            held = self.recovery.describe(entry)
-            yield f"{name} meets the entry {held}", stored, ("settle", entry, pc)
-        if not entries:
-            offset = self._position(stored)
-            yield f"{name} fetches {offset}", stored, ("poll", generation, joins, offset)
+        _, generation, joins, _ = pc
+        found = self.recovery.fetch(stored, pc, generation, name)
+        if isinstance(found, int):
+            yield f"{name} fetches {found}", stored, ("poll", generation, joins, found)
+        else:
+            label, after = found
+            refused = after == DEAD
+            yield f"{name} {label}", stored, ("join", generation, joins) if refused else after
 
     def _poll(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
         """Between two transactions: read on, or see that the group has changed."""
@@ -191,7 +196,7 @@ class Members(SparkOwner):
             yield f"{name} reads {offset}", stored, ("own", generation, joins, offset)
 
     def _copy(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        step, generation, joins, offset, *txn = pc
+        step, generation, joins, offset = pc[:4]
         name = self.members[number]
         lost = ("join", generation, joins)
         if step == "own":
@@ -202,29 +207,37 @@ class Members(SparkOwner):
             wrote = self._init(stored, number)
             row = self.world.row(wrote.stored, number)
             assert row is not None
-            begun = ("step 0", *pc[1:], row.producer_id, row.producer_epoch)
+            begun = ("register", *pc[1:], row.producer_id, row.producer_epoch, 0, frozenset())
             after = DEAD if wrote.error else begun
             yield f"{name} begins{wrote.error}", wrote.stored, after
-        elif step == "step 0":
+        elif step == "register":
+            *_, producer_id, epoch, times, fenced = pc
             request = self._request(stored, name, generation, offset)
-            wrote = self.world.add_pending(stored, number, txn[0], txn[1], request)
-            for entry in wrote.entries:
-                held = self.recovery.describe(entry)
-                yield f"{name} step 0 meets {held}", stored, ("settle", entry, pc)
-            if not wrote.entries:
-                after = lost if wrote.error else ("prepare", *pc[1:])
-                yield f"{name} step 0 to {offset + 1}: {wrote.error}", wrote.stored, after
+            row = self.world.row(stored, number)
+            floor = 0 if row is None else row.owner.floors.get(GROUP, 0)
+            holder = self._member_holder(number, producer_id, epoch)
+            wrote = self.world.register(stored, holder, request, floor=floor, fenced=fenced)
+            if wrote.error or wrote.ticket:
+                after = ("prepare", *pc[1:6], wrote.ticket, times + 1) if wrote.ticket else lost
+                note = wrote.error or f"ticket {wrote.ticket}"
+                yield f"{name} registers to {offset + 1}: {note}", wrote.stored, after
+            else:
+                seen = {self.world.holders[held].ticket for held in wrote.holders}
+                after = fencing(wrote.holders, (*pc[:7], fenced | seen))
+                yield f"{name} meets {len(seen)} holders", stored, after
         else:
             wrote = self._end(stored, number, pc)
             done: Pc = ("poll", generation, joins, offset + 1)
-            met = self.recovery.meet_prepared(wrote.stored, number, done)
-            after = DEAD if wrote.error else met or done
+            after = self.recovery.meet_prepared(wrote.stored, number, done) or done
+            if wrote.error:
+                again = wrote.error == "IllegalGenerationError" and pc[7] < REGISTRATIONS_MAX
+                after = ("register", *pc[1:6], pc[7], frozenset()) if again else DEAD
             yield f"{name} PREPARE of {offset}: {wrote.error}", wrote.stored, after
 
     def _request(self, stored: Stored, name: str, generation: int, offset: int) -> GroupOffsets:
         group = self.world.group(stored, GROUP)
         member_id = name
-        if COMMIT_IGNORES_GENERATION in self.broken and group is not None:
+        if REGISTERS_UNDER_ANY in self.broken and group is not None:
             generation, member_id = group.generation, ""
         return GroupOffsets(
             group_id=GROUP,
@@ -250,25 +263,35 @@ class Members(SparkOwner):
             ),
         )
 
+    def _member_holder(self, number: int, producer_id: int, epoch: int) -> Holder:
+        return Holder(
+            transactional_id=self.world.ids[number],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            run_id=self.members[number],
+        )
+
     def _end(self, stored: Stored, number: int, pc: Pc) -> Wrote:
-        _, generation, _, offset, producer_id, epoch = pc
+        _, generation, _, offset, producer_id, epoch, ticket, _ = pc
         name = self.members[number]
+        carried = GroupTicket(
+            group_id=GROUP,
+            producer_id=producer_id,
+            ticket=ticket,
+            generation=generation,
+            offsets={INPUT: {0: offset + 1}},
+        )
         files = (staged("x", offset, f"{name}{generation}"),)
-        asked: Hashable = ("end", name, epoch, offset, generation)
+        asked: Hashable = ("end", name, epoch, ticket, offset, generation)
         return self.world.transition(
             stored,
             number,
             asked,
             lambda row: prepare_end(
                 row,
-                holder=Holder(
-                    transactional_id=self.world.ids[number],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    run_id=name,
-                ),
+                holder=self._member_holder(number, producer_id, epoch),
                 result=TransactionResult.COMMIT,
-                manifest=Manifest(batches=files, groups=(GROUP,)),
+                manifest=Manifest(batches=files, tickets=(carried,)),
                 now_ms=0,
             ),
         )

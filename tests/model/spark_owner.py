@@ -2,9 +2,9 @@
 
 A and B are two runs of one query on one checkpoint, C is a new query of the same group that has
 lost the checkpoint and starts from the committed positions, H is a helper with one read of a
-decided row that may be long out of date, R is an operator's reset, F an operator's fencing. All of
-them may stop anywhere, and start at any time. Every query copies input offsets 0, 1, ... to each
-output topic.
+decided row that may be long out of date, S a sweeper that lets the group forget a holder, R is an
+operator's reset, F an operator's fencing. All of them may stop anywhere, and start at any time.
+Every query copies input offsets 0, 1, ... to each output topic.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.model.recovery import DEAD, Pc, Recovery
-from tests.model.rules import FENCE_BY_EPOCH, FENCE_FORGETS_RUN
+from tests.model.recovery import DEAD, Pc, Recovery, fencing
+from tests.model.rules import (
+    FENCE_BY_EPOCH,
+    FENCE_FORGETS_RUN,
+    START_FENCES_NOBODY,
+)
 from tests.model.values import (
     Row,
     Stored,
     Wrote,
+    above_newest,
     broken_history,
     forget_run,
-    revived_entry,
     staged,
     visible_units,
 )
 from tests.model.world import World
 from txnlog.errors import TxnLogError
 from txnlog.protocol.groups import GroupOffsets
-from txnlog.protocol.metadata import Holder, LastBatch, Manifest, Owner
+from txnlog.protocol.metadata import GroupTicket, Holder, LastBatch, Manifest, Owner
 from txnlog.protocol.micro_batches import is_committed
 from txnlog.protocol.revocation import prepare_revoke
 from txnlog.protocol.states import TransactionResult
@@ -36,6 +40,7 @@ from txnlog.protocol.transitions import Done, Transition, prepare_end, prepare_i
 
 GROUP = "g"
 INPUT = "in"
+REGISTRATIONS_MAX = 2  # of one commit: two runs could fence each other for ever
 FETCH_BEFORE_BUMP = "a start reads the position and then bumps the generation"
 FORGET_BATCHES = "the last batch id is not kept with the decision"
 
@@ -67,7 +72,7 @@ class Actor:
 
 
 class SparkOwner:
-    """The model; `actors` is a string of the letters of A, B, C, H, R, F that take part.
+    """The model; `actors` is a string of the letters of A, B, C, H, S, R, F that take part.
 
     `grouped`: the source offsets are committed with the output; without them C makes no sense.
     `own_ids`: C has a transactional.id of its own. `edited_id`: B has, on A's checkpoint.
@@ -100,7 +105,7 @@ class SparkOwner:
     # -- what may happen ---------------------------------------------------------------------------
 
     def initial(self) -> State:
-        first = {"H": ("look",), "R": ("reset",), "F": ("expel",)}
+        first = {"H": ("look",), "S": ("see",), "R": ("reset",), "F": ("expel",)}
         places = tuple(first.get(actor.name, ("start",)) for actor in self.actors)
         return State(self.world.empty(), (Checkpoint(), Checkpoint()), places)
 
@@ -110,10 +115,16 @@ class SparkOwner:
             for label, stored, checkpoints, after in self._step(state, actor, pc):
                 places = (*state.places[:number], after, *state.places[number + 1 :])
                 yield f"{actor.name} {label}", State(stored, checkpoints, places)
-                # A generation that is bumped again and again makes the space infinite.
-                if self.lost_replies and stored != state.stored and pc[0] not in ("start", "bump"):
-                    lost = State(stored, checkpoints, state.places)
-                    yield f"{actor.name} {label} (reply lost)", lost
+                lost = self._lost_reply(pc)
+                if self.lost_replies and stored != state.stored and lost is not None:
+                    places = (*state.places[:number], lost, *state.places[number + 1 :])
+                    yield f"{actor.name} {label} (reply lost)", State(stored, checkpoints, places)
+
+    def _lost_reply(self, pc: Pc) -> Pc | None:
+        """Where it is without a reply; a generation begun again and again has no end."""
+        if pc[0] == "register":
+            return (*pc[:5], pc[5] + 1, pc[6]) if pc[5] < REGISTRATIONS_MAX else None
+        return None if pc[0] in ("start", "bump", "reset") else pc
 
     def _step(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         stored, checkpoints, _ = state
@@ -125,22 +136,36 @@ class SparkOwner:
                 met = self.recovery.meet_prepared(stored, which, DEAD)
                 if met is not None:
                     yield "reads a decided row", stored, checkpoints, met
-        elif pc[0] == "reset":
-            yield from self._reset(state)
+        elif pc[0] == "see":
+            for label, after, place in self.recovery.look_at_holders(stored):
+                yield label, after, checkpoints, place
+        elif pc[0] in ("reset", "set"):
+            yield from self._reset(state, pc)
         elif pc[0] == "expel":
             yield from self._expel(state, pc)
         elif pc[0] in ("start", "fetch", "bump", "first", "plan", "ack"):
             yield from self._query(state, actor, pc)
-        elif pc[0] in ("own", "step 0", "prepare"):
+        elif pc[0] in ("own", "register", "prepare"):
             yield from self._commit(state, actor, pc)
 
-    def _reset(self, state: State) -> Iterator[Step]:
+    def _reset(self, state: State, pc: Pc) -> Iterator[Step]:
+        """groups.reset: begin a generation, fence all, write under it, or begin again."""
         stored, checkpoints, _ = state
-        wrote = self.world.reset(stored, GROUP, INPUT, self._position(stored))
-        for entry in wrote.entries:
-            yield "meets an entry", stored, checkpoints, ("settle", entry, ("reset",))
-        if not wrote.entries:
-            yield "resets to the committed position", wrote.stored, checkpoints, DEAD
+        if pc[0] == "reset":
+            wrote = self.world.begin(stored, GROUP)
+            generation = self._generation(wrote.stored)
+            after = fencing(wrote.holders, ("set", generation))
+            yield f"resets under generation {generation}", wrote.stored, checkpoints, after
+            return
+        # To where it is: no input is repeated.
+        wrote = self.world.reset(stored, GROUP, INPUT, self._position(stored), pc[1])
+        after = ("reset",) if wrote.error else DEAD
+        yield f"sets the committed position{wrote.error}", wrote.stored, checkpoints, after
+
+    def _generation(self, stored: Stored) -> int:
+        group = self.world.group(stored, GROUP)
+        assert group is not None
+        return group.generation
 
     def _expel(self, state: State, pc: Pc) -> Iterator[Step]:
         """fence_producers: look whose the row is, and refuse that run, whatever it did since."""
@@ -154,7 +179,7 @@ class SparkOwner:
             return
         _, run_id, epoch = pc
         if FENCE_BY_EPOCH in self.world.broken:
-            wrote = self.world.fence(stored, 0, epoch, spare_two_phase=False)
+            wrote = self.world.fence(stored, 0, epoch)
         else:
             wrote = self._revoke(stored, run_id)
         after = self.world.row(wrote.stored, 0)
@@ -186,7 +211,7 @@ class SparkOwner:
             elif not self.grouped:
                 yield "starts", stored, checkpoints, ("first", 0, 0)
             elif FETCH_BEFORE_BUMP in self.broken:
-                yield "starts", stored, checkpoints, ("fetch", None)
+                yield "starts", stored, checkpoints, ("fetch", None, None)
             else:
                 yield from self._bump(state, None)
         elif pc[0] == "fetch":
@@ -214,31 +239,31 @@ class SparkOwner:
             yield f"writes commits/{pc[1]}", stored, done, ("plan",)
 
     def _bump(self, state: State, offset: int | None) -> Iterator[Step]:
-        wrote = self.world.bump_generation(state.stored, GROUP)
-        group = self.world.group(wrote.stored, GROUP)
-        assert group is not None
-        generation = group.generation
-        after: Pc = ("fetch", generation) if offset is None else ("first", offset, generation)
+        """groups.start; `offset` was read before if that is what is broken."""
+        wrote = self.world.begin(state.stored, GROUP)
+        generation = self._generation(wrote.stored)
+        then: Pc = ("fetch", generation, None)
+        if offset is not None:
+            then = ("first", offset, generation)
+        after = then if START_FENCES_NOBODY in self.broken else fencing(wrote.holders, then)
         yield f"bumps the generation to {generation}", wrote.stored, state.checkpoints, after
 
     def _fetch(self, state: State, pc: Pc) -> Iterator[Step]:
         stored, checkpoints, _ = state
-        wrote = self.world.fetch(stored, GROUP, pc[1])
-        if wrote.error:
-            yield f"fetches: {wrote.error}", stored, checkpoints, DEAD
-        for entry in wrote.entries:
-            name = self.recovery.describe(entry)
-            yield f"meets the entry {name}", stored, checkpoints, ("settle", entry, pc)
-        if not wrote.error and not wrote.entries:
-            offset = self._position(stored)
-            after: Pc = ("bump", offset) if pc[1] is None else ("first", offset, pc[1])
-            if offset >= self.batches:
-                after = DEAD
-            yield f"fetches position {offset}", stored, checkpoints, after
+        if START_FENCES_NOBODY in self.broken:
+            found: tuple[str, Pc] | int = self._position(stored)
+        else:
+            found = self.recovery.fetch(stored, pc, pc[1])
+        if not isinstance(found, int):
+            yield f"fetches: {found[0]}", stored, checkpoints, found[1]
+            return
+        after: Pc = ("bump", found) if pc[1] is None else ("first", found, pc[1])
+        if found >= self.batches:
+            after = DEAD
+        yield f"fetches position {found}", stored, checkpoints, after
 
     def _position(self, stored: Stored) -> int:
-        group = self.world.group(stored, GROUP)
-        return 0 if group is None else group.positions().get(INPUT, {}).get(0, 0)
+        return self.recovery.position(stored)
 
     def _commit(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         """commit_micro_batch."""
@@ -256,29 +281,54 @@ class SparkOwner:
             note = wrote.error or after[0]
             yield f"owns batch {batch}{took}: {note}", wrote.stored, checkpoints, after
             return
-        producer_id, epoch = pc[2:]
-        if pc[0] == "step 0":
-            request = GroupOffsets(
-                group_id=GROUP,
-                generation=generation,
-                start={INPUT: {0: start}},
-                end={INPUT: {0: end}},
-            )
-            wrote = self.world.add_pending(stored, actor.which, producer_id, epoch, request)
-            for entry in wrote.entries:
-                name = self.recovery.describe(entry)
-                yield f"step 0 meets {name}", stored, checkpoints, ("settle", entry, pc)
-            if not wrote.entries:
-                after = DEAD if wrote.error else ("prepare", *pc[1:])
-                note = wrote.error or f"e{epoch} to {end}"
-                yield f"step 0: {note}", wrote.stored, checkpoints, after
-        else:
-            wrote = self._prepare(stored, actor, pc, (start, end, generation))
-            done = ("ack", batch)
-            met = self.recovery.meet_prepared(wrote.stored, actor.which, done)
-            after = DEAD if wrote.error else met or done
-            note = wrote.error or f"batch {batch} e{epoch}"
-            yield f"PREPARE: {note}", wrote.stored, checkpoints, after
+        if pc[0] == "register":
+            yield from self._register(state, actor, pc)
+            return
+        wrote = self._prepare(stored, actor, pc, (start, end, generation))
+        done = ("ack", batch)
+        after = self.recovery.meet_prepared(wrote.stored, actor.which, done) or done
+        if wrote.error:
+            row = self.world.row(stored, actor.which)
+            floor = row.owner.floors.get(GROUP, 0) if row is not None else 0
+            again = wrote.error == "IllegalGenerationError" and pc[5] < REGISTRATIONS_MAX
+            after = ("register", *pc[1:4], floor, pc[5], frozenset()) if again else DEAD
+        yield (
+            f"PREPARE: {wrote.error or f'batch {batch} e{pc[3]}'}",
+            wrote.stored,
+            checkpoints,
+            after,
+        )
+
+    def _register(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
+        """groups.tickets; a run whose ticket was refused since comes here again."""
+        stored, checkpoints, _ = state
+        _, batch, producer_id, epoch, floor, times, fenced = pc
+        start, end, generation = checkpoints[actor.query].offsets[batch]
+        request = GroupOffsets(
+            group_id=GROUP,
+            generation=generation,
+            start={INPUT: {0: start}},
+            end={INPUT: {0: end}},
+        )
+        holder = self._holder(actor, producer_id, epoch)
+        wrote = self.world.register(stored, holder, request, floor=floor, fenced=fenced)
+        after: Pc = ("prepare", batch, producer_id, epoch, wrote.ticket, times + 1)
+        note = wrote.error or f"ticket {wrote.ticket}"
+        if wrote.error:
+            after = DEAD
+        elif not wrote.ticket:
+            met = {self.world.holders[number].ticket for number in wrote.holders}
+            after = fencing(wrote.holders, (*pc[:6], fenced | met))
+            note = f"meets {len(met)} holders"
+        yield f"registers: {note}", wrote.stored, checkpoints, after
+
+    def _holder(self, actor: Actor, producer_id: int, epoch: int) -> Holder:
+        return Holder(
+            transactional_id=self.world.ids[actor.which],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            run_id=actor.name,
+        )
 
     def _init(self, stored: Stored, actor: Actor) -> Wrote:
         owner = Owner(run_id=actor.name, query_id=f"q{actor.query}")
@@ -308,32 +358,37 @@ class SparkOwner:
             return DEAD
         if done:
             return ("ack", batch)
-        step = "step 0" if self.grouped else "prepare"
-        return (step, batch, row.producer_id, row.producer_epoch)
+        txn = (batch, row.producer_id, row.producer_epoch)
+        if not self.grouped:
+            return ("prepare", *txn, 0, REGISTRATIONS_MAX)
+        return ("register", *txn, row.owner.floors.get(GROUP, 0), 0, frozenset())
 
     def _prepare(
         self, stored: Stored, actor: Actor, pc: Pc, planned: tuple[int, int, int]
     ) -> Wrote:
-        _, batch, producer_id, epoch = pc
-        groups = (GROUP,) if self.grouped else ()
-        files = tuple(staged(t, planned[0], actor.name) for t in self.world.topic_names)
+        _, batch, producer_id, epoch, ticket, _ = pc
+        start, end, generation = planned
+        carried = GroupTicket(
+            group_id=GROUP,
+            producer_id=producer_id,
+            ticket=ticket,
+            generation=generation,
+            offsets={INPUT: {0: end}},
+        )
+        files = tuple(staged(t, start, actor.name) for t in self.world.topic_names)
+        manifest = Manifest(batches=files, tickets=(carried,) if self.grouped else ())
         last = None
         if FORGET_BATCHES not in self.broken:
             last = (f"q{actor.query}", LastBatch(batch_id=batch))
         return self.world.transition(
             stored,
             actor.which,
-            ("end", actor.name, batch, epoch, planned),
+            ("end", actor.name, batch, epoch, ticket, planned),
             lambda row: prepare_end(
                 row,
-                holder=Holder(
-                    transactional_id=self.world.ids[actor.which],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    run_id=actor.name,
-                ),
+                holder=self._holder(actor, producer_id, epoch),
                 result=TransactionResult.COMMIT,
-                manifest=Manifest(batches=files, groups=groups),
+                manifest=manifest,
                 batch=last,
                 now_ms=0,
             ),
@@ -343,16 +398,12 @@ class SparkOwner:
 
     def unsafe(self, before: State, after: State) -> str | None:
         for old, new in zip(before.stored.topics, after.stored.topics, strict=True):
-            if old != new:
-                what = self._history(old, new)
-                if what is not None:
-                    return what
+            if old != new and (what := self._history(old, new)) is not None:
+                return what
         if self._position(after.stored) < self._position(before.stored):
             return "the group's position goes back"
-        if after.checkpoints != before.checkpoints or after.stored != before.stored:
-            what = self._lost(after)
-            if what is not None:
-                return what
+        if (what := self._lost(after)) is not None:
+            return what
         for pc in after.places:
             row = self.world.row(after.stored, 0)
             if pc[0] != "expelled" or row is None or not row.state.is_prepared:
@@ -387,13 +438,13 @@ class SparkOwner:
             units = visible_units(self.world.topics[number])
             if len(set(units)) < len(units):
                 return f"topic {name} holds output twice: {units}"
-        return revived_entry(self.world.offsets[stored.offsets])
+        rows = [self.world.rows[number] for number in stored.rows]
+        return above_newest(rows, self.world.offsets[stored.offsets])
 
     def _judge_recovered(self, stored: Stored) -> str | None:
         clean = self.recovery.recovered(stored)
         held = [visible_units(self.world.topics[number]) for number in clean.topics]
-        what = self._judge_visible(clean)
-        if what is not None:
+        if (what := self._judge_visible(clean)) is not None:
             return f"after recovery: {what}"
         if any(sorted(units) != sorted(held[0]) for units in held):
             return f"after recovery: torn, the topics hold {held}"
@@ -401,9 +452,6 @@ class SparkOwner:
             return f"after recovery: input was skipped, the topics hold {held[0]}"
         if self.grouped and self._position(clean) != len(held[0]):
             return f"after recovery: position {self._position(clean)}, the topics hold {held[0]}"
-        group = self.world.group(clean, GROUP)
-        if group is not None and group.pending:
-            return "after recovery: an entry hangs for ever"
         return None
 
     def stuck(self, state: State) -> str | None:

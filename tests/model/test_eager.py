@@ -6,12 +6,12 @@ import pytest
 
 from tests.model.eager import APPEND_BEFORE_ADD, Eager
 from tests.model.rules import (
-    ABORT_SKIPS_OFFSETS,
-    CLEAR_WITHOUT_FENCE,
+    ABORT_MOVES_OFFSETS,
     COMPLETE_BEFORE_OFFSETS,
     FENCE_BREAKS_PROMISE,
+    FORGETS_BY_OLD_ROW,
     MARKER_WITHOUT_TXN,
-    STEP0_IGNORES_MARKERS,
+    START_FENCES_NOBODY,
 )
 from tests.model.search import assert_breaks, assert_holds
 
@@ -24,17 +24,24 @@ def test_successor_of_the_same_id_aborts_or_finishes_what_it_finds() -> None:
 
 
 def test_two_producers_of_one_group_never_both_commit_an_input() -> None:
-    """An entry whose holder is slow looks like one whose holder is dead (R32, R45, R46, R48)."""
+    """A ticket whose holder is slow looks like one whose holder is dead (R32, R45, R46, R48)."""
     assert_holds(Eager("PQS"), states_min=15_000)
 
 
-def test_group_that_the_row_does_not_name_is_settled_by_who_meets_the_entry() -> None:
-    """An abort that knows of no group leaves the entry behind (R46)."""
-    assert_holds(Eager("PQS", named_groups=False), states_min=10_000)
+def test_offsets_that_are_sent_with_the_end_are_refused_all_the_same() -> None:
+    """The row of an open transaction does not say that it will commit offsets (R46)."""
+    result = assert_holds(Eager("PQS", sends=False), states_min=5_000)
+    assert "P PREPARE COMMIT e0: IllegalGenerationError" in result.labels
+
+
+def test_holder_of_an_open_transaction_is_not_forgotten() -> None:
+    """A sweeper takes what is over from the group's row, and nothing else (R73)."""
+    result = assert_holds(Eager("PQG"), states_min=1_000)
+    assert "G forgets id0 ticket 1" in result.labels
 
 
 def test_prepared_two_phase_transaction_waits_for_its_client() -> None:
-    """A process that meets its pending entry must not end the transaction (R46)."""
+    """A process that meets its ticket must not end the transaction (R46)."""
     assert_holds(Eager("PQS", two_phase=True), states_min=5_000)
 
 
@@ -47,10 +54,8 @@ def test_lost_replies_of_a_producer_are_settled_by_asking_again() -> None:
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
-        (STEP0_IGNORES_MARKERS, "came back"),
         (MARKER_WITHOUT_TXN, "undecided for ever"),
-        (ABORT_SKIPS_OFFSETS, "entry is still there"),
-        (CLEAR_WITHOUT_FENCE, "position 0"),
+        (ABORT_MOVES_OFFSETS, "position 1"),
         (COMPLETE_BEFORE_OFFSETS, "position 0"),
         (APPEND_BEFORE_ADD, "undecided for ever"),
     ],
@@ -58,6 +63,14 @@ def test_lost_replies_of_a_producer_are_settled_by_asking_again() -> None:
 def test_search_finds_what_a_missing_rule_breaks(rule: str, what: str, same_id: bool) -> None:
     """A model that holds without a rule says nothing about the rule (R4, R30, R45, R46)."""
     assert_breaks(Eager("PQS", same_id=same_id, broken=frozenset({rule})), what)
+
+
+@pytest.mark.parametrize(
+    ("rule", "actors"), [(START_FENCES_NOBODY, "PQ"), (FORGETS_BY_OLD_ROW, "PQG")]
+)
+def test_search_finds_who_commits_beside_another(rule: str, actors: str) -> None:
+    """Two producers of one group commit one input (R45, R46)."""
+    assert_breaks(Eager(actors, broken=frozenset({rule})), "twice")
 
 
 def test_search_finds_the_race_of_fencing_with_a_two_phase_prepare() -> None:

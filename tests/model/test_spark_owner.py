@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.model.rules import (
-    CLEAR_WITHOUT_FENCE,
     COMPLETE_BEFORE_OFFSETS,
     FENCE_BY_EPOCH,
     FENCE_FORGETS_RUN,
+    FORGETS_BY_OLD_ROW,
     MARKER_WITHOUT_TXN,
-    STEP0_IGNORES_PENDING,
-    STEP0_IGNORES_START,
+    REGISTER_IGNORES_START,
+    REGISTERS_BESIDE,
+    START_FENCES_NOBODY,
 )
 from tests.model.search import assert_breaks, assert_holds
 from tests.model.spark_owner import FETCH_BEFORE_BUMP, FORGET_BATCHES, SparkOwner
@@ -36,12 +37,27 @@ def test_two_runs_under_two_transactional_ids_commit_each_batch_once() -> None:
 
 def test_lost_checkpoint_with_the_old_runs_alive_is_exactly_once() -> None:
     """The old driver dies, or does not die, at any moment of its last batch (R45, R46, R59)."""
-    assert_holds(SparkOwner("ABC", batches=2), states_min=50_000)
+    assert_holds(SparkOwner("ABC"), states_min=20_000)
 
 
 def test_lost_checkpoint_under_another_id_is_exactly_once() -> None:
-    """The new query knows the old one only by the entry in the group's row (R46, R47, R59)."""
-    assert_holds(SparkOwner("ABCH", own_ids=True), states_min=40_000)
+    """The new query knows the old one only by the holder in the group's row (R46, R47, R59)."""
+    result = assert_holds(SparkOwner("ABC", own_ids=True), states_min=15_000)
+    assert "C fences id0 ticket 1" in result.labels
+
+
+def test_holder_that_is_over_is_forgotten_without_harm() -> None:
+    """A sweeper takes it from the group's row while others register and start (R73)."""
+    result = assert_holds(SparkOwner("ACS", own_ids=True), states_min=1_000)
+    assert "S forgets id0 ticket 1" in result.labels
+    assert_holds(SparkOwner("ABS", edited_id=True), states_min=4_000)
+
+
+def test_run_whose_ticket_was_refused_registers_again() -> None:
+    """Another run on its checkpoint has fenced it, and then commits nothing (R45)."""
+    result = assert_holds(SparkOwner("AB", batches=2, edited_id=True), states_min=3_000)
+    assert "A PREPARE: IllegalGenerationError" in result.labels
+    assert "A registers: ticket 3" in result.labels
 
 
 def test_late_helper_of_a_finished_transaction_changes_nothing() -> None:
@@ -50,14 +66,14 @@ def test_late_helper_of_a_finished_transaction_changes_nothing() -> None:
 
 
 def test_operator_reset_among_runs_keeps_output_and_position_together() -> None:
-    """A reset between step 0 and PREPARE leaves a batch that commits its input again (R46, R48)."""
+    """A reset between registering and PREPARE: the batch commits its input again (R46, R48)."""
     assert_holds(SparkOwner("ACR"), states_min=2_000)
 
 
 def test_lost_replies_are_settled_by_asking_again() -> None:
     """Every write lands, and its writer does not know (R28, R36, R63)."""
     assert_holds(SparkOwner("ABH", lost_replies=True), states_min=3_000)
-    assert_holds(SparkOwner("AC", batches=2, lost_replies=True), states_min=3_000)
+    assert_holds(SparkOwner("AC", lost_replies=True), states_min=1_000)
 
 
 def test_fenced_run_decides_nothing_any_more() -> None:
@@ -68,11 +84,12 @@ def test_fenced_run_decides_nothing_any_more() -> None:
 @pytest.mark.parametrize(
     ("rule", "model", "what"),
     [
-        (CLEAR_WITHOUT_FENCE, {"actors": "AC"}, "position 0"),
+        (START_FENCES_NOBODY, {"actors": "AC", "own_ids": True}, "twice"),
         (COMPLETE_BEFORE_OFFSETS, {"actors": "AC"}, "position 0"),
         (FETCH_BEFORE_BUMP, {"actors": "AC", "own_ids": True}, "twice"),
-        (STEP0_IGNORES_PENDING, {"actors": "AB", "edited_id": True}, "twice"),
-        (STEP0_IGNORES_START, {"actors": "AB", "edited_id": True}, "twice"),
+        (FORGETS_BY_OLD_ROW, {"actors": "ACS", "own_ids": True}, "twice"),
+        (REGISTERS_BESIDE, {"actors": "AB", "edited_id": True}, "twice"),
+        (REGISTER_IGNORES_START, {"actors": "AB", "edited_id": True}, "twice"),
         (MARKER_WITHOUT_TXN, {"actors": "AH"}, "moves from offset"),
         (FORGET_BATCHES, {"actors": "AB", "grouped": False}, "twice"),
         (FENCE_FORGETS_RUN, {"actors": "AF", "batches": 2}, "was fenced"),
@@ -90,6 +107,8 @@ def test_search_finds_what_a_missing_rule_breaks(
 @pytest.mark.parametrize(
     "model",
     [
+        {"actors": "ABC", "batches": 2},
+        {"actors": "ABCH", "own_ids": True},
         {"actors": "ABCH", "batches": 2},
         {"actors": "ABCH", "batches": 2, "own_ids": True},
         {"actors": "ABCR"},

@@ -124,7 +124,7 @@ class Tickets(Clients):
         for number in range(self.place.names):
             row = self.place.row(state.stored, number)
             if row is not None and row.state.name.endswith("COMMIT") and row.pending.batches:
-                decided.add(self.place.decided(row))  # type: ignore[arg-type]
+                decided.add(self.place.decided(row))
         if wrong := state.refused & decided:
             return f"said aborted, yet decided: {min(wrong)}"
         return self._judge_settled(state)

@@ -74,7 +74,7 @@ class Clients(Transactions):
         stored = self.place.bump(state.stored)
         row = self.place.group(stored)
         met = self._met(self.place.group(state.stored).tickets.holders)
-        generation = row.group.generation
+        generation = row.generation
         yield go(
             f"bumps to {generation}", stored, generation=generation, todo=met, **self._next(at)
         )
@@ -106,14 +106,14 @@ class Clients(Transactions):
         state, number, at, go = t.state, t.number, t.at, t.go
         row = self.place.group(state.stored)
         met = self._met(row.tickets.holders)
-        after = go("takes the seat", generation=row.group.generation, todo=met, **self._next(at))
+        after = go("takes the seat", generation=row.generation, todo=met, **self._next(at))
         yield after[0], after[1]._replace(seat=number)
 
     def _join(self, t: Turn) -> Iterator[Step]:
         """A member of the generation that another has begun."""
         state, at, go = t.state, t.at, t.go
         row = self.place.group(state.stored)
-        if row.group.generation != 2:
+        if row.generation != 2:
             return
         met = self._met(tuple(one for one in row.tickets.holders if one.generation < 2))
         yield go("is a member of 2", generation=2, todo=met, **self._next(at))
@@ -224,7 +224,7 @@ class Clients(Transactions):
         state, at, go = t.state, t.at, t.go
         row = self.place.group(state.stored)
         others = tuple(one for one in row.tickets.holders if one.ticket not in at.fenced)
-        if row.group.generation != at.generation:
+        if row.generation != at.generation:
             yield go("commit refused", pc="end", out="stale")
         elif others and NO_OVERLAP_CHECK not in self.broken:
             yield go("meets holders", todo=self._met(others), pc="fence", flow=("plain",))

@@ -31,7 +31,8 @@ from tests.model.values import Row, row_key
 from tests.staged_files import named_file
 from txnlog.errors import TxnLogError
 from txnlog.protocol import transitions
-from txnlog.protocol.group_metadata import CommittedOffset, Group
+from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets, TicketHolder
+from txnlog.protocol.groups import without
 from txnlog.protocol.metadata import (
     GroupTicket,
     Holder,
@@ -43,14 +44,11 @@ from txnlog.protocol.metadata import (
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.tickets import (
-    GroupTickets,
     MustFence,
     Registered,
-    TicketHolder,
     prepare_carried_offsets,
     prepare_floor,
     prepare_registration,
-    prepare_removal,
     prepare_start,
 )
 from txnlog.protocol.transitions import (
@@ -65,7 +63,7 @@ from txnlog.protocol.transitions import (
 
 GROUP = "g"
 INPUT = "input"
-COMMIT, ABORT = TransactionResult.COMMIT, TransactionResult.ABORT
+COMMIT = TransactionResult.COMMIT
 
 
 class Txn(NamedTuple):
@@ -78,6 +76,7 @@ class Txn(NamedTuple):
     end: int
     by: int
     ticket: int
+    generation: int
 
     def __str__(self) -> str:
         return f"T{self.producer_id}.{self.epoch}[{self.first},{self.end})"
@@ -91,11 +90,6 @@ class Stored(NamedTuple):
     offset_markers: tuple[int, ...]
     topic_markers: tuple[tuple[int, ...], ...]
     shown: tuple[tuple[Txn, ...], ...]
-
-
-class GroupRow(NamedTuple):
-    group: Group
-    tickets: GroupTickets
 
 
 def holder_of(txn: Txn) -> Holder:
@@ -121,7 +115,7 @@ class Place:
         self._place_of = place_of
         self.broken = broken
         self._rows: Pool[Row] = Pool(row_key)
-        self._groups: Pool[GroupRow] = Pool(_group_key)
+        self._groups: Pool[Group] = Pool(_group_key)
 
     def empty(self) -> Stored:
         """Every id has a row, the first process owns the first; the group is at generation 1."""
@@ -140,9 +134,7 @@ class Place:
         group = Group(group_id=GROUP, generation=1)
         ids = 2 * self.names
         none = (-1,) * ids
-        return Stored(
-            rows, self._groups.put(GroupRow(group, GroupTickets())), none, (none, none), ((), ())
-        )
+        return Stored(rows, self._groups.put(group), none, (none, none), ((), ()))
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -164,15 +156,14 @@ class Place:
         row = self.row(stored, name)
         return self.decided(row) if row is not None and row.state.is_prepared else None
 
-    def decided(self, row: TransactionMetadata) -> Txn | None:
+    def decided(self, row: TransactionMetadata) -> Txn:
         """What a prepared row decides; the Txn of an abort has no inputs."""
-        if TransactionResult.of(row.state) is ABORT or not row.pending.batches:
-            ticket = row.pending.tickets[0].ticket if row.pending.tickets else 0
-            return Txn(
-                row.producer_id, row.txn_epoch, int(row.transactional_id[2:]), 0, 0, -1, ticket
-            )
-        _, units, by = row.pending.batches[0].path.split("-")
-        first, _, end = units.partition("_")
+        first = end = "0"
+        by = "-1"
+        if TransactionResult.of(row.state) is COMMIT and row.pending.batches:
+            _, units, by = row.pending.batches[0].path.split("-", 2)
+            first, _, end = units.partition("_")
+        carried = row.pending.tickets[0] if row.pending.tickets else None
         return Txn(
             row.producer_id,
             row.txn_epoch,
@@ -180,10 +171,11 @@ class Place:
             int(first),
             int(end),
             int(by),
-            row.pending.tickets[0].ticket if row.pending.tickets else 0,
+            carried.ticket if carried is not None else 0,
+            carried.generation if carried is not None else 0,
         )
 
-    def manifest(self, txn: Txn, generation: int) -> Manifest:
+    def manifest(self, txn: Txn) -> Manifest:
         """Files of both topics, and the offsets with the ticket."""
         batches = tuple(
             named_file(f"{topic}-{txn.first}_{txn.end}-{txn.by}", topic) for topic in ("a", "b")
@@ -196,7 +188,7 @@ class Place:
             group_id=GROUP,
             producer_id=txn.producer_id,
             ticket=txn.ticket,
-            generation=generation,
+            generation=txn.generation,
             offsets={INPUT: offsets},
         )
         return Manifest(batches=batches, tickets=(carried,))
@@ -205,14 +197,13 @@ class Place:
         self,
         stored: Stored,
         txn: Txn,
-        generation: int,
         follows: ProducerIdAndEpoch | None,
         *,
         remembers: bool,
     ) -> tuple[Stored, str]:
         """PREPARE_COMMIT, perhaps with the end that a query remembers; "" or the error's name."""
         row = self.row(stored, txn.name)
-        manifest = self.manifest(txn, generation)
+        manifest = self.manifest(txn)
         if row is None and ABSENT_ACCEPTS in self.broken:
             owner = Owner(run_id=run_of(txn.by), since_ms=0)
             row = TransactionMetadata(
@@ -237,27 +228,26 @@ class Place:
             return stored, type(error).__name__
         return self._change(stored, txn.name, decision), ""
 
-    def hold(self, stored: Stored, txn: Txn, generation: int) -> tuple[Stored, str]:
+    def hold(self, stored: Stored, txn: Txn) -> tuple[Stored, str]:
         """The client's prepare of a two-phase commit."""
         try:
             decision = prepare_add_partitions(
                 self.row(stored, txn.name),
                 holder=holder_of(txn),
-                manifest=self.manifest(txn, generation),
+                manifest=self.manifest(txn),
                 now_ms=0,
             )
         except TxnLogError as error:
             return stored, type(error).__name__
         return self._change(stored, txn.name, decision), ""
 
-    def open(self, stored: Stored, txn: Txn, generation: int) -> tuple[Stored, str]:
+    def open(self, stored: Stored, txn: Txn) -> tuple[Stored, str]:
         """Offsets sent in an eager transaction: the row names group and ticket."""
         try:
             decision = prepare_add_partitions(
                 self.row(stored, txn.name),
                 holder=holder_of(txn),
-                groups=(GROUP,),
-                tickets=self.manifest(txn, generation).tickets,
+                tickets=self.manifest(txn).tickets,
                 now_ms=0,
             )
         except TxnLogError as error:
@@ -343,19 +333,19 @@ class Place:
             shown[topic] = (*shown[topic], txn)
         return stored._replace(topic_markers=tuple(markers), shown=tuple(shown))
 
-    def move_offsets(self, stored: Stored, txn: Txn, generation: int = 1) -> Stored:
-        """The offsets marker."""
+    def move_offsets(self, stored: Stored, txn: Txn) -> Stored:
+        """The offsets marker of a commit; an abort writes none."""
+        if txn.end == txn.first:
+            return stored
         at = self.group(stored)
         markers = dict(enumerate(stored.offset_markers))
         if MARKER_REPEATS in self.broken:
             markers = {}
-        result = COMMIT if txn.end > txn.first else ABORT
         moved = prepare_carried_offsets(
-            {GROUP: at.group},
+            {GROUP: at},
             markers,
-            self.manifest(txn, generation).tickets,
+            self.manifest(txn).tickets,
             transaction=ProducerIdAndEpoch(txn.producer_id, txn.epoch),
-            result=result,
             version=0,
             now_ms=0,
         )
@@ -363,53 +353,49 @@ class Place:
             return stored
         known = max(stored.offset_markers[txn.producer_id], txn.epoch)
         numbers = _put(stored.offset_markers, txn.producer_id, known)
-        group = moved.groups[0] if moved.groups else at.group
-        return self.put_group(stored, at._replace(group=group))._replace(offset_markers=numbers)
+        return self.put_group(stored, moved.groups[0])._replace(offset_markers=numbers)
 
     # -- the group -------------------------------------------------------------------------------
 
-    def group(self, stored: Stored) -> GroupRow:
+    def group(self, stored: Stored) -> Group:
         return self._groups[stored.group]
 
-    def put_group(self, stored: Stored, row: GroupRow) -> Stored:
-        group = replace(row.group, updated_ms=0)
-        return stored._replace(group=self._groups.put(row._replace(group=group)))
+    def put_group(self, stored: Stored, group: Group) -> Stored:
+        return stored._replace(group=self._groups.put(replace(group, updated_ms=0)))
 
     def offset(self, stored: Stored, partition: int) -> int:
-        known = self.group(stored).group.offsets.get(INPUT, {}).get(partition)
+        known = self.group(stored).offsets.get(INPUT, {}).get(partition)
         return 0 if known is None else known.offset
 
     def set_offset(self, stored: Stored, offset: int) -> Stored:
         """A reset writes under the generation that it began."""
         at = self.group(stored)
-        offsets = {INPUT: {0: CommittedOffset(offset, at.group.generation, 0)}}
-        return self.put_group(stored, at._replace(group=replace(at.group, offsets=offsets)))
+        offsets = {INPUT: {0: CommittedOffset(offset, at.generation, 0)}}
+        return self.put_group(stored, replace(at, offsets=offsets))
 
     def bump(self, stored: Stored) -> Stored:
         """A generation that registers nobody: an operator's, or of a newcomer without its id."""
         at = self.group(stored)
-        group = replace(at.group, generation=at.group.generation + 1)
         tickets = GroupTickets() if START_DROPS_HOLDERS in self.broken else at.tickets
-        return self.put_group(stored, GroupRow(group, tickets))
+        return self.put_group(stored, replace(at, generation=at.generation + 1, tickets=tickets))
 
     def start(
         self, stored: Stored, holder: Holder, partitions: tuple[int, ...]
     ) -> tuple[Stored, Registered]:
         """Begin a generation and register, in one write."""
-        at = self.group(stored)
         found = prepare_start(
-            at.group, at.tickets, group_id=GROUP, holder=holder,
+            self.group(stored), group_id=GROUP, holder=holder,
             partitions={INPUT: partitions}, now_ms=0,
         )  # fmt: skip
         if OWN_UNFENCED in self.broken:
             others = tuple(
                 h for h in found.to_fence if h.transactional_id != holder.transactional_id
             )
-            found = Registered(found.group, found.tickets, found.ticket, others)
-        tickets = found.tickets
+            found = Registered(found.group, found.ticket, others)
+        tickets = found.group.tickets
         if START_DROPS_HOLDERS in self.broken:
             tickets = replace(tickets, holders=tickets.holders[-1:])
-        return self.put_group(stored, GroupRow(found.group, tickets)), found
+        return self.put_group(stored, replace(found.group, tickets=tickets)), found
 
     def register(
         self,
@@ -424,13 +410,12 @@ class Place:
         """Register under a generation."""
         at = self.group(stored)
         if REGISTERS_UNCHECKED in self.broken:
-            generation = at.group.generation
-        tickets = at.tickets
+            generation = at.generation
         if NO_OVERLAP_CHECK in self.broken:
-            fenced = fenced | {one.ticket for one in tickets.holders}
+            fenced = fenced | {one.ticket for one in at.tickets.holders}
         try:
             found = prepare_registration(
-                at.group, tickets, group_id=GROUP, generation=generation, member_id="",
+                at, group_id=GROUP, generation=generation, member_id="",
                 holder=holder, partitions={INPUT: partitions},
                 start={} if NO_START_CHECK in self.broken else {INPUT: start},
                 done=fenced, now_ms=0,
@@ -439,22 +424,22 @@ class Place:
             return stored, type(error).__name__
         if isinstance(found, MustFence):
             return stored, found
-        kept = found.tickets
+        kept = found.group.tickets
         if NO_OVERLAP_CHECK in self.broken:
-            kept = replace(kept, holders=(*tickets.holders, kept.holders[-1]))
+            kept = replace(kept, holders=(*at.tickets.holders, kept.holders[-1]))
         if FORGETS_OWN in self.broken:
             others = [one for one in kept.holders if not one.is_of(holder)]
             kept = replace(kept, holders=(*others, kept.holders[-1]))
-        return self.put_group(stored, GroupRow(found.group, kept)), found
+        return self.put_group(stored, replace(found.group, tickets=kept)), found
 
     def remove(self, stored: Stored, done: frozenset[int]) -> Stored:
         at = self.group(stored)
-        return self.put_group(stored, at._replace(tickets=prepare_removal(at.tickets, done)))
+        return self.put_group(stored, replace(at, tickets=without(at.tickets, done)))
 
 
 def _put(numbers: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
     return (*numbers[:at], value, *numbers[at + 1 :])
 
 
-def _group_key(row: GroupRow) -> Hashable:
-    return msgspec.json.encode((row.group.to_values(), row.tickets))
+def _group_key(group: Group) -> Hashable:
+    return msgspec.json.encode(group)

@@ -17,8 +17,9 @@ from tests.model.tickets_rules import (
     READ_UNCHECKED,
     REGISTERS_LATE,
 )
+from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch
-from txnlog.protocol.tickets import Registered, TicketHolder
+from txnlog.protocol.tickets import Registered
 
 FLOWS = {
     "old": ("reg",),
@@ -192,7 +193,7 @@ class Transactions:
 
     def _is_stale(self, t: Turn) -> bool:
         state, number, at = t.state, t.number, t.at
-        moved = self.place.group(state.stored).group.generation != at.generation
+        moved = self.place.group(state.stored).generation != at.generation
         has_lost_seat = self.seats and state.seat != number
         return (moved or has_lost_seat) and READ_UNCHECKED not in self.broken
 
@@ -201,13 +202,15 @@ class Transactions:
     def _txn(self, t: Turn) -> Txn:
         number, client, at = t.number, t.client, t.at
         end = min(self.inputs, at.pos + (1 if client.part >= 0 else client.size))
-        return Txn(at.producer_id, at.epoch, client.id, at.pos, end, number, at.ticket)
+        return Txn(
+            at.producer_id, at.epoch, client.id, at.pos, end, number, at.ticket, at.generation
+        )
 
     def _prep(self, t: Turn) -> Iterator[Step]:
         state, client, at, go = t.state, t.client, t.at, t.go
         txn = self._txn(t)
         if client.eager and at.out != "open":
-            stored, error = self.place.open(state.stored, txn, at.generation)
+            stored, error = self.place.open(state.stored, txn)
             if error or not at.alive:
                 yield go(
                     f"sends offsets: {error}", stored, pc="end" if at.alive else "dead", out=error
@@ -218,7 +221,7 @@ class Transactions:
         if LETS_GO_FLYING in self.broken and client.mode == "old" and at.ticket:
             yield go("lets go", self.place.remove(state.stored, frozenset({at.ticket})))
         if client.holds and at.out != "held":
-            stored, error = self.place.hold(state.stored, txn, at.generation)
+            stored, error = self.place.hold(state.stored, txn)
             if not at.alive:
                 yield go(f"late prepare: {error}", stored, **DEAD._asdict())
             elif error:
@@ -230,7 +233,6 @@ class Transactions:
         stored, error = self.place.prepare(
             state.stored,
             txn,
-            at.generation,
             follows,
             remembers=self.remembers and client.mode in ("old", "resume"),
         )

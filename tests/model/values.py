@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,11 +31,12 @@ class Stored(NamedTuple):
 
 class Wrote(NamedTuple):
     """A decision's outcome: the store as it then is, the name of the error if it was refused,
-    and the entries that block it."""
+    the holders that are to be fenced, and the ticket that was given."""
 
     stored: Stored
     error: str = ""
-    entries: tuple[int, ...] = NOTHING
+    holders: tuple[int, ...] = NOTHING
+    ticket: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,17 @@ def broken_history(before: TopicState, after: TopicState) -> str | None:
     return None
 
 
-def revived_entry(table: OffsetsTable) -> str | None:
-    """An entry of a transaction whose marker is in the table already would hang there."""
-    for group in table.groups.values():
-        for entry in group.pending:
-            if entry.txn_epoch <= table.markers.get(entry.producer_id, -1):
-                return f"an entry of {entry.transactional_id} e{entry.txn_epoch} came back"
+def above_newest(rows: Iterable[Row], table: OffsetsTable) -> str | None:
+    """Whether a row or a holder has a ticket that its group has not given."""
+    newest = {name: group.tickets.newest for name, group in table.groups.items()}
+    known = [
+        (name, one.ticket) for name, group in table.groups.items() for one in group.tickets.holders
+    ]
+    for row in rows:
+        if row is not None:
+            known += [(one.group_id, one.ticket) for one in row.pending.tickets]
+            known += [(name, floor - 1) for name, floor in row.owner.floors.items()]
+    for name, ticket in known:
+        if ticket > newest.get(name, 0):
+            return f"ticket {ticket} of {name!r} was never given"
     return None

@@ -10,6 +10,7 @@ breaks would prove nothing about the rules.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -18,15 +19,15 @@ import msgspec
 from msgspec.structs import replace
 
 from tests.model.rules import (
-    ABORT_SKIPS_OFFSETS,
+    ABORT_MOVES_OFFSETS,
     COMPLETE_ANY_PRODUCER,
     COMPLETE_BEFORE_OFFSETS,
+    FENCE_BREAKS_PROMISE,
     FENCE_FORGETS_RUN,
     MARKER_WITHOUT_TXN,
     ONE_ID_PER_TOPIC,
-    STEP0_IGNORES_MARKERS,
-    STEP0_IGNORES_PENDING,
-    STEP0_IGNORES_START,
+    REGISTER_IGNORES_START,
+    REGISTERS_BESIDE,
 )
 from tests.model.search import Pool
 from tests.model.values import (
@@ -42,21 +43,27 @@ from tests.model.values import (
 )
 from txnlog.errors import TxnLogError
 from txnlog.protocol.appends import Appended, Settled, prepare_append, prepare_marker
+from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.groups import (
     Group,
     GroupOffsets,
     OffsetsCommit,
-    PendingOffsets,
-    UnstableOffsets,
-    prepare_clear,
-    prepare_fetch,
     prepare_generation,
-    prepare_offsets_marker,
-    prepare_pending,
     prepare_reset,
 )
 from txnlog.protocol.metadata import Holder, ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.tickets import (
+    MustFence,
+    Registered,
+    find_ticket,
+    own_holders,
+    prepare_carried_offsets,
+    prepare_floor,
+    prepare_forget,
+    prepare_registration,
+    with_known,
+)
 from txnlog.protocol.topics import TopicCommit, TopicState
 from txnlog.protocol.transitions import (
     Done,
@@ -66,7 +73,7 @@ from txnlog.protocol.transitions import (
     prepare_time_out,
 )
 
-NO_ENTRIES: tuple[PendingOffsets, ...] = ()
+Known = tuple[int, str, tuple[int, ...], int]
 
 
 class World:
@@ -81,8 +88,8 @@ class World:
         self.rows: Pool[Row] = Pool(row_key)
         self.topics: Pool[TopicState] = Pool(topic_key)
         self.offsets: Pool[OffsetsTable] = Pool(offsets_key)
-        self.entries: Pool[PendingOffsets] = Pool(msgspec.json.encode)
-        self._known: dict[Hashable, tuple[int, str, tuple[int, ...]]] = {}
+        self.holders: Pool[TicketHolder] = Pool(msgspec.json.encode)
+        self._known: dict[Hashable, Known] = {}
 
     def empty(self) -> Stored:
         """No rows, empty topics of one partition, no groups."""
@@ -118,35 +125,24 @@ class World:
         rows = (*stored.rows[:which], known[0], *stored.rows[which + 1 :])
         return Wrote(stored._replace(rows=rows), known[1])
 
-    def _transition(
-        self, before: int, decide: Callable[[Row], Transition | Done]
-    ) -> tuple[int, str, tuple[int, ...]]:
+    def _transition(self, before: int, decide: Callable[[Row], Transition | Done]) -> Known:
         try:
             decision = decide(self.rows[before])
         except TxnLogError as error:
-            return before, type(error).__name__, NOTHING
+            return before, type(error).__name__, NOTHING, 0
         if isinstance(decision, Done):
-            return before, "", NOTHING
+            return before, "", NOTHING, 0
         after = None if decision.next.state is TransactionState.DEAD else decision.next
-        return self.rows.put(after), "", NOTHING
+        return self.rows.put(after), "", NOTHING, 0
 
-    def fence(
-        self, stored: Stored, which: int, above_epoch: int, *, spare_two_phase: bool
-    ) -> Wrote:
-        """coordinator.fence's write, for any process that settles an entry of that epoch."""
+    def fence(self, stored: Stored, which: int, above_epoch: int) -> Wrote:
+        """coordinator.fence's write."""
 
         def decide(row: Row) -> Transition | Done:
-            decision = prepare_fence(
-                row,
-                above_epoch=above_epoch,
-                by="",
-                reason="",
-                now_ms=0,
-                spare_two_phase=spare_two_phase,
-            )
+            decision = prepare_fence(row, above_epoch=above_epoch, by="", reason="", now_ms=0)
             return forget_run(row, decision) if FENCE_FORGETS_RUN in self.broken else decision
 
-        return self.transition(stored, which, ("fence", above_epoch, spare_two_phase), decide)
+        return self.transition(stored, which, ("fence", above_epoch), decide)
 
     def time_out(self, stored: Stored, which: int, producer_id: int, txn_epoch: int) -> Wrote:
         """coordinator.time_out's write."""
@@ -176,14 +172,14 @@ class World:
             try:
                 decision = decide(self.topics[before])
             except TxnLogError as error:
-                known = (before, type(error).__name__, NOTHING)
+                known = (before, type(error).__name__, NOTHING, 0)
             else:
                 after = before
                 if isinstance(decision, TopicCommit):
                     state = deepcopy(self.topics[before])
                     decision.apply(state)
                     after = self.topics.put(state)
-                known = (after, "", NOTHING)
+                known = (after, "", NOTHING, 0)
             self._known[key] = known
         topics = (*stored.topics[:which], known[0], *stored.topics[which + 1 :])
         return Wrote(stored._replace(topics=topics), known[1])
@@ -242,27 +238,33 @@ class World:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._change_offsets(before, decide)
-        return Wrote(stored._replace(offsets=known[0]), known[1], known[2])
+        return Wrote(stored._replace(offsets=known[0]), *known[1:])
 
-    def _change_offsets(
-        self, before: int, decide: Callable[[OffsetsTable, int], Any]
-    ) -> tuple[int, str, tuple[int, ...]]:
+    def _change_offsets(self, before: int, decide: Callable[[OffsetsTable, int], Any]) -> Known:
         table = self.offsets[before]
         version = table.version + 1
         try:
             decision = decide(table, version)
         except TxnLogError as error:
-            return before, type(error).__name__, NOTHING
-        if isinstance(decision, UnstableOffsets):
-            return before, "", tuple(self.entries.put(entry) for entry in decision.entries)
+            return before, type(error).__name__, NOTHING, 0
+        if isinstance(decision, int):
+            return before, "", NOTHING, decision
+        if isinstance(decision, MustFence):
+            return before, "", self.put_holders(decision.holders), 0
         if not isinstance(decision, OffsetsCommit):
-            return before, "", NOTHING
+            return before, "", NOTHING, 0
         groups = {**table.groups, **{group.group_id: group for group in decision.groups}}
         markers = {**table.markers, **decision.txns}
-        return self.offsets.put(OffsetsTable(version, groups, markers)), "", NOTHING
+        tickets = decision.groups[0].tickets
+        number = self.offsets.put(OffsetsTable(version, groups, markers))
+        return number, "", self.put_holders(tickets.holders), tickets.newest
 
-    def bump_generation(self, stored: Stored, group_id: str) -> Wrote:
-        """groups.start."""
+    def put_holders(self, holders: Sequence[TicketHolder]) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(self.holders.put(one) for one in holders)
+
+    def begin(self, stored: Stored, group_id: str) -> Wrote:
+        """The write of groups.start, with the holders of that very commit."""
         return self.change_offsets(
             stored,
             ("bump", group_id),
@@ -271,78 +273,96 @@ class World:
             ),
         )
 
-    def fetch(self, stored: Stored, group_id: str, generation: int | None) -> Wrote:
-        """groups.fetch: nothing is written, the caller reads the position when nothing objects."""
+    def reset(
+        self, stored: Stored, group_id: str, topic: str, offset: int, generation: int
+    ) -> Wrote:
+        """The last write of groups.reset."""
         return self.change_offsets(
             stored,
-            ("fetch", group_id, generation),
-            lambda table, _: prepare_fetch(
-                table.groups.get(group_id), group_id=group_id, generation=generation
-            ),
-        )
-
-    def reset(self, stored: Stored, group_id: str, topic: str, offset: int) -> Wrote:
-        """groups.reset."""
-        return self.change_offsets(
-            stored,
-            ("reset", group_id, topic, offset),
+            ("reset", group_id, topic, offset, generation),
             lambda table, version: prepare_reset(
                 table.groups.get(group_id),
                 group_id=group_id,
+                generation=generation,
+                done=(),
                 positions={topic: {0: offset}},
                 version=version,
                 now_ms=0,
             ),
         )
 
-    def add_pending(
-        self, stored: Stored, which: int, producer_id: int, epoch: int, request: GroupOffsets
+    def register(
+        self,
+        stored: Stored,
+        holder: Holder,
+        request: GroupOffsets,
+        *,
+        floor: int = 0,
+        fenced: frozenset[int] = frozenset(),
+        under_way: frozenset[int] = frozenset(),
     ) -> Wrote:
-        """Step 0."""
-        if STEP0_IGNORES_START in self.broken:
-            request = GroupOffsets(
-                group_id=request.group_id, generation=request.generation, start={}, end=request.end
-            )
+        """groups.tickets: the ticket, or the holders to fence before it is given.
 
-        def decide(table: OffsetsTable, version: int) -> OffsetsCommit | UnstableOffsets | None:
-            groups, aside = table.groups, NO_ENTRIES
-            if STEP0_IGNORES_PENDING in self.broken and request.group_id in groups:
-                group = groups[request.group_id]
-                aside = tuple(e for e in group.pending if e.producer_id != producer_id)
-                own = tuple(e for e in group.pending if e.producer_id == producer_id)
-                groups = {**groups, request.group_id: replace(group, pending=own)}
-            decision = prepare_pending(
-                groups,
-                {} if STEP0_IGNORES_MARKERS in self.broken else table.markers,
-                [request],
-                holder=Holder(
-                    transactional_id=self.ids[which],
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    run_id="",
-                ),
-                version=version,
+        `fenced` are tickets that this call has fenced.
+        """
+        if REGISTER_IGNORES_START in self.broken:
+            request = replace_start(request)
+        beside = REGISTERS_BESIDE in self.broken
+
+        def decide(table: OffsetsTable, _: int) -> OffsetsCommit | MustFence | int:
+            group = table.groups.get(request.group_id)
+            known = find_ticket(
+                group,
+                holder,
+                floor=floor,
+                generation=request.generation,
+                member_id=request.member_id,
+                partitions=request.end,
+            )
+            if known is not None:
+                return known
+            own = [] if group is None else own_holders(group, holder)
+            done = fenced | ({one.ticket for one in own} - under_way)
+            if beside and group is not None:
+                done |= {one.ticket for one in group.tickets.holders}
+            found = prepare_registration(
+                group,
+                group_id=request.group_id,
+                generation=request.generation,
+                member_id=request.member_id,
+                holder=holder,
+                partitions=with_known(own, request),
+                start=request.start,
+                done=done,
                 now_ms=0,
             )
-            if aside and isinstance(decision, OffsetsCommit):
-                put = decision.groups[0]
-                put = replace(put, pending=(*aside, *put.pending))
-                return OffsetsCommit(operation="TXN OFFSET COMMIT", groups=(put,))
-            return decision
+            return found.commit if isinstance(found, Registered) else found
 
         asked = (
-            "pending", producer_id, epoch, request.group_id, request.generation,
-            repr(request.start), repr(request.end),
+            "register", holder, request.group_id, request.generation, request.member_id,
+            repr(request.start), repr(request.end), floor, fenced, under_way,
         )  # fmt: skip
         return self.change_offsets(stored, asked, decide)
 
-    def clear(self, stored: Stored, group_id: str, entry: int) -> Wrote:
-        """Drop an entry; the caller has made sure that its holder can decide nothing."""
+    def raise_floor(self, stored: Stored, group_id: str, number: int) -> Wrote:
+        """The write of fence_holder."""
+        holder = self.holders[number]
+
+        def decide(row: Row) -> Transition | Done:
+            if row is not None and FENCE_BREAKS_PROMISE in self.broken:
+                row = replace(row, pending=replace(row.pending, prepared_by_client=False))
+            return prepare_floor(row, group_id=group_id, holder=holder, by="", now_ms=0)
+
+        which = self.ids.index(holder.transactional_id)
+        return self.transition(stored, which, ("floor", group_id, number), decide)
+
+    def forget(self, stored: Stored, group_id: str, number: int) -> Wrote:
+        """The sweeper's write; it has seen that the holder is over."""
         return self.change_offsets(
             stored,
-            ("clear", group_id, entry),
-            lambda table, _: prepare_clear(
-                table.groups.get(group_id), self.entries[entry], now_ms=0
+            ("forget", group_id, number),
+            lambda table, _: prepare_forget(
+                table.groups.get(group_id), self.holders[number], now_ms=0
             ),
         )
 
@@ -352,12 +372,11 @@ class World:
         return self.change_offsets(
             stored,
             ("offsets marker", number),
-            lambda table, version: prepare_offsets_marker(
+            lambda table, version: prepare_carried_offsets(
                 table.groups,
                 table.markers,
-                group_ids=row.pending.groups,
+                row.pending.tickets,
                 transaction=row.transaction,
-                result=TransactionResult.of(row.state),
                 version=version,
                 now_ms=0,
             ),
@@ -371,13 +390,11 @@ class World:
         assert row is not None
         topic_ids = row.topics.items() if ONE_ID_PER_TOPIC in self.broken else row.topic_ids
         writes = [("marker", topic, topic_id) for topic, topic_id in topic_ids]
-        skipped = ABORT_SKIPS_OFFSETS in self.broken and (
-            row.state is TransactionState.PREPARE_ABORT
-        )
-        if row.pending.groups and not skipped:
+        moves = row.pending.tickets if ABORT_MOVES_OFFSETS in self.broken else row.moves
+        if moves:
             writes.append(("offsets", "", ""))
         writes.append(("complete", "", ""))
-        if COMPLETE_BEFORE_OFFSETS in self.broken and len(writes) > 1:
+        if COMPLETE_BEFORE_OFFSETS in self.broken and moves:
             writes[-2:] = [writes[-1], writes[-2]]
         return tuple(writes)
 
@@ -411,3 +428,8 @@ class World:
 
         operation = ("complete", -1 if anyones else row.producer_id, row.txn_epoch)
         return self.transition(stored, which, operation, decide)
+
+
+def replace_start(request: GroupOffsets) -> GroupOffsets:
+    """The request of who does not say where its input begins."""
+    return dataclasses.replace(request, start={})

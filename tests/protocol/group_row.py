@@ -1,10 +1,11 @@
-"""A group's row under compare-and-swap, for tests of membership."""
+"""A group's row under compare-and-swap, and tickets, for tests of decisions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from txnlog.protocol.group_metadata import Group, Member
+from txnlog.protocol.group_metadata import Group, Member, TicketHolder
 from txnlog.protocol.groups import OffsetsCommit, prepare_generation, prepare_offset_commit
 from txnlog.protocol.membership import (
     GroupObservation,
@@ -12,10 +13,23 @@ from txnlog.protocol.membership import (
     prepare_join,
     prepare_leave,
 )
+from txnlog.protocol.metadata import GroupTicket
 
 COUNTS = {"t": 3, "u": 2}
 SESSION_MS = 1_000
 REBALANCE_MS = 3_000
+
+
+def a_ticket(group_id: str = "g", number: int = 3, offset: int = 5, **more: Any) -> GroupTicket:
+    """Offsets of a transaction of producer id 7."""
+    given = {"producer_id": 7, "generation": 1, "offsets": {"in": {0: offset}}, **more}
+    return GroupTicket(group_id=group_id, ticket=number, **given)
+
+
+def a_holder(number: int = 3, partitions: tuple[int, ...] = (0,), **more: Any) -> TicketHolder:
+    """A run of the id "id", under producer id 7."""
+    given = {"transactional_id": "id", "producer_id": 7, "run_id": "run", "generation": 1, **more}
+    return TicketHolder(ticket=number, partitions={"in": partitions}, **given)
 
 
 def a_member(*topics: str, assignors: tuple[str, ...] = ("sticky",)) -> Member:

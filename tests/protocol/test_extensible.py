@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.protocol.group_row import a_holder, a_ticket
 from tests.staged_files import named_file
 from txnlog.errors import CorruptLogError
-from txnlog.protocol.group_metadata import CommittedOffset, Group, Member, PendingOffsets
-from txnlog.protocol.groups import GroupOffsets, OffsetsCommit, prepare_generation, prepare_pending
+from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets, Member
+from txnlog.protocol.groups import OffsetsCommit, prepare_generation
 from txnlog.protocol.leases import (
     Lease,
     LeaseObservation,
@@ -35,6 +36,7 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
+from txnlog.protocol.tickets import Registered, prepare_registration
 from txnlog.protocol.transitions import (
     Transition,
     prepare_add_partitions,
@@ -53,7 +55,7 @@ ROW = TransactionMetadata(
     state=TransactionState.ONGOING,
     timeout_ms=1,
     partitions=(TopicPartitions(topic="t", topic_id="i", partitions=(0, 1)),),
-    pending=Manifest(batches=(BATCH,), groups=("g",)),
+    pending=Manifest(batches=(BATCH,), tickets=(a_ticket(producer_id=1),)),
     owner=Owner(
         run_id="r",
         query_id="q",
@@ -66,15 +68,10 @@ GROUP = Group(
     group_id="g",
     generation=2,
     offsets={"t": {0: CommittedOffset(5, 1, 1, "*[ note"), 1: CommittedOffset(6, 1, 1)}},
-    pending=(
-        PendingOffsets(
-            transactional_id="tx", producer_id=1, txn_epoch=3, version=2, generation=2,
-            offsets={"t": {0: 7}},
-        ),
-    ),
+    tickets=GroupTickets(newest=3, holders=(a_holder(),)),
     members={"m": Member(topics=("t",)), "n": Member(topics=("*",))},
     assignment={"m": {"t": (0,)}, "n": {"*": (1,)}},
-)  # fmt: skip
+)
 NEWER = st.dictionaries(
     st.text(min_size=1, max_size=3).map(lambda name: f"new_{name}") | st.just("*"),
     st.recursive(
@@ -87,7 +84,7 @@ NEWER = st.dictionaries(
     max_size=2,
 )
 TRANSACTION_JSON = ("partitions", "pending", "owner")
-GROUP_JSON = ("offsets", "pending", "members", "assignment")
+GROUP_JSON = ("offsets", "tickets", "members", "assignment")
 MAPS = {"batches", "members", "assignment", "offsets"}
 """Names of objects that are maps with users' keys, without fixed fields."""
 
@@ -106,7 +103,8 @@ def objects(plain: Any, name: str) -> Iterator[Any]:
             return
         inner = {"offsets": "topic", "topic": "offset"}.get(name, "entry")
         for key, item in plain.items():
-            if key == "offsets" and name == "pending":
+            if (name, key) in (("tickets", "offsets"), ("holders", "partitions")):
+                # Of a ticket, or of its holder: no fields.
                 continue
             yield from objects(item, inner if name in MAPS or name == "topic" else key)
 
@@ -144,7 +142,7 @@ def test_unknown_fields_of_a_transactions_row_survive_reading_and_writing(
 
 @given(st.data())
 def test_unknown_fields_of_a_groups_row_survive_reading_and_writing(data: st.DataObject) -> None:
-    """Also those of members, pending offsets, and items behind a committed offset (R38)."""
+    """Also those of members, holders of tickets, and items behind a committed offset (R38)."""
     newer, plain = written_by_a_newer_one(GROUP.to_values(), GROUP_JSON, data.draw)
     group = Group.from_values(newer, path="p", source="s")
     assert group.positions() == GROUP.positions()
@@ -174,7 +172,7 @@ def test_unknown_fields_survive_every_transition_that_keeps_their_object() -> No
             row, transactional_id="tx", new_producer_id=9, owner=new_owner, timeout_ms=1, now_ms=0
         ),
         prepare_add_partitions(row, holder=holder, partitions=(more,), now_ms=0),
-        prepare_add_partitions(row, holder=holder, manifest=Manifest(groups=("h",)), now_ms=0),
+        prepare_add_partitions(row, holder=holder, manifest=Manifest(), now_ms=0),
         prepare_end(
             row, holder=holder, result=TransactionResult.COMMIT,
             manifest=Manifest(batches=(BATCH,)),
@@ -193,9 +191,9 @@ def test_unknown_fields_survive_every_transition_that_keeps_their_object() -> No
 
 
 def test_unknown_fields_of_a_group_survive_changes_by_others() -> None:
-    """A heartbeat, a new generation, another transaction's pending offsets (R38)."""
+    """A heartbeat, a new generation, another run that registers (R38)."""
     values = GROUP.to_values()
-    for column in ("pending", "members", "offsets"):
+    for column in ("tickets", "members", "offsets"):
         plain = json.loads(values[column])
         for found in list(objects(plain, column)):
             if isinstance(found, dict):
@@ -204,22 +202,25 @@ def test_unknown_fields_of_a_group_survive_changes_by_others() -> None:
                 found[4:] = ["more"]
         values[column] = json.dumps(plain)
     group = Group.from_values(values, path="p", source="s")
-    request = GroupOffsets(group_id="g", generation=2, start={}, end={"t": {1: 9}})
+    registered = prepare_registration(
+        group, group_id="g", generation=2, member_id="", partitions={"t": (1,)}, start={},
+        done=(), now_ms=0,
+        holder=Holder(transactional_id="y", producer_id=8, producer_epoch=0, run_id="r"),
+    )  # fmt: skip
+    assert isinstance(registered, Registered)
     decisions = [
         prepare_generation(group, group_id="g", now_ms=0),
         prepare_heartbeat(
             group, group_id="g", member_id="m", beat=True, observation=GroupObservation(),
             counts={}, now_ms=0,
         ),
-        prepare_pending(
-            {"g": group}, {}, [request], version=3, now_ms=0,
-            holder=Holder(transactional_id="y", producer_id=8, producer_epoch=0, run_id="r"),
-        ),
+        registered.commit,
     ]  # fmt: skip
     for decision in decisions:
         assert isinstance(decision, OffsetsCommit)
         after = decision.groups[0].to_values()
-        assert json.loads(after["pending"])[0]["new"] == 1
+        tickets = json.loads(after["tickets"])
+        assert tickets["new"] == tickets["holders"][0]["new"] == 1
         assert {m["new"] for m in json.loads(after["members"]).values()} == {1}
         offsets = json.loads(after["offsets"])["t"]
         assert [found[4:] for found in offsets.values()] == [["more"], ["more"]]

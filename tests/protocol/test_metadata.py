@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.protocol.group_row import a_ticket
+from tests.staged_files import named_file
 from txnlog.errors import CorruptLogError
 from txnlog.protocol.metadata import (
     FORMER_RUNS_MAX,
@@ -33,14 +35,14 @@ ROW = TransactionMetadata(
     state=S.ONGOING,
     timeout_ms=1000,
     partitions=(TopicPartitions(topic="t", topic_id="t-id", partitions=(0, 2)),),
-    pending=Manifest(groups=("g",)),
+    pending=Manifest(tickets=(a_ticket(),)),
     owner=Owner(run_id="a", query_id="q", former_runs=("z",), batches={"q": LastBatch(batch_id=4)}),
 )
 
 
 def test_one_off_commit_is_decided_at_once_and_leaves_no_row() -> None:
     """Batch writes would fill the state table with unused rows (R36)."""
-    manifest = Manifest(groups=("g",))
+    manifest = Manifest(batches=(named_file(),))
 
     def commit(row: TransactionMetadata | None) -> Transition | Done:
         return prepare_one_off_commit(

@@ -88,7 +88,7 @@ def test_no_request_makes_a_transition_outside_the_table(state: TransactionState
         owner=Owner(run_id="me"),
     )
     holder = row.holder
-    manifest = Manifest(groups=("g",))
+    manifest = Manifest()
     requests = [
         lambda: prepare_init(
             row,
@@ -98,7 +98,7 @@ def test_no_request_makes_a_transition_outside_the_table(state: TransactionState
             timeout_ms=1,
             now_ms=0,
         ),
-        lambda: prepare_add_partitions(row, holder=holder, groups=("g",), now_ms=0),
+        lambda: prepare_add_partitions(row, holder=holder, now_ms=0),
         lambda: prepare_add_partitions(row, holder=holder, manifest=manifest, now_ms=0),
         lambda: prepare_end(
             row, holder=holder, result=TransactionResult.COMMIT, manifest=manifest, now_ms=0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.protocol.group_row import a_ticket
 from tests.staged_files import named_file
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -15,6 +16,7 @@ from txnlog.errors import (
     ProducerFencedError,
 )
 from txnlog.protocol.metadata import (
+    GroupTicket,
     Holder,
     LastBatch,
     Manifest,
@@ -64,7 +66,7 @@ def add(
     *topics: str,
     epoch: int = 0,
     run: str = "a",
-    groups: tuple[str, ...] = (),
+    tickets: tuple[GroupTicket, ...] = (),
     manifest: Manifest | None = None,
 ) -> Transition | Done:
     return prepare_add_partitions(
@@ -74,7 +76,7 @@ def add(
             TopicPartitions(topic=topic, topic_id=f"{topic}-id", partitions=(0,))
             for topic in topics
         ),
-        groups=groups,
+        tickets=tickets,
         manifest=manifest,
         now_ms=2,
     )
@@ -222,10 +224,10 @@ def test_add_partitions_is_idempotent_and_adds_partitions() -> None:
     """A repeated request must not restart the timeout (R30)."""
     one = moved(add(moved(init(None)), "t"))
     assert add(one, "t") == Done(one)
-    two = moved(add(one, "u", groups=("g",)))
+    two = moved(add(one, "u", tickets=(a_ticket(),)))
     assert two.topic_ids == (("t", "t-id"), ("u", "u-id"))
     assert two.started_ms == one.started_ms
-    assert add(two, "t", groups=("g",)) == Done(two)
+    assert add(two, "t", tickets=(a_ticket(),)) == Done(two)
 
 
 def test_add_partitions_checks_run_epoch_and_state() -> None:
@@ -293,28 +295,30 @@ def test_commit_remembers_the_batch_in_the_same_write() -> None:
     assert successor.owner.batches == {"q": last}
 
 
-def test_commit_keeps_the_groups_named_in_the_row() -> None:
-    """A forgotten group would keep its entry and lose its offsets (R45)."""
-    row = moved(add(moved(init(None)), "t", groups=("g",)))
-    assert moved(end(row, COMMIT, manifest=Manifest(groups=("h",)))).pending.groups == ("g", "h")
-    assert moved(end(row, COMMIT)).pending.groups == ("g",)
-    assert moved(end(row, ABORT)).pending.groups == ("g",)
+def test_commit_keeps_the_offsets_named_in_the_row_and_an_abort_moves_none() -> None:
+    """A forgotten group would lose its offsets, an abort skip its input (R45)."""
+    one, other = a_ticket(), a_ticket("h")
+    row = moved(add(moved(init(None)), "t", tickets=(one,)))
+    assert moved(end(row, COMMIT, manifest=Manifest(tickets=(other,)))).moves == (one, other)
+    assert moved(end(row, COMMIT)).moves == (one,)
+    aborted = moved(end(row, ABORT))
+    assert (aborted.moves, aborted.pending.tickets) == ((), ())
 
 
 def test_two_phase_commit_publishes_the_prepared_batches() -> None:
     """A client that commits after a crash has no list of files (R36, R45)."""
-    manifest = Manifest(batches=(staged(),), groups=("g",))
+    manifest = Manifest(batches=(staged(),), tickets=(a_ticket(),))
     prepared = moved(add(moved(init(None)), manifest=manifest))
-    decided = moved(end(prepared, COMMIT, manifest=Manifest(groups=("g",))))
+    decided = moved(end(prepared, COMMIT, manifest=Manifest(tickets=(a_ticket(),))))
     assert decided.pending.batches == manifest.batches
-    assert decided.pending.groups == ("g",)
+    assert decided.moves == (a_ticket(),)
 
 
-def test_two_phase_prepare_keeps_groups_named_before() -> None:
-    """Entries of forgotten groups would never become offsets (R45)."""
-    row = moved(add(moved(init(None)), groups=("g",)))
+def test_two_phase_prepare_keeps_offsets_sent_before() -> None:
+    """They would never move (R45)."""
+    row = moved(add(moved(init(None)), tickets=(a_ticket(),)))
     prepared = moved(add(row, manifest=Manifest(batches=(staged(),))))
-    assert prepared.pending.groups == ("g",)
+    assert prepared.pending.tickets == (a_ticket(),)
     assert add(prepared, manifest=Manifest(batches=(staged(),))) == Done(prepared)
 
 

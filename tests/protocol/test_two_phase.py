@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.protocol.group_row import a_ticket
 from tests.staged_files import named_file
 from txnlog.errors import InvalidTxnStateError, ProducerFencedError
 from txnlog.protocol.appends import check_added
@@ -76,7 +77,7 @@ def init(row: TransactionMetadata, run: str, **request: bool) -> Transition | Do
 
 
 def prepared() -> TransactionMetadata:
-    decision = add(IDLE, manifest=Manifest(batches=(BATCH,), groups=("g",)))
+    decision = add(IDLE, manifest=Manifest(batches=(BATCH,), tickets=(a_ticket(),)))
     assert isinstance(decision, Transition)
     return decision.next
 
@@ -136,12 +137,12 @@ def test_nothing_is_added_to_a_prepared_transaction() -> None:
     touched = TopicPartitions(topic="stock", topic_id="s", partitions=(0,))
     for request in (
         {"partitions": (touched,)},
-        {"groups": ("another",)},
+        {"tickets": (a_ticket("another"),)},
         {"manifest": Manifest(batches=(OTHER,))},
     ):
         with pytest.raises(InvalidTxnStateError, match="prepared"):
             add(row, **request)
-    assert isinstance(add(row, manifest=Manifest(batches=(BATCH,), groups=("g",))), Done)
+    assert isinstance(add(row, manifest=Manifest(batches=(BATCH,), tickets=(a_ticket(),))), Done)
     assert isinstance(add(row), Done)
 
 

@@ -1,0 +1,64 @@
+"""How the coordinator registers, fences and looks: the order of its reads and writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.coordinator.processes import GROUP, both, consumed, owned, position, process, world
+from txnlog.coordinator.fencing import fence_holder
+from txnlog.errors import IllegalGenerationError
+from txnlog.testing.invariants import check_cluster
+
+
+def test_start_refuses_the_tickets_of_those_who_have_decided_nothing() -> None:
+    """A PREPARE under way would land after the successor has read (R48)."""
+    shared = world()
+    holder, successor = process(shared), process(shared)
+    row, batches = owned(holder, "a"), both(holder, "one")
+    [carried] = holder.groups.tickets(row, [consumed(0, 10)])
+    successor.groups.start(GROUP)
+    found = successor.coordinator.describe("tx")
+    assert found is not None
+    assert found.owner.floors == {GROUP: carried.ticket + 1}
+    with pytest.raises(IllegalGenerationError):
+        holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+    assert position(process(shared)) == 0
+
+
+def test_run_whose_ticket_was_refused_registers_again_within_its_transaction() -> None:
+    """A run that may still read must not fail for a fence that met it by mistake (R34)."""
+    shared = world()
+    holder, other = process(shared), process(shared)
+    row, batches = owned(holder, "a"), both(holder, "one")
+    [carried] = holder.groups.tickets(row, [consumed(0, 10)])
+    group = other.groups.describe(GROUP)
+    assert group is not None
+    fence_holder(other.groups._root, GROUP, group.tickets.holders[0], by="test")
+    holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
+    assert position(process(shared)) == 10
+    after = process(shared).groups.describe(GROUP)
+    assert after is not None
+    assert [one.ticket for one in after.tickets.holders] == [carried.ticket + 1]
+    check_cluster(process(shared), settled=True)
+
+
+def test_reset_stays_although_a_transaction_was_decided_before() -> None:
+    """Its offsets marker would move the group away from the operator's position (R46)."""
+    shared = world()
+    holder, operator = process(shared), process(shared)
+    row, batches = owned(holder, "a"), both(holder, "one")
+    decided = holder.coordinator.decide(row, batches, offsets=[consumed(0, 10)])
+    operator.groups.reset(GROUP, {"input": {0: 3}})
+    holder.coordinator.publish_decided(decided)
+    assert position(process(shared)) == 3
+
+
+def test_plain_commit_stays_although_a_transaction_was_decided_before() -> None:
+    """What was decided before counts as before (R47)."""
+    shared = world()
+    holder, consumer = process(shared), process(shared)
+    row, batches = owned(holder, "a"), both(holder, "one")
+    decided = holder.coordinator.decide(row, batches, offsets=[consumed(0, 10)])
+    consumer.groups.commit(GROUP, 1, {"input": {0: 50}})
+    holder.coordinator.publish_decided(decided)
+    assert position(process(shared)) == 50
