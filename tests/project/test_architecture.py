@@ -29,7 +29,6 @@ LONG_FUNCTIONS = {
     "txnlog/cli/consume.py:consume": "its options, with their help",
     "txnlog/cli/groups.py:reset_offsets": "its options, with their help",
     "txnlog/cli/housekeeping.py:housekeeping": "its options, with their help",
-    "txnlog/protocol/groups.py:prepare_pending": "one decision: all that can refuse an offset",
     "txnlog/protocol/transitions.py:prepare_init": "one decision: each state an init can meet",
 }
 FACADE_LINES_MAX = 60

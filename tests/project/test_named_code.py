@@ -41,6 +41,11 @@ FOREIGN = {
     *("AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "startFrom"),  # clouds
     *("engineInfo", "operationParameters"),  # Delta
     *("ListMultipartUploadParts", "daysSinceNoncurrentTime"),
+    # docs/compare: X/Open XA, PostgreSQL, Kafka's clients, Flink.
+    *("xa_start", "xa_end", "xa_prepare", "xa_commit", "xa_rollback", "xa_recover"),
+    *("pg_prepared_xacts", "pg_xact", "keepPreparedTxn", "processing.guarantee"),
+    *("KTable.toStream", "TwoPhaseCommitSinkFunction", "beginTransaction", "preCommit"),
+    *("recoverAndCommit", "recoverAndAbort"),
 }
 
 
