@@ -110,6 +110,8 @@ def test_old_generation_or_member_commits_nothing() -> None:
     with pytest.raises(UnknownMemberIdError, match="no member 'x'"):
         commit(GROUP, 5, member_id="x")
     member = replace(GROUP, members={"x": Member(topics=("in",))})
+    with pytest.raises(UnknownMemberIdError):
+        commit(member, 9, member_id="y")
     assert row_of(commit(member, 9, member_id="x")).members["x"].heartbeat == 1
 
 

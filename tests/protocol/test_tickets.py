@@ -168,7 +168,7 @@ def test_fence_aborts_an_open_transaction_with_offsets() -> None:
     )
     assert fenced.state is TransactionState.PREPARE_ABORT
     assert fenced.owner.floors == {"g": 4}
-    assert fenced.pending.tickets == (a_ticket(),)
+    assert (fenced.pending.tickets, fenced.moves) == ((a_ticket(),), ())
 
 
 def test_floor_never_falls() -> None:
