@@ -6,7 +6,7 @@ import pytest
 
 from tests.coordinator.processes import GROUP, both, consumed, owned, position, process, world
 from txnlog.coordinator.fencing import fence_holder
-from txnlog.errors import IllegalGenerationError
+from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.testing.invariants import check_cluster
 
 
@@ -62,3 +62,18 @@ def test_plain_commit_stays_although_a_transaction_was_decided_before() -> None:
     consumer.groups.commit(GROUP, 1, {"input": {0: 50}})
     holder.coordinator.publish_decided(decided)
     assert position(process(shared)) == 50
+
+
+def test_member_that_was_replaced_fences_nobody_when_it_reads() -> None:
+    """It and its successor, under one generation, refused each other's tickets for ever (R48)."""
+    shared = world()
+    cluster = process(shared)
+    row = owned(cluster, "successor")
+    row = cluster.coordinator.commit(row, both(cluster, "one"), offsets=[consumed(0, 10)])
+    with pytest.raises(UnknownMemberIdError):
+        process(shared).groups.fetch(GROUP, 1, member_id="replaced")
+    after = cluster.coordinator.describe("tx")
+    assert after is not None
+    assert after.owner.floors == {}
+    cluster.coordinator.commit(row, both(cluster, "two"), offsets=[consumed(10, 20)])
+    assert position(process(shared)) == 20

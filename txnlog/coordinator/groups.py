@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.fencing import fence_holder
@@ -91,15 +92,18 @@ class GroupCoordinator:
         With a generation, those that registered under another one, or as another member, are
         fenced; with `fence=False` not while they have an open transaction with offsets there.
         Waits for open transactions for `patience_ms`.
-        Raises IllegalGenerationError for an old generation, UnstableOffsetCommitError while an
-        open transaction has offsets there.
+        Raises IllegalGenerationError for an old generation, UnknownMemberIdError for a member that
+        was replaced, UnstableOffsetCommitError while an open transaction has offsets there.
         """
+        check = partial(
+            prepare_fetch, group_id=group_id, generation=generation, member_id=member_id
+        )
         clock = self._root.store.clock
         patient_until_ms = clock.boot_ms() + patience_ms
         attempt = rounds = 0
         while True:
             group = self.describe(group_id)
-            positions = prepare_fetch(group, group_id=group_id, generation=generation)
+            positions = check(group)
             met = holders_met(group, partitions)
             if not met:
                 return positions
@@ -116,7 +120,7 @@ class GroupCoordinator:
                     fence_holder(self._root, group_id, holder, by=f"a reader of group {group_id!r}")
                 # What was decided before the rows of the holders were read is in the group by now.
                 group = self.describe(group_id)
-                positions = prepare_fetch(group, group_id=group_id, generation=generation)
+                positions = check(group)
                 tickets = {one.ticket for one in met}
                 if all(one.ticket in tickets for one in holders_met(group, partitions)):
                     return positions

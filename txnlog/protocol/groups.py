@@ -77,15 +77,17 @@ def prepare_generation(group: Group | None, *, group_id: str, now_ms: int) -> Of
 
 
 def prepare_fetch(
-    group: Group | None, *, group_id: str, generation: int | None
+    group: Group | None, *, group_id: str, generation: int | None, member_id: str = ""
 ) -> dict[str, dict[int, int]]:
-    """Committed positions, valid only under this generation, if one is given (R46).
+    """Committed positions, valid only under this generation and for this member, if given (R46).
 
-    Raises IllegalGenerationError.
+    A static member that was replaced must not fence its successor. Raises IllegalGenerationError,
+    UnknownMemberIdError.
     """
-    current = 0 if group is None else group.generation
-    if generation is not None and generation != current:
-        raise _illegal_generation(group_id, generation, current)
+    if generation:
+        check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+    elif generation is not None and group is not None and group.generation:
+        raise _illegal_generation(group_id, generation, group.generation)
     return {} if group is None else group.positions()
 
 
