@@ -192,7 +192,7 @@ assert list(states().state) == ["PREPARE_COMMIT"]
 # ## Recovery
 #
 # Without the checkpoint Spark has no record of the old query: this is a new one, with another
-# transactional.id. It reads the group's offsets to start from, finds pending offsets of the killed
+# transactional.id. It reads the group's offsets to start from, meets the ticket of the killed
 # query's transaction, finishes that transaction first, and starts after it.
 
 # %%

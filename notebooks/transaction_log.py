@@ -23,7 +23,7 @@
 # | table | a row is |
 # |---|---|
 # | `__transaction_state-<n>` | a transactional.id: its state, and what is needed to finish it |
-# | `__consumer_offsets-<n>` | a group: generation, offsets, pending offsets of open transactions |
+# | `__consumer_offsets-<n>` | a group: generation, offsets, tickets of its transactional producers |
 # | `<topic>` | a record; the header of its batch is in the partition columns |
 #
 # Any Delta reader can read them. **Write them with txnlog only**: another writer would assign
@@ -97,8 +97,8 @@ spark.sql(f"SELECT * FROM {shard} WHERE transactional_id = 'copier'").show(verti
 #   reads one finishes it. `ONGOING` is undecided: its producer ends it, or the timeout
 #   `timeout_ms` does. `EMPTY`, `COMPLETE_COMMIT` and `COMPLETE_ABORT` are final.
 # - `partitions`: JSON, the partitions an eager producer has written to so far.
-# - `pending`: JSON, what a decided transaction publishes: staged files and groups. `{}` if there
-#   is nothing to finish.
+# - `pending`: JSON, what a decided transaction publishes: staged files, and offsets of groups with
+#   their tickets. `{}` if there is nothing to finish.
 # - `owner`: JSON, the run, query and host; former runs; the newest micro-batch of each query,
 #   which identifies a replay; what fenced it, when and why.
 # - `started_ms`, `updated_ms`: wall clock, for information only. No decision depends on them.
@@ -120,7 +120,8 @@ def row_at(version):
     (row,) = spark.sql(f"""
         SELECT producer_epoch, txn_epoch, state,
                from_json(pending, 'batches ARRAY<STRUCT<topic STRING, partition INT, path STRING,
-                                   num_records BIGINT>>, groups ARRAY<STRING>') AS pending
+                                   num_records BIGINT>>,
+                                   tickets ARRAY<STRUCT<group_id STRING, ticket BIGINT>>') AS pending
         FROM {shard} VERSION AS OF {version} WHERE transactional_id = 'copier'
     """).collect()
     return row
@@ -138,13 +139,14 @@ prepared = next(commit.version for commit in past if commit.operation == "PREPAR
 decided, complete = row_at(prepared), row_at(prepared + 1)
 for batch in decided.pending.batches:
     print(f"{batch.topic}-{batch.partition}: {batch.num_records} records in {batch.path}")
-print(decided.state, decided.pending.groups, "->", complete.state, complete.pending)
+groups = [ticket.group_id for ticket in decided.pending.tickets]
+print(decided.state, groups, "->", complete.state, complete.pending)
 
 assert (decided.state, complete.state) == ("PREPARE_COMMIT", "COMPLETE_COMMIT")
 assert decided.txn_epoch == complete.txn_epoch == complete.producer_epoch - 1
 assert {batch.topic for batch in decided.pending.batches} == {"views"}
 assert sum(batch.num_records for batch in decided.pending.batches) == 20
-assert decided.pending.groups == ["copier"]
+assert groups == ["copier"]
 assert complete.pending.batches is None
 
 # %% [markdown]

@@ -25,7 +25,6 @@ from tests.coordinator.processes import (
     world,
 )
 from txnlog.cluster import Cluster
-from txnlog.coordinator.fencing import fence
 from txnlog.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
@@ -387,16 +386,6 @@ def test_batch_write_in_doubt_that_another_process_finished_is_not_written_again
     assert helped
     for topic in ("orders", "stock"):
         assert sum(s.end_offset for s in process(shared).topic(topic).view.partitions) == 2
-
-
-def test_fence_finishes_the_transaction_it_aborts() -> None:
-    """Readers would wait for the next sweep behind a decided transaction (R43)."""
-    cluster = process(world())
-    row = eager(cluster, owned(cluster, "a"), "mine")
-    fenced = fence(cluster, "tx", above_epoch=row.producer_epoch, by="b", reason="r")
-    assert fenced is not None
-    assert fenced.state is TransactionState.COMPLETE_ABORT
-    assert not cluster.topic("orders").view.ongoing_of(row.producer_id, row.txn_epoch)
 
 
 def test_append_to_a_partition_that_was_not_added_is_refused() -> None:

@@ -109,14 +109,13 @@ def staged(topic: str = "t") -> StagedBatch:
     return named_file(topic=topic, topic_id=f"{topic}-id")
 
 
-def fence(row: Row, above_epoch: int, *, spare_two_phase: bool = False) -> Transition | Done:
+def fence(row: Row, above_epoch: int) -> Transition | Done:
     return prepare_fence(
         row,
         above_epoch=above_epoch,
         by="admin",
         reason="test",
         now_ms=5,
-        spare_two_phase=spare_two_phase,
     )
 
 
@@ -392,10 +391,9 @@ def test_fence_of_a_decided_transaction_asks_to_finish_first() -> None:
         fence(decided, 0)
 
 
-def test_fence_spares_a_prepared_two_phase_transaction_only_when_asked_to() -> None:
-    """It may have been prepared since the caller looked; an admin may end it all the same (R46)."""
+def test_fence_aborts_a_prepared_two_phase_transaction() -> None:
+    """Only an operator asks for it, who knows what the other system has decided (R43)."""
     prepared = moved(add(moved(init(None)), manifest=Manifest(batches=(staged(),))))
-    assert fence(prepared, 0, spare_two_phase=True) == Done(prepared)
     assert moved(fence(prepared, 0)).state is S.PREPARE_ABORT
 
 

@@ -39,7 +39,7 @@ def housekeeping(
         int,
         typer.Option(
             "--transaction.abort.timed.out.transaction.cleanup.interval.ms",
-            help="Interval of settling transactions and pending offsets, and expelling members.",
+            help="Interval of settling transactions, forgetting tickets, and expelling members.",
             min=1,
         ),
     ] = INTERVAL_MS,

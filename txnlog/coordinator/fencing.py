@@ -4,55 +4,11 @@ from __future__ import annotations
 
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.state_rows import describe
-from txnlog.errors import ConcurrentTransactionsError
-from txnlog.process.clock import OPERATION_ATTEMPTS_MAX
 from txnlog.process.failpoint import reach
 from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import prepare_floor
-from txnlog.protocol.transitions import prepare_fence, prepare_time_out
-
-
-def fence(
-    root: Root,
-    transactional_id: str,
-    *,
-    above_epoch: int,
-    by: str,
-    reason: str,
-    spare_two_phase: bool = False,
-) -> TransactionMetadata | None:
-    """Raise the row's epoch above `above_epoch`, and finish the transaction this aborts (R43).
-
-    `spare_two_phase` leaves a transaction that its client has prepared unchanged.
-    """
-    for _ in range(OPERATION_ATTEMPTS_MAX):
-        row = describe(root, transactional_id)
-        if row is not None and row.state.is_prepared:
-            finish(root, row)
-            continue
-        try:
-            fenced = root.shard_for(transactional_id).transition(
-                transactional_id,
-                lambda now: prepare_fence(
-                    now,
-                    above_epoch=above_epoch,
-                    by=by,
-                    reason=reason,
-                    now_ms=root.store.clock.now_ms(),
-                    spare_two_phase=spare_two_phase,
-                ),
-            )
-        except ConcurrentTransactionsError:
-            continue
-        if fenced is not None and fenced.state.is_prepared:
-            return finish(root, fenced)
-        return fenced
-    raise ConcurrentTransactionsError(
-        f"{transactional_id!r} could not be fenced: it keeps deciding transactions; try again.",
-        transactional_id=transactional_id,
-    )
+from txnlog.protocol.transitions import prepare_time_out
 
 
 def fence_holder(root: Root, group_id: str, holder: TicketHolder, *, by: str) -> None:

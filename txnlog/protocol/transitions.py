@@ -362,20 +362,15 @@ def prepare_fence(
     by: str,
     reason: str,
     now_ms: int,
-    spare_two_phase: bool = False,
 ) -> Transition | Done:
     """Raise the row's epoch above `above_epoch`, so that its holder can decide nothing more.
 
     The owner's run joins `former_runs`: a new commit worker of that run must not adopt the new
-    epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write. With `spare_two_phase`
-    one that its client has prepared does not change: settling a pending entry needs this, since
-    the client may prepare after the caller has read the row.
+    epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write.
     """
     if row is None or row.producer_epoch > above_epoch:
         return Done(row)
     refuse_prepared(row)
-    if spare_two_phase and row.pending.prepared_by_client:
-        return Done(row)
     owner = replace(
         row.owner,
         former_runs=_add_former_run(row.owner),
