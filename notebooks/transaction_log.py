@@ -23,7 +23,7 @@
 # | table | a row is |
 # |---|---|
 # | `__transaction_state-<n>` | a transactional.id: its state, and what is needed to finish it |
-# | `__consumer_offsets-<n>` | a group: generation, offsets, tickets of its transactional producers |
+# | `__consumer_offsets-<n>` | a group: generation, offsets, tickets of transactional producers |
 # | `<topic>` | a record; the header of its batch is in the partition columns |
 #
 # Any Delta reader can read them. **Write them with txnlog only**: another writer would assign
@@ -120,8 +120,8 @@ def row_at(version):
     (row,) = spark.sql(f"""
         SELECT producer_epoch, txn_epoch, state,
                from_json(pending, 'batches ARRAY<STRUCT<topic STRING, partition INT, path STRING,
-                                   num_records BIGINT>>,
-                                   tickets ARRAY<STRUCT<group_id STRING, ticket BIGINT>>') AS pending
+                         num_records BIGINT>>,
+                         tickets ARRAY<STRUCT<group_id STRING, ticket BIGINT>>') AS pending
         FROM {shard} VERSION AS OF {version} WHERE transactional_id = 'copier'
     """).collect()
     return row
