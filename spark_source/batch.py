@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@reports_causes
 def batch_reader(options: Mapping[str, str], schema: StructType) -> TxnLogBatchReader:
     """The reader for `spark.read`; no I/O. Raises ConfigError."""
     settings = source_settings(options, "read")

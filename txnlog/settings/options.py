@@ -40,6 +40,10 @@ from txnlog.settings.storage_options import (
 KAFKA_PREFIX: Final = "kafka."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
+TABLE_PROPERTIES: Final = frozenset(
+    {"location", "provider", "owner", "comment", "external", "is_managed_location", "collation"}
+)
+"""What Spark's catalog adds to the options of a table of CREATE TABLE ... USING txnlog."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -113,7 +117,7 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     ignored: list[str] = []
     for key, value in raw.items():
         lowered = key.lower()
-        if lowered in ROOT_NAMES:
+        if lowered in ROOT_NAMES or lowered in TABLE_PROPERTIES or lowered.startswith("option."):
             continue
         if lowered.startswith(CHECKPOINT_STORAGE_PREFIX):
             checkpoint_storage[lowered.removeprefix(CHECKPOINT_STORAGE_PREFIX)] = value
