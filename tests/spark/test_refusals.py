@@ -228,3 +228,17 @@ def test_batch_write_without_a_mode_is_refused_by_spark(
     frame = spark.sql("select 'v' value, 't' topic").write.format("txnlog").mode(mode)
     assert '"Append"' in refusal(lambda: frame.save(str(tmp_path / "root")))
     assert not (tmp_path / "root").exists()
+
+
+def test_create_table_is_refused_with_the_view_to_use(lab: Lab) -> None:
+    """Spark would create the table, and fail at the first read of it."""
+    lab.feed(0, 10)
+    options = f"USING txnlog OPTIONS (path '{lab.root}', subscribe 'numbers')"
+    message = refusal(lambda: lab.spark.sql(f"CREATE TABLE refused {options}"))
+    assert "CREATE TEMPORARY VIEW" in message
+    assert not lab.spark.catalog.tableExists("refused")
+    lab.spark.sql(f"CREATE TEMPORARY VIEW seen {options}")
+    try:
+        assert lab.spark.sql("SELECT * FROM seen WHERE partition >= 0").count() == 10
+    finally:
+        lab.spark.catalog.dropTempView("seen")

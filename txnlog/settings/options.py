@@ -40,10 +40,8 @@ from txnlog.settings.storage_options import (
 KAFKA_PREFIX: Final = "kafka."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
-TABLE_PROPERTIES: Final = frozenset(
-    {"location", "provider", "owner", "comment", "external", "is_managed_location", "collation"}
-)
-"""What Spark's catalog adds to the options of a table of CREATE TABLE ... USING txnlog."""
+_CATALOG: Final = frozenset({"provider", "owner", "location"})
+"""What Spark's catalog adds to the options of CREATE TABLE ... USING txnlog."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -109,6 +107,7 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     Raises: ConfigError that names the option: unknown (with the nearest name), for another
     operation, malformed, or set twice with different values.
     """
+    _check_no_table(raw)
     root = _root(raw)
     values: dict[str, Value] = {}
     given: dict[str, str] = {}
@@ -117,7 +116,7 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     ignored: list[str] = []
     for key, value in raw.items():
         lowered = key.lower()
-        if lowered in ROOT_NAMES or lowered in TABLE_PROPERTIES or lowered.startswith("option."):
+        if lowered in ROOT_NAMES:
             continue
         if lowered.startswith(CHECKPOINT_STORAGE_PREFIX):
             checkpoint_storage[lowered.removeprefix(CHECKPOINT_STORAGE_PREFIX)] = value
@@ -144,6 +143,17 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
             *(CHECKPOINT_STORAGE_PREFIX + name for name in secret_names(checkpoint_storage)),
         ),
     )
+
+
+def _check_no_table(raw: Mapping[str, str]) -> None:
+    """Refuse a table that Spark would create and could not read."""
+    if {name.lower() for name in raw} >= _CATALOG:
+        raise ConfigError(
+            "CREATE TABLE ... USING txnlog is not possible: Spark creates such a table, and cannot "
+            "read it afterwards, as its session catalog takes a Python data source for a source of "
+            "version 1. Use CREATE TEMPORARY VIEW ... USING txnlog OPTIONS (...), or "
+            "spark_source.sql.create_views for all topics."
+        )
 
 
 def warn_once(message: str) -> None:
