@@ -66,6 +66,7 @@ def loaded(root: Path, topic: str) -> list[Any]:
     return [json.loads(value) for value in values(root, topic)]
 
 
+@pytest.mark.soak
 def test_recipes_run_and_do_what_they_say(spark: SparkSession, tmp_path: Path) -> None:
     """Code in documentation is copied: an error in it would be in every job."""
     root, history = tmp_path / "lake", tmp_path / "history"
