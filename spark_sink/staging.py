@@ -60,13 +60,16 @@ class StagingCluster(Topics, Protocol):
 class Limits:
     """Memory bounds of one task, see the module's docstring. Tests make them small."""
 
-    round_bytes: int = 32 << 20
+    round_bytes: int = 16 << 20
     carried_bytes: int = 32 << 20
     held_bytes: int = 64 << 20
     stream_from_bytes: int = 8 << 20
     files_max: int = 1024
     streams_max: int = 4
-    row_group_bytes: int = ROW_GROUP_BYTES
+    row_group_bytes: int = ROW_GROUP_BYTES // 2
+
+
+LOCAL_LIMITS = Limits(stream_from_bytes=0, streams_max=64)
 
 
 @dataclass(slots=True)
@@ -127,7 +130,7 @@ class Stager:
         self._target_size_bytes = target_size_bytes
         self._task_ms = task_ms
         self._compression = compression
-        self._limits = limits or Limits()
+        self._limits = limits or (LOCAL_LIMITS if cluster.store.is_local else Limits())
         self._router = Router(
             cluster, topic=topic, auto_create=auto_create, partitions=partitions, seed=seed
         )
@@ -243,13 +246,22 @@ class Stager:
                     self._store, _new_path(buffer), compression=self._compression, headers=headers
                 )
                 buffer.file_staged_ms = self._store.now_ms()
+                self._stream_at_once(buffer.file)
             buffer.file.write(table.slice(start, rows))
             if buffer.file.size_bytes >= self._target_size_bytes:
                 self._close(buffer)
 
+    def _stream_at_once(self, file: BatchFileWriter) -> None:
+        """Stream a new file where that needs no memory, while streams are free."""
+        if self._limits.stream_from_bytes == 0 and self._streams() < self._limits.streams_max:
+            file.stream()
+
+    def _streams(self) -> int:
+        return sum(buffer.is_streaming for buffer in self._buffers.values())
+
     def _bound_held_bytes(self) -> None:
         """Stream large files while streams are free; close the largest above the limits."""
-        streams = sum(buffer.is_streaming for buffer in self._buffers.values())
+        streams = self._streams()
         holding = [
             buffer for buffer in self._buffers.values() if buffer.file and not buffer.is_streaming
         ]

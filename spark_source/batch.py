@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from spark_source.filters import Pruning, filters_are_pushed
 from spark_source.positions import (
     MutablePositions,
     Snapshots,
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@reports_causes
 def batch_reader(options: Mapping[str, str], schema: StructType) -> TxnLogBatchReader:
     """The reader for `spark.read`; no I/O. Raises ConfigError."""
     settings = source_settings(options, "read")
     check_schema(schema, include_headers=settings.include_headers)
+    if filters_are_pushed():
+        return PruningBatchReader(settings)
     return TxnLogBatchReader(settings)
 
 
@@ -43,10 +47,11 @@ class TxnLogBatchReader(DataSourceReader):
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
+        self._pruning: Pruning | None = None
 
     @reports_causes
     def partitions(self) -> Sequence[InputPartition]:
-        """Tasks for the records from startingOffsets to endingOffsets.
+        """Tasks for the records from startingOffsets to endingOffsets, of interest to filters.
 
         Raises: DataLossError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, ConfigError.
         """
@@ -70,7 +75,10 @@ class TxnLogBatchReader(DataSourceReader):
         topic_ids = {topic: snapshot.topic_id for topic, snapshot in snapshots.items()}
         starts, ends, losses = check_ranges(starts, ends, topic_ids, snapshots)
         topics.report(losses, settings.ending, "endingOffsets")
-        return topics.plan(starts, ends, logs)
+        pruning = self._pruning
+        if pruning is None:
+            return topics.plan(starts, ends, logs)
+        return topics.plan(pruning.starts(starts), pruning.ends(ends), logs, pruning.times_us)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one task, in Arrow batches. Runs on executors."""
@@ -89,6 +97,15 @@ class TxnLogBatchReader(DataSourceReader):
             committed = topics.cluster.groups.fetch(settings.group_id, None)
             return resolve_committed(committed, settings.auto_offset_reset, wanted, snapshots)
         return topics.resolve("startingOffsets", settings.starting, wanted, snapshots, logs)
+
+
+class PruningBatchReader(TxnLogBatchReader):
+    """The reader while spark.sql.python.filterPushdown.enabled is true (D119)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note what can be skipped; Spark evaluates all filters on the rest, too."""
+        self._pruning = Pruning.of(filters)
+        return filters
 
 
 def _check_order(

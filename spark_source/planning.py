@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql.datasource import InputPartition
 
+from spark_source.filters import Bounds
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.group_metadata import Positions
 
@@ -99,8 +100,12 @@ def plan_ranges(
     paths: Mapping[str, str],
     *,
     read_committed: bool,
+    times_us: Bounds | None = None,
 ) -> Iterator[PartitionRange]:
-    """Ranges with files, by topic and partition; `paths` gives each topic's folder."""
+    """Ranges with files, by topic and partition; `paths` gives each topic's folder.
+
+    Files that have no record in `times_us`, by their statistics, are left out.
+    """
     for topic in sorted(ends):
         for partition in sorted(ends[topic]):
             start, end = starts[topic][partition], ends[topic][partition]
@@ -116,9 +121,15 @@ def plan_ranges(
                     batch.num_records,
                 )
                 for batch in batches
+                if times_us is None or _is_in(times_us, batch)
             )
             if files:
                 yield PartitionRange(topic, partition, start, end, files)
+
+
+def _is_in(times_us: Bounds, batch: BatchHeader) -> bool:
+    statistics = batch.statistics
+    return times_us.overlaps(statistics.timestamp_min_us, statistics.timestamp_max_us)
 
 
 def plan_tasks(

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 )
 
 from spark_source.settings import source_settings
+from txnlog.connector.causes import reports_causes
 from txnlog.errors import ConfigError
 from txnlog.settings.spark_options import Operation
 
@@ -37,6 +38,7 @@ SPARK_COLUMNS_WITH_HEADERS = StructType(
 )
 
 
+@reports_causes
 def source_schema(options: Mapping[str, str]) -> StructType:
     """The schema for the options of a batch or a stream (Spark does not say which here).
 

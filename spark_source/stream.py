@@ -31,7 +31,7 @@ from spark_source.reading import read_partition
 from spark_source.schema import check_schema
 from spark_source.settings import COMMITTED, SourceSettings, source_settings
 from spark_source.topics import SourceTopics
-from txnlog.connector.causes import items_reporting_causes, reports_causes
+from txnlog.connector.causes import items_reporting_causes, reports_causes, with_causes
 from txnlog.errors import CheckpointError, TxnLogError
 from txnlog.protocol.group_metadata import Positions
 from txnlog.protocol.polling import Polling, poll_interval_ms
@@ -53,7 +53,8 @@ def stream_reader(
     try:
         return open_reader(options, schema)
     except TxnLogError as error:
-        return RefusedStreamReader(error)
+        # Without the traceback: Spark would show each frame, at each call.
+        return RefusedStreamReader(with_causes(error))
 
 
 def open_reader(options: Mapping[str, str], schema: StructType) -> TxnLogStreamReader:

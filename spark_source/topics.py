@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 
+from spark_source.filters import Bounds
 from spark_source.offsets import LATEST_OFFSET
 from spark_source.planning import SourcePartition, plan_ranges, plan_tasks
 from spark_source.positions import (
@@ -170,15 +171,20 @@ class SourceTopics:
         return positions
 
     def plan(
-        self, starts: Positions, ends: Positions, logs: Mapping[str, TopicLog]
+        self,
+        starts: Positions,
+        ends: Positions,
+        logs: Mapping[str, TopicLog],
+        times_us: Bounds | None = None,
     ) -> list[SourcePartition]:
-        """Tasks for the records from `starts` to `ends`."""
+        """Tasks for the records from `starts` to `ends`; see plan_ranges."""
         ranges = plan_ranges(
             starts,
             ends,
             {topic: log.view for topic, log in logs.items()},
             {topic: log.path for topic, log in logs.items()},
             read_committed=self._settings.read_committed,
+            times_us=times_us,
         )
         settings = self._settings
         tasks = plan_tasks(

@@ -12,7 +12,7 @@ from txnlog.errors import ConfigError
 from txnlog.settings import options as options_module
 from txnlog.settings.docs import with_tables
 from txnlog.settings.options import parse_options, redacted_url, warn_about
-from txnlog.settings.spark_options import ALL, BY_NAME, OPTIONS, READS
+from txnlog.settings.spark_options import ALL, BY_NAME, OPTIONS, READS, Operation
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
 ROOT = {"path": "/data/root"}
@@ -311,3 +311,11 @@ def test_clients_page_is_as_the_table_of_settings_is() -> None:
     assert page == with_tables(page), "python -m txnlog.settings.docs docs/clients.md"
     for name in ("linger.ms", "session.timeout.ms"):
         assert f"| `{name}`" in page
+
+
+@pytest.mark.parametrize("operation", ["read", "readStream", "write"])
+def test_options_of_a_catalog_table_name_the_view_instead(operation: Operation) -> None:
+    """Spark would create the table, and could not read it."""
+    given = {**ROOT, "subscribe": "t", "provider": "txnlog", "owner": "me", "location": "/x"}
+    with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW"):
+        parse_options(given, operation)

@@ -171,3 +171,74 @@ def test_checkpoint_of_another_cluster_is_refused(lab: Lab) -> None:
     pipeline.feed(other, range(20))
     message = refusal(lambda: pipeline.run(pipeline.start(lab.spark, other, lab.checkpoint)))
     assert "belongs to cluster" in message
+
+
+SOURCE_ERRORS: dict[str, tuple[bool, dict[str, str], str, str]] = {
+    "unknown option of a batch": (False, {"subscibe": "t"}, "", "Did you mean subscribe?"),
+    "unknown option of a stream": (True, {"subscibe": "t"}, "", "Did you mean subscribe?"),
+    "option of a batch in a stream": (
+        True, {"subscribe": "numbers", "endingOffsets": "latest"}, "", "endingOffsets",
+    ),
+    "schema": (False, {"subscribe": "numbers"}, "a int", "schema of format txnlog is fixed"),
+    "schema of a stream": (True, {"subscribe": "numbers"}, "a int", "schema of format txnlog is"),
+    "missing topic": (False, {"subscribe": "nope"}, "", "There is no topic 'nope'"),
+    "missing topic of a stream": (True, {"subscribe": "nope"}, "", "There is no topic 'nope'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SOURCE_ERRORS)
+def test_errors_of_the_source_are_as_short_as_those_of_the_sink(lab: Lab, case: str) -> None:
+    """The reason stood below forty lines of frames that say nothing to a user."""
+    lab.feed(0, 10)
+    is_stream, options, schema, expected = SOURCE_ERRORS[case]
+    reader: Any = lab.spark.readStream if is_stream else lab.spark.read
+    reader = reader.format("txnlog").options(**options)
+
+    def read() -> None:
+        frame = (reader.schema(schema) if schema else reader).load(str(lab.root))
+        if is_stream:
+            writer = frame.writeStream.format("noop").trigger(availableNow=True)
+            pipeline.run(writer.option("checkpointLocation", str(lab.checkpoint)).start())
+        else:
+            frame.count()
+
+    with pytest.raises(PySparkException) as failure:
+        read()
+    reason, _, _ = str(failure.value).partition("=== Streaming Query ===")
+    assert expected in reason
+    # Of the plan that Spark appends to an error of a stream nothing can be said.
+    assert len(reason.splitlines()) <= 14, reason
+    assert sum("txnlog" in line for line in re.findall(r'File "[^"]*"', reason)) <= 2
+
+
+def test_update_mode_is_refused_by_spark_and_foreach_batch_is_the_way(lab: Lab) -> None:
+    """Spark asks no Python sink about output mode update; docs/options.md has the way around."""
+    lab.feed(0, 10)
+    counts = pipeline.numbers(lab.spark, lab.root).groupBy("key").count()
+    counts = counts.selectExpr("key", "cast(count as string) value", "'evens' topic")
+    query = pipeline.writer(counts, lab.root, lab.checkpoint).outputMode("update")
+    assert "does not support Update mode" in refusal(lambda: pipeline.run(query.start()))
+
+
+@pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
+def test_batch_write_without_a_mode_is_refused_by_spark(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    """Spark asks no Python sink about these modes; its error names the mode to use."""
+    frame = spark.sql("select 'v' value, 't' topic").write.format("txnlog").mode(mode)
+    assert '"Append"' in refusal(lambda: frame.save(str(tmp_path / "root")))
+    assert not (tmp_path / "root").exists()
+
+
+def test_create_table_is_refused_with_the_view_to_use(lab: Lab) -> None:
+    """Spark would create the table, and fail at the first read of it."""
+    lab.feed(0, 10)
+    options = f"USING txnlog OPTIONS (path '{lab.root}', subscribe 'numbers')"
+    message = refusal(lambda: lab.spark.sql(f"CREATE TABLE refused {options}"))
+    assert "CREATE TEMPORARY VIEW" in message
+    assert not lab.spark.catalog.tableExists("refused")
+    lab.spark.sql(f"CREATE TEMPORARY VIEW seen {options}")
+    try:
+        assert lab.spark.sql("SELECT * FROM seen WHERE partition >= 0").count() == 10
+    finally:
+        lab.spark.catalog.dropTempView("seen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_key
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 from txnlog.storage.batches.records import RECORD_OVERHEAD_BYTES
+from txnlog.storage.batches.writer import BatchFileWriter
 
 TASK_MS = 1_700_000_000_000
 TINY = Limits(
@@ -344,9 +346,10 @@ def keyed_batches(count: int, *, seed: int, keys: int) -> Iterator[pa.RecordBatc
     keys=st.sampled_from([1, 5, 300]),
     partitions=st.sampled_from([1, 4, 40]),
     target_size_bytes=st.sampled_from([500, 5_000, 1 << 20]),
+    stream_from_bytes=st.sampled_from([0, TINY.stream_from_bytes]),
 )
 def test_all_rows_arrive_once_and_in_order_per_key(
-    seed: int, keys: int, partitions: int, target_size_bytes: int
+    seed: int, keys: int, partitions: int, target_size_bytes: int, stream_from_bytes: int
 ) -> None:
     """Rolling, carrying, streaming and closing early must not lose, repeat or reorder rows."""
     cluster = Cluster.open("memory://", create=True)
@@ -355,7 +358,7 @@ def test_all_rows_arrive_once_and_in_order_per_key(
     staged = stage(
         cluster,
         keyed_batches(count, seed=seed, keys=keys),
-        limits=TINY,
+        limits=replace(TINY, stream_from_bytes=stream_from_bytes),
         target_size_bytes=target_size_bytes,
     )
     found = read(cluster, staged)
@@ -398,3 +401,24 @@ def test_local_store_stages_as_the_memory_store_does(tmp_path: Path) -> None:
         cluster, keyed_batches(5_000, seed=9, keys=50), limits=TINY, target_size_bytes=20_000
     )
     assert sum(len(rows) for rows in read(cluster, staged).values()) == 5_000
+
+
+def test_local_store_streams_a_file_from_its_first_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encoded bytes that wait in memory cost as much again as encoding them (D120)."""
+    cluster = Cluster.open(str(tmp_path / "root"), create=True)
+    cluster.create_topic("t", partitions=1)
+    held_bytes: list[int] = []
+    write = BatchFileWriter.write
+
+    def watched(writer: BatchFileWriter, table: pa.Table) -> None:
+        write(writer, table)
+        held_bytes.append(writer.held_bytes)
+
+    monkeypatch.setattr(BatchFileWriter, "write", watched)
+    value = random.Random(4).randbytes(1 << 19)
+    (staged,) = stage(cluster, (batch(key=["k"], value=[value]) for _ in range(48)))
+    assert staged.num_records == 48
+    assert len(held_bytes) > 1
+    assert set(held_bytes) == {0}

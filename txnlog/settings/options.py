@@ -40,6 +40,8 @@ from txnlog.settings.storage_options import (
 KAFKA_PREFIX: Final = "kafka."
 CHECKPOINT_STORAGE_PREFIX: Final = "checkpoint.storage."
 ROOT_NAMES: Final = ("path", "txnlog.root")
+_CATALOG: Final = frozenset({"provider", "owner", "location"})
+"""What Spark's catalog adds to the options of CREATE TABLE ... USING txnlog."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -105,6 +107,7 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
     Raises: ConfigError that names the option: unknown (with the nearest name), for another
     operation, malformed, or set twice with different values.
     """
+    _check_no_table(raw)
     root = _root(raw)
     values: dict[str, Value] = {}
     given: dict[str, str] = {}
@@ -140,6 +143,17 @@ def parse_options(raw: Mapping[str, str], operation: Operation) -> Options:
             *(CHECKPOINT_STORAGE_PREFIX + name for name in secret_names(checkpoint_storage)),
         ),
     )
+
+
+def _check_no_table(raw: Mapping[str, str]) -> None:
+    """Refuse a table that Spark would create and could not read."""
+    if {name.lower() for name in raw} >= _CATALOG:
+        raise ConfigError(
+            "CREATE TABLE ... USING txnlog is not possible: Spark creates such a table, and cannot "
+            "read it afterwards, as its session catalog takes a Python data source for a source of "
+            "version 1. Use CREATE TEMPORARY VIEW ... USING txnlog OPTIONS (...), or "
+            "spark_source.sql.create_views for all topics."
+        )
 
 
 def warn_once(message: str) -> None:
