@@ -337,6 +337,8 @@ class _LogReader:
             self._add(FindingKind.COMMIT_FOREIGN, path, commit.version, what)
 
     def _apply(self, state: TableState, commit: Commit) -> None:
+        # A table's first commit has its protocol before its metaData.
+        versions = (1, 2) if state.metadata is None else state.metadata.versions
         for action in commit.actions:
             match action:
                 case Add():
@@ -349,13 +351,12 @@ class _LogReader:
                 case Txn():
                     state.set_txn(action.app_id, action.version, action.last_updated)
                 case Metadata():
-                    versions = (1, 2) if state.metadata is None else state.metadata.versions
                     state.metadata = _metadata(action, versions)
                 case Protocol():
                     self._check_protocol(action)
+                    versions = action.min_reader_version, action.min_writer_version
                     if state.metadata is not None:
-                        found = action.min_reader_version, action.min_writer_version
-                        state.metadata = state.metadata._replace(versions=found)
+                        state.metadata = state.metadata._replace(versions=versions)
 
     def _check_protocol(self, found: Protocol) -> None:
         if not is_known(found, newest_protocol(self._table)):
