@@ -59,10 +59,10 @@ def test_listener_reports_each_micro_batch_of_a_query(lab: Lab) -> None:
     assert newest is not None
     assert newest.transactional_id == query.id
     phases = newest.phases_ms
-    wanted = {"tail", "sources", "own", "pending", "prepare", "publish", "offsets", "stageLongest"}
+    wanted = {"tail", "sources", "own", "tickets", "prepare", "publish", "offsets", "stageLongest"}
     assert wanted <= set(phases)
     assert 0 < phases["stageLongest"] <= phases["stageSum"]
-    assert sum(phases[name] for name in ("pending", "prepare", "publish")) <= phases["total"]
+    assert sum(phases[name] for name in ("tickets", "prepare", "publish")) <= phases["total"]
     labels = {"query": query.id}
     assert registry.get_sample_value("txnlog_transactions_total", labels) == 3
     lab.check(60)

@@ -160,10 +160,15 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     for log in logs:
         # A row's file may be in any shard.
         if group_id in log.view.rows.unreadable:
-            _delete_unreadable(log, group_id)
+            if _delete_unreadable(log, group_id):
+                _delete(cluster, group_id, by=by)
             return
     # Before anyone is fenced.
     check_empty(require_group(cluster, group_id))
+    _delete(cluster, group_id, by=by)
+
+
+def _delete(cluster: Cluster, group_id: str, *, by: str) -> None:
     clock = cluster.store.clock
 
     def decide(begun: Begun, now: Group | None, version: int) -> OffsetsCommit:
@@ -178,8 +183,11 @@ def delete_group(cluster: Cluster, group_id: str, *, by: str) -> None:
     cluster.groups.change_alone(group_id, decide, by=by)
 
 
-def _delete_unreadable(log: OffsetsLog, key: str) -> None:
-    """Delete an unreadable row but keep its generation (D35), unless its id is unreadable, too."""
+def _delete_unreadable(log: OffsetsLog, key: str) -> bool:
+    """Replace an unreadable row by one with its generation (D35) and the holders of its tickets.
+
+    False: it is removed, because its id is unreadable, too.
+    """
     clock = log.store.clock
 
     def decide(view: RowView[Group], _: int) -> OffsetsCommit | None:
@@ -190,8 +198,9 @@ def _delete_unreadable(log: OffsetsLog, key: str) -> None:
 
     if key == log.view.rows.unreadable[key].path:
         log.remove_unreadable(key, "DELETE CONSUMER GROUP")
-    else:
-        log.change(decide)
+        return False
+    log.change(decide)
+    return True
 
 
 def require_group(cluster: Cluster, group_id: str) -> Group:

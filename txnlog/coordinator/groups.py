@@ -9,8 +9,8 @@ from typing import NamedTuple
 from txnlog.coordinator.fencing import fence_holder
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.state_rows import describe
-from txnlog.errors import IllegalGenerationError
+from txnlog.coordinator.state_rows import check_run, describe
+from txnlog.errors import IllegalGenerationError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.process.failpoint import reach
 from txnlog.protocol.group_metadata import Positions, TicketHolder
@@ -18,6 +18,7 @@ from txnlog.protocol.groups import (
     Group,
     GroupOffsets,
     OffsetsCommit,
+    Partitions,
     check_member,
     prepare_fetch,
     prepare_generation,
@@ -33,6 +34,7 @@ from txnlog.protocol.tickets import (
     check_start,
     find_ticket,
     holders_met,
+    overlap,
     own_holders,
     prepare_registration,
     with_known,
@@ -62,6 +64,7 @@ class GroupCoordinator:
         return self._begin(group_id, by or f"a reader of group {group_id!r}").generation
 
     def _begin(self, group_id: str, by: str) -> Begun:
+        self._refuse_held(group_id)
         log = self._root.offsets_log(group_id)
         written = log.change(
             lambda view, version: prepare_generation(
@@ -75,6 +78,17 @@ class GroupCoordinator:
             fence_holder(self._root, group_id, holder, by=by)
         done = frozenset(holder.ticket for holder in group.tickets.holders)
         return Begun(group.generation, done)
+
+    def _refuse_held(self, group_id: str) -> None:
+        """Raise for a transaction that its client has prepared, before anyone is fenced."""
+        group = self.describe(group_id)
+        for holder in () if group is None else group.tickets.holders:
+            row = describe(self._root, holder.transactional_id)
+            if row is None or row.producer_id != holder.producer_id:
+                continue
+            carries = any(one.group_id == group_id for one in row.pending.tickets)
+            if carries and row.pending.prepared_by_client and not row.state.is_prepared:
+                raise unstable(group_id, [holder])
 
     def fetch(
         self,
@@ -114,10 +128,12 @@ class GroupCoordinator:
                 if generation is not None
                 and (one.generation, one.member_id) != (generation, member_id)
             ]
-            open_ones = self._look_at(group_id, met, but=others if fence and not is_patient else ())
+            skipped = others if fence and not is_patient else ()
+            open_ones = self._look_at(group_id, met, partitions, but=skipped)
             if not open_ones:
                 for holder in others:
-                    fence_holder(self._root, group_id, holder, by=f"a reader of group {group_id!r}")
+                    by = f"a reader of group {group_id!r}"
+                    fence_holder(self._root, group_id, holder, partitions=partitions, by=by)
                 # What was decided before the rows of the holders were read is in the group by now.
                 group = self.describe(group_id)
                 positions = check(group)
@@ -135,10 +151,12 @@ class GroupCoordinator:
         self,
         group_id: str,
         holders: Sequence[TicketHolder],
+        partitions: Partitions | None,
         *,
         but: Collection[TicketHolder] = (),
     ) -> list[TicketHolder]:
-        """Finish what these holders have decided; those with an open transaction with offsets.
+        """Finish what these holders have decided; those with an open transaction that has offsets
+        of these partitions (None: of any).
 
         Call it after the read of the group's row that named them. `but` are not looked at.
         """
@@ -149,11 +167,12 @@ class GroupCoordinator:
             row = describe(self._root, holder.transactional_id)
             if row is None or row.producer_id != holder.producer_id:
                 continue
-            if not any(one.group_id == group_id for one in row.pending.tickets):
-                continue
-            if row.state.is_prepared:
+            carried = [one for one in row.pending.tickets if one.group_id == group_id]
+            if row.state.is_prepared and carried:
                 finish(self._root, row)
-            elif row.state is TransactionState.ONGOING:
+            elif row.state is TransactionState.ONGOING and any(
+                partitions is None or overlap(one.offsets, partitions) for one in carried
+            ):
                 open_ones.append(holder)
         return open_ones
 
@@ -200,7 +219,7 @@ class GroupCoordinator:
 
         log = self._root.offsets_log(group_id)
         while isinstance(found := log.change(decide), MustFence):
-            self._look_at(group_id, found.holders)
+            self._look_at(group_id, found.holders, positions)
             looked.update(one.ticket for one in found.holders)
 
     # -- transactions ----------------------------------------------------------------------------
@@ -231,28 +250,35 @@ class GroupCoordinator:
         if known is None:
             return self._register(row, request)
         # Without the group's newest row this proves nothing, but costs nothing either.
-        check_start(group, request.start)
+        try:
+            check_start(group, request.start)
+        except OffsetConflictError:
+            check_start(self.describe(request.group_id), request.start)
         return known
 
     def _find(
         self, group: Group | None, row: TransactionMetadata, request: GroupOffsets
     ) -> int | None:
-        # After a refusal the shard's view has the floor, and the caller's row may not.
-        shard = self._root.shard_for(row.transactional_id)
-        newest = dict.get(shard.view.rows, row.transactional_id) or row
-        floors = [one.owner.floors.get(request.group_id, 0) for one in (row, newest)]
         return find_ticket(
             group,
             row.holder,
-            floor=max(floors),
+            floor=self._floor(row, request.group_id),
             generation=request.generation,
             member_id=request.member_id,
             partitions=request.end,
         )
 
+    def _floor(self, row: TransactionMetadata, group_id: str) -> int:
+        # After a refusal the shard's view has the floor, and the caller's row may not.
+        shard = self._root.shard_for(row.transactional_id)
+        newest = dict.get(shard.view.rows, row.transactional_id) or row
+        return max(one.owner.floors.get(group_id, 0) for one in (row, newest))
+
     def _register(self, row: TransactionMetadata, request: GroupOffsets) -> int:
         """Get a ticket; who reads the same partitions is fenced before."""
         group_id, fenced = request.group_id, set[int]()
+        # A run that has lost its id must not fence its successor.
+        check_run(self._root, row)
         under_way = {one.ticket for one in row.pending.tickets}
 
         def decide(view: RowView[Group], version: int) -> OffsetsCommit | MustFence | int:
@@ -271,6 +297,7 @@ class GroupCoordinator:
                 partitions=with_known(own, request),
                 start=request.start,
                 done=fenced | rested,
+                floor=self._floor(row, group_id),
                 now_ms=self._now_ms(),
             )
             return found.commit if isinstance(found, Registered) else found
@@ -284,7 +311,13 @@ class GroupCoordinator:
                 reach("registered.after")
                 return found.groups[0].tickets.newest
             for holder in found.holders:
-                fence_holder(self._root, group_id, holder, by=f"{row.transactional_id!r}")
+                fence_holder(
+                    self._root,
+                    group_id,
+                    holder,
+                    partitions=request.end,
+                    by=f"{row.transactional_id!r}",
+                )
                 fenced.add(holder.ticket)
             self._root.store.clock.sleep_ms(backoff_ms(attempt))
         raise unstable(group_id, ())

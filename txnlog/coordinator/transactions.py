@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from txnlog.coordinator.appending import (
     Append,
@@ -72,6 +73,8 @@ from txnlog.protocol.transitions import (
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog
 from txnlog.storage.tables.topic_log import TopicLog
+
+T = TypeVar("T")
 
 
 class TransactionCoordinator:
@@ -159,13 +162,24 @@ class TransactionCoordinator:
 
         `offsets` are those sent so far, or some of them.
         """
-        tickets = self._groups.tickets(row, offsets)
 
+        def add(tickets: tuple[GroupTicket, ...]) -> TransactionMetadata:
+            return self._add_partitions(row, tuple(partitions), tickets, manifest)
+
+        return self._under(self._groups.tickets(row, offsets), row, offsets, add)
+
+    def _add_partitions(
+        self,
+        row: TransactionMetadata,
+        partitions: tuple[TopicPartitions, ...],
+        tickets: tuple[GroupTicket, ...],
+        manifest: Manifest | None,
+    ) -> TransactionMetadata:
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_add_partitions(
                 now,
                 holder=row.holder,
-                partitions=tuple(partitions),
+                partitions=partitions,
                 manifest=manifest,
                 tickets=tickets,
                 now_ms=self._now_ms(),
@@ -310,17 +324,12 @@ class TransactionCoordinator:
             staged = staging.write()
         reach("prepare_commit.before")
         commit = TransactionResult.COMMIT
-        for attempt in range(OPERATION_ATTEMPTS_MAX):
+
+        def decide(tickets: tuple[GroupTicket, ...]) -> Decided | Ended:
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
-            try:
-                return self._decide(row, commit, measured, manifest, batch, fresh, prove_later)
-            except IllegalGenerationError:
-                # Fenced below its ticket: it registers again, unless it may no longer read.
-                tickets, former_tickets = self._groups.tickets(row, offsets), tickets
-                if tickets == former_tickets:
-                    raise
-                self._store.clock.sleep_ms(backoff_ms(attempt))
-        raise unstable(offsets[0].group_id, ())
+            return self._decide(row, commit, measured, manifest, batch, fresh, prove_later)
+
+        return self._under(tickets, row, offsets, decide)
 
     def prepare(
         self,
@@ -335,9 +344,8 @@ class TransactionCoordinator:
         """
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
         staged = get_ready(self._root, row, staging, offsets)
-        tickets = self._groups.tickets(row, offsets)
-        manifest = Manifest(batches=tuple(staged), tickets=tickets)
-        return self.add_partitions(row, manifest=manifest)
+        manifest = Manifest(batches=tuple(staged))
+        return self.add_partitions(row, offsets=offsets, manifest=manifest)
 
     def abort(self, row: TransactionMetadata) -> TransactionMetadata:
         """Abort the row's transaction; a deferred one needs no write."""
@@ -408,6 +416,27 @@ class TransactionCoordinator:
         return finish(self._root, row, reading=reading)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _under(
+        self,
+        tickets: tuple[GroupTicket, ...],
+        row: TransactionMetadata,
+        offsets: Sequence[GroupOffsets],
+        act: Callable[[tuple[GroupTicket, ...]], T],
+    ) -> T:
+        """Act with the tickets, and with others when they were fenced meanwhile.
+
+        Who was fenced registers again, unless it may no longer read.
+        """
+        for attempt in range(OPERATION_ATTEMPTS_MAX):
+            try:
+                return act(tickets)
+            except IllegalGenerationError:
+                tickets, former = self._groups.tickets(row, offsets), tickets
+                if tickets == former:
+                    raise
+                self._store.clock.sleep_ms(backoff_ms(attempt))
+        raise unstable(offsets[0].group_id, ())
 
     def is_committed(self, row: TransactionMetadata) -> bool:
         """Whether the transaction that an end of this row would end is decided as a commit."""

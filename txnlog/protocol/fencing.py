@@ -93,8 +93,8 @@ def check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
     if manifest is None or row.state.is_idle:
         return
     # A repeated end may have another ticket: what is decided is what it carries.
-    known = {one.group_id: (one.generation, one.offsets) for one in row.pending.tickets}
-    if any(known.get(one.group_id) != (one.generation, one.offsets) for one in manifest.tickets):
+    known = {one.group_id: one for one in row.pending.tickets}
+    if not all(_carries(known.get(one.group_id), one) for one in manifest.tickets):
         raise InvalidTxnStateError(
             f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} is "
             f"{row.state.name} with other offsets than those given now. Repeat a commit with what "
@@ -113,6 +113,17 @@ def check_manifest(row: TransactionMetadata, manifest: Manifest | None) -> None:
             transactional_id=row.transactional_id,
             state=row.state.name,
         )
+
+
+def _carries(decided: GroupTicket | None, given: GroupTicket) -> bool:
+    """Whether the decision has these offsets; it may have more, of pieces sent before."""
+    if decided is None or decided.generation != given.generation:
+        return False
+    return all(
+        decided.offsets.get(topic, {}).get(partition) == offset
+        for topic, offsets in given.offsets.items()
+        for partition, offset in offsets.items()
+    )
 
 
 def refuse_former(row: TransactionMetadata, run_id: str) -> None:

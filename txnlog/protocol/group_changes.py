@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from txnlog.errors import NonEmptyGroupError
-from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets
+from txnlog.protocol.decoding import INT64_MAX
+from txnlog.protocol.group_metadata import CommittedOffset, Group, GroupTickets, read_tickets
 from txnlog.protocol.groups import OffsetsCommit, check_member, without
 from txnlog.protocol.membership import GroupObservation
 
@@ -91,15 +92,16 @@ def prepare_give_up_group(
 ) -> OffsetsCommit:
     """Replace an unreadable row by that of a deleted group; `values` are the row's raw columns.
 
-    If the generation is unreadable too, the new one is higher than any group has reached; so is
-    the newest ticket, always. Who holds a lower one is unknown, and not fenced.
+    What can be read of it stays: the generation, and the tickets, whose holders are fenced next. If
+    the generation is unreadable, the new one is higher than any group has reached; so is the newest
+    ticket, and then its holders are unknown, and not fenced.
     """
     text = values.get("generation", "")
     generation = int(text) if text.isascii() and text.isdigit() else GENERATION_UNKNOWN
     row = Group(
         group_id=group_id,
-        generation=min(generation, GENERATION_UNKNOWN) + 1,
-        tickets=GroupTickets(newest=TICKET_UNKNOWN),
+        generation=min(generation, INT64_MAX - 1) + 1,
+        tickets=read_tickets(values) or GroupTickets(newest=TICKET_UNKNOWN),
         updated_ms=now_ms,
         path=path,
     )

@@ -150,6 +150,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
 
 
+def read_tickets(values: Mapping[str, str]) -> GroupTickets | None:
+    """The tickets of a row that may be unreadable otherwise; None if they are, too."""
+    try:
+        return _TICKETS.decode(values["tickets"])
+    except (KeyError, ValueError, TypeError, msgspec.MsgspecError):
+        return None
+
+
 GROUP_COLUMNS: Mapping[str, str] = {
     "group_id": "string",
     "generation": "long",

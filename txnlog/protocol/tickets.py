@@ -96,7 +96,7 @@ def holders_met(group: Group | None, partitions: Partitions | None) -> tuple[Tic
     """Who may commit offsets of these partitions (None: of any)."""
     holders = () if group is None else group.tickets.holders
     return tuple(
-        one for one in holders if partitions is None or _overlap(one.partitions, partitions)
+        one for one in holders if partitions is None or overlap(one.partitions, partitions)
     )
 
 
@@ -127,11 +127,13 @@ def prepare_registration(
     partitions: Partitions,
     start: Positions,
     done: Collection[int],
+    floor: int = 0,
     now_ms: int,
 ) -> Registered | MustFence:
     """Register under the generation that another process began, or that a checkpoint names.
 
-    `start` is where the input begins; `done` are tickets that this write removes, of holders that
+    `start` is where the input begins; `floor` that of the holder's own row, for the group: the
+    ticket is not below it; `done` are tickets that this write removes, of holders that
     this process has fenced and finished, or its own that are at rest. An own one that may have a
     transaction under way stays: others must meet it. Raises IllegalGenerationError,
     UnknownMemberIdError, and OffsetConflictError if the group is past the start.
@@ -147,7 +149,7 @@ def prepare_registration(
     if others:
         return MustFence(others)
     moved = replace(row, tickets=without(row.tickets, done), updated_ms=now_ms)
-    return _registered(moved, member_id, holder, partitions)
+    return _registered(moved, member_id, holder, partitions, floor=floor)
 
 
 def prepare_floor(
@@ -155,23 +157,26 @@ def prepare_floor(
     *,
     group_id: str,
     holder: TicketHolder,
+    partitions: Partitions | None = None,
     by: str,
     now_ms: int,
 ) -> Transition | Done:
     """Refuse the holder's ticket, and all before it, from now on; then finish what the row says.
 
     It is written in whatever state the row is, since what is decided next depends on it. An Ongoing
-    transaction with offsets of the group is aborted by the same write. Raises
+    transaction with offsets of these partitions (None: of any) is aborted by the same write. Raises
     UnstableOffsetCommitError if its client has prepared it: only the client may end that one.
     """
     if row is None or row.producer_id != holder.producer_id:
         # Read after the group's row: a PREPARE of that producer id is refused for good.
         return Done(row)
     floor = max(row.owner.floors.get(group_id, 0), holder.ticket + 1)
-    has_offsets = any(
-        one.group_id == group_id and one.ticket < floor for one in row.pending.tickets
-    )
-    if row.state is TransactionState.ONGOING and has_offsets:
+    carried = [
+        one for one in row.pending.tickets if one.group_id == group_id and one.ticket < floor
+    ]
+    is_met = any(partitions is None or overlap(one.offsets, partitions) for one in carried)
+    is_held = row.pending.prepared_by_client and carried
+    if row.state is TransactionState.ONGOING and (is_met or is_held):
         if row.pending.prepared_by_client:
             raise UnstableOffsetCommitError(
                 f"Group {group_id!r} has offsets in a transaction that the client of "
@@ -197,7 +202,12 @@ def is_over(row: TransactionMetadata | None, group_id: str, holder: TicketHolder
     if row is None or row.producer_id != holder.producer_id:
         return True
     carries = not row.state.is_idle and any(one.group_id == group_id for one in row.pending.tickets)
-    return row.owner.floors.get(group_id, 0) > holder.ticket and not carries
+    is_refused = (
+        row.owner.floors.get(group_id, 0) > holder.ticket
+        or row.owner.run_id != holder.run_id
+        or holder.run_id in row.owner.former_runs
+    )
+    return is_refused and not carries
 
 
 def prepare_forget(
@@ -246,10 +256,12 @@ def _registered(
     holder: Holder,
     partitions: Partitions,
     *,
+    floor: int = 0,
     to_fence: tuple[TicketHolder, ...] = (),
 ) -> Registered:
     tickets = group.tickets
-    ticket = tickets.newest + 1
+    # A group whose row was lost, or is an old one, gives tickets again.
+    ticket = max(tickets.newest + 1, floor)
     mine = TicketHolder(
         transactional_id=holder.transactional_id,
         producer_id=holder.producer_id,
@@ -288,5 +300,6 @@ def _covers(known: Partitions, wanted: Partitions) -> bool:
     return all(set(numbers) <= set(known.get(topic, ())) for topic, numbers in wanted.items())
 
 
-def _overlap(left: Partitions, right: Partitions) -> bool:
+def overlap(left: Partitions, right: Partitions) -> bool:
+    """Whether both name a partition."""
     return any(set(numbers) & set(right.get(topic, ())) for topic, numbers in left.items())
