@@ -26,6 +26,7 @@ from tests.counts import (  # noqa: F401  hooks of pytest
     pytest_terminal_summary,
     pytest_testnodedown,
 )
+from txnlog.process.log_forwarding import LOGGER
 from txnlog.testing.counts import count
 
 if TYPE_CHECKING:
@@ -107,6 +108,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "some" in getattr(item, "fixturenames", ()):
             item.add_marker("sampled")
+
+
+@pytest.fixture(autouse=True)
+def logger_of_each_test() -> Iterator[None]:
+    """The settings `logger` and `debug` of a client change the logger of the whole process."""
+    level, handlers = LOGGER.level, list(LOGGER.handlers)
+    yield
+    LOGGER.setLevel(level)
+    LOGGER.handlers[:] = handlers
 
 
 @pytest.fixture(autouse=True, scope="session")
