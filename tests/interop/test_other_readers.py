@@ -188,7 +188,7 @@ def test_readers_group_row_same_offsets(spark: SparkSession, cluster: Cluster) -
     folder = cluster.store.local_path("__consumer_offsets-0")
     assert folder is not None
     for _ in range(2):
-        frame = with_spark(spark, folder).select("group_id", "generation", "offsets", "pending")
+        frame = with_spark(spark, folder).select("group_id", "generation", "offsets", "tickets")
         rust = DeltaTable(folder).to_pyarrow_table(columns=frame.columns)
         assert [row.asDict(recursive=True) for row in frame.collect()] == rust.to_pylist()
         assert [row["group_id"] for row in frame.collect()] == ["g"]
