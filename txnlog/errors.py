@@ -521,7 +521,7 @@ class FencedInstanceIdError(TxnLogError):
 
 
 class UnstableOffsetCommitError(TxnLogError):
-    """An open transaction has pending offsets on these partitions."""
+    """A transaction that has not ended may still commit offsets of these partitions."""
 
     code = 88
     retriable = True

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.docs.blocks import ROOT, blocks
 from txnlog import errors
 from txnlog.compat.confluent_kafka import (
     OFFSET_INVALID,
@@ -70,6 +71,25 @@ def reader_of(root: str, **config: object) -> Consumer:
     return Consumer(
         {"bootstrap.servers": root, "group.id": "g", "auto.offset.reset": "earliest", **given}
     )
+
+
+def test_first_lines_of_the_page_commit_and_read_a_record(root: str) -> None:
+    """What a program changes: the import and the address."""
+    [block] = [
+        each for each in blocks(ROOT / "docs/confluent-kafka.md") if each.language == "python"
+    ]
+    names: dict[str, Any] = {}
+    exec(compile(block.text.replace("/data/lake", root), block.place, "exec"), names)
+    producer = names["producer"]
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("t", b"apple")
+    producer.commit_transaction()
+    with reader_of(root) as consumer:
+        consumer.subscribe(["t"])
+        message = consumer.poll(30)
+    assert message is not None
+    assert message.value() == b"apple"
 
 
 # --- Errors ---------------------------------------------------------------------------------------

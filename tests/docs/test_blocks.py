@@ -22,6 +22,7 @@ from txnlog.cli.app import app
 # Pages whose blocks another test runs, as a pattern, and that test.
 ELSEWHERE = {
     "docs/cli.md": "tests/cli/test_docs.py",
+    "docs/confluent-kafka.md": "tests/compat/test_confluent_kafka.py",
     "docs/howto/errors.md": "tests/docs/test_catch_block.py",
     "docs/compare/*.md": "tests/compare/test_pages.py",
     "docs/recipes*.md": "tests/spark/test_recipes.py",
