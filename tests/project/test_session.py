@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_session import CONF_DIR, spark_environment
+from spark_session import CONF_DIR, LOCAL_SETTINGS, spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
