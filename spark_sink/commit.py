@@ -141,14 +141,17 @@ def commit_once(
         if _is_committed(newest, options, run, planned):
             return None
     last = LastBatch(batch_id=batch_id, digest=planned.digest, topics=topics, run_id=run.run_id)
-    return cluster.coordinator.publish(
-        row,
-        batches,
-        offsets=offsets,
-        batch=(run.query_id, last),
-        phases=phases,
-        read=read,
-        prove_later=True,
+    coordinator = cluster.coordinator
+    return coordinator.publish(
+        coordinator.decide(
+            row,
+            batches,
+            offsets=offsets,
+            batch=(run.query_id, last),
+            phases=phases,
+            read=read,
+            prove_later=True,
+        )
     )
 
 

@@ -49,7 +49,7 @@ def test_reset_stays_although_a_transaction_was_decided_before() -> None:
     row, batches = owned(holder, "a"), both(holder, "one")
     decided = holder.coordinator.decide(row, batches, offsets=[consumed(0, 10)])
     operator.groups.reset(GROUP, {"input": {0: 3}})
-    holder.coordinator.publish_decided(decided)
+    holder.coordinator.publish(decided)
     assert position(process(shared)) == 3
 
 
@@ -60,7 +60,7 @@ def test_plain_commit_stays_although_a_transaction_was_decided_before() -> None:
     row, batches = owned(holder, "a"), both(holder, "one")
     decided = holder.coordinator.decide(row, batches, offsets=[consumed(0, 10)])
     consumer.groups.commit(GROUP, 1, {"input": {0: 50}})
-    holder.coordinator.publish_decided(decided)
+    holder.coordinator.publish(decided)
     assert position(process(shared)) == 50
 
 

@@ -235,40 +235,13 @@ class TransactionCoordinator:
         decided = self.decide(row, batches, offsets=offsets, batch=batch, phases=phases, read=read)
         return self._complete(self._publish(decided), TransactionResult.COMMIT)
 
-    def publish(
-        self,
-        row: TransactionMetadata,
-        batches: Sequence[StagedBatch] | Staging = (),
-        *,
-        offsets: Sequence[GroupOffsets] = (),
-        batch: tuple[str, LastBatch] | None = None,
-        phases: Phases | None = None,
-        read: TopicsRead | None = None,
-        former: Published | None = None,
-        prove_later: bool = False,
-    ) -> Ended:
-        """As `commit`, for who goes on with this id: COMPLETE is left for another call.
+    def publish(self, decided: Decided | Ended) -> Ended:
+        """Steps 2 and 3 after `decide`, for who goes on with this id: COMPLETE is left.
 
-        That is `complete`, or the next call of this: given as `former`, it is written beside the
-        files, a round less in a row. Until then the transaction is decided and visible, as after a
-        crash here. With `prove_later` the offsets marker is proved with COMPLETE, too.
-        On a local disk, where a round takes no time, nothing is left.
+        That is written by `complete`, or with the next `decide`: given as its `former`, beside the
+        files. Until then the transaction is as after a crash here: decided and visible. On a local
+        disk, where a round takes no time, nothing is left. A repeated call writes what is missing.
         """
-        return self.publish_decided(
-            self.decide(
-                row,
-                batches,
-                offsets=offsets,
-                batch=batch,
-                phases=phases,
-                read=read,
-                former=former,
-                prove_later=prove_later,
-            )
-        )
-
-    def publish_decided(self, decided: Decided | Ended) -> Ended:
-        """What `publish` does after `decide`; a repeated call writes what is missing."""
         ended = self._publish(decided)
         if self._store.is_local:
             return Ended(self._complete(ended, TransactionResult.COMMIT))
@@ -292,9 +265,10 @@ class TransactionCoordinator:
         former: Published | None = None,
         prove_later: bool = False,
     ) -> Decided | Ended:
-        """Step 1 of `publish`: afterwards the transaction is committed, and not yet visible.
+        """Step 1: afterwards the transaction is committed, and not yet visible.
 
-        `publish_decided` comes next, with what this returns: Ended if another process finished it.
+        `publish` comes next, with what this returns: Ended if another process finished it. With
+        `prove_later` the offsets marker is proved with COMPLETE, too.
         """
         measured = phases or Phases()
         prove_later = prove_later and not self._store.is_local

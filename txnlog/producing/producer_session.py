@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from txnlog.cluster import Cluster
-from txnlog.coordinator.finishing import Decided, Published
+from txnlog.coordinator.finishing import Decided, Ended, Published
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
     CommitStateUnknownError,
@@ -225,10 +225,8 @@ class ProducerSession:
         held = self.row.pending.prepared_by_client
         offsets: Offsets = () if held else self._requests()
         read_ms = self._clock.boot_ms()
-        waits = self._waits_for_visible
-        end = self._coordinator.publish if waits else self._coordinator.decide
         try:
-            ended = self._attempt(partial(end, former=self._left), staging, offsets)
+            ended = self._attempt(self._end, staging, offsets)
         except TxnLogError as error:
             if error.retriable or not self._is_decided or self.is_committed():
                 raise
@@ -238,6 +236,12 @@ class ProducerSession:
             self._adopt(ended.completed, read_ms, decided=ended)
         else:
             self._adopt(ended.row, read_ms, ended.left)
+
+    def _end(
+        self, row: TransactionMetadata, staging: Staging, *, offsets: Offsets
+    ) -> Decided | Ended:
+        decided = self._coordinator.decide(row, staging, offsets=offsets, former=self._left)
+        return self._coordinator.publish(decided) if self._waits_for_visible else decided
 
     @property
     def has_ended(self) -> bool:
@@ -260,7 +264,7 @@ class ProducerSession:
         decided = self._decided
         if decided is None:
             return
-        ended = self._coordinator.publish_decided(decided)
+        ended = self._coordinator.publish(decided)
         # A begin needs no lock, and may come now: nothing of the next transaction is changed here.
         if self._is_ours(ended.row):
             self._row, self._decided, self._left = ended.row, None, ended.left
