@@ -6,8 +6,10 @@ import ipaddress
 import os
 import random
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -108,6 +110,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "some" in getattr(item, "fixturenames", ()):
             item.add_marker("sampled")
+
+
+# A shell starts so what it puts into the background; but programs under test are interrupted.
+_IS_IGNORED = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+if _IS_IGNORED and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
