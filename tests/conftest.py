@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import random
 import shutil
@@ -121,10 +122,9 @@ if _IS_IGNORED and threading.current_thread() is threading.main_thread():
 @pytest.fixture(autouse=True)
 def logger_of_each_test() -> Iterator[None]:
     """The settings `logger` and `debug` of a client change the logger of the whole process."""
-    level, handlers = LOGGER.level, list(LOGGER.handlers)
+    LOGGER.setLevel(logging.NOTSET)
+    LOGGER.handlers.clear()
     yield
-    LOGGER.setLevel(level)
-    LOGGER.handlers[:] = handlers
 
 
 @pytest.fixture(autouse=True, scope="session")
