@@ -120,11 +120,10 @@ if _IS_IGNORED and threading.current_thread() is threading.main_thread():
 
 
 @pytest.fixture(autouse=True)
-def logger_of_each_test() -> Iterator[None]:
+def logger_of_each_test() -> None:
     """The settings `logger` and `debug` of a client change the logger of the whole process."""
     LOGGER.setLevel(logging.NOTSET)
     LOGGER.handlers.clear()
-    yield
 
 
 @pytest.fixture(autouse=True, scope="session")
