@@ -55,7 +55,7 @@ ODD: Sequence[Any] = (
     "1", "\x00", "\ud800", "a\udfff", "../x", "__cluster", "x" * 300, "x" * 40_000, "ä" * 20_000,
     "^(", "^" + "(" * 2_000, b"", b"1", b"\xff", bytearray(b"1"), memoryview(b"1"), [], [None],
     ["orders"], [["orders"]], {}, {1: 1}, {"orders": 1.0}, {None}, (1, 2), object(), object,
-    Refusing(), [Refusing()], OtherInt(1), OtherText("orders"), lambda: None, range(3),
+    Refusing(), [Refusing()], OtherInt(1), OtherText("orders"), lambda *_: None, range(3),
     Exception("x"),
 )  # fmt: skip
 
