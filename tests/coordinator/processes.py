@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from tests.staged_files import named_file_of
 from txnlog.cluster import Cluster
 from txnlog.coordinator.sweeper import Sweeper
-from txnlog.errors import TxnLogError
+from txnlog.errors import StorageError, TxnLogError
 from txnlog.process.clock import Clock
 from txnlog.protocol.groups import GroupOffsets
 from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
@@ -17,6 +18,8 @@ from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.row_log import TransactionLog
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
 from txnlog.testing.invariants import check_cluster, read_committed
+
+T = TypeVar("T")
 
 SETTINGS = LogSettings(checkpoint_interval=6, checkpoint_mode="inline")
 PLAIN = LogSettings(checkpoint_mode="off")
@@ -109,6 +112,16 @@ def eager(
     for batch in batches:
         cluster.coordinator.append(row, [batch], {batch.partition: 0})
     return row
+
+
+def persist(act: Callable[[], T]) -> T:
+    """Repeat an act while it fails with a retriable error, as a client does."""
+    for _ in range(3):
+        try:
+            return act()
+        except StorageError:
+            continue
+    return act()
 
 
 def visible(cluster: Cluster, name: str) -> tuple[bool, ...]:

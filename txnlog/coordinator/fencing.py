@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
-from txnlog.process.failpoint import reach
 from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.groups import Partitions
 from txnlog.protocol.metadata import TransactionMetadata
@@ -37,7 +36,6 @@ def fence_holder(
             now_ms=root.store.clock.now_ms(),
         ),
     )
-    reach("floor.after")
     if raised is None or not raised.state.is_prepared:
         return
     # One without offsets of the group is none of its readers' business.

@@ -12,7 +12,6 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
 from txnlog.errors import IllegalGenerationError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
-from txnlog.process.failpoint import reach
 from txnlog.protocol.group_metadata import Positions, TicketHolder
 from txnlog.protocol.groups import (
     Group,
@@ -71,7 +70,6 @@ class GroupCoordinator:
                 view.rows.get(group_id), group_id=group_id, now_ms=self._now_ms()
             )
         )
-        reach("generation.after")
         [group] = written.groups
         # Those of the very commit that began it: who registers later does so under it.
         for holder in group.tickets.holders:
@@ -308,7 +306,6 @@ class GroupCoordinator:
             if isinstance(found, int):
                 return found
             if isinstance(found, OffsetsCommit):
-                reach("registered.after")
                 return found.groups[0].tickets.newest
             for holder in found.holders:
                 fence_holder(

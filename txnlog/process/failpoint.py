@@ -31,7 +31,6 @@ TRANSACTION = (
     "sink_commit.after",
     "stage.after",
 )
-GROUP = ("generation.after", "floor.after", "registered.after")
 COMPACTION = (
     "compaction.staged",
     "compaction.committed",
@@ -40,7 +39,7 @@ COMPACTION = (
 )
 # On an executor of jobs/compact.py.
 COMPACTION_TASK = ("compaction.rewritten",)
-NAMES = (*TRANSACTION, *GROUP, *COMPACTION, *COMPACTION_TASK)
+NAMES = (*TRANSACTION, *COMPACTION, *COMPACTION_TASK)
 
 PAUSE_S_MAX = 300
 POLL_S = 0.02
