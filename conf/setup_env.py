@@ -140,7 +140,7 @@ def install_packages(venv: str, extras: str) -> None:
     python = os.path.join(venv, "bin", "python")
     if python_version(python) < PYTHON_MIN:
         make_venv(venv, uv)
-    say("Installing txnlog[{}] with dependencies into {} (once; 500 MB).".format(extras, venv))
+    say("Installing txnlog[{}] with dependencies into {} (once; minutes).".format(extras, venv))
     installer = [uv, "pip", "install", "--python", python] if uv else pip_of(python)
     target = "{}[{}]".format(PROJECT, extras)
     if subprocess.call([*installer, "--quiet", "--editable", target], cwd=PROJECT) != 0:
