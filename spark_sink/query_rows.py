@@ -88,17 +88,16 @@ def _rows(cluster: Cluster, query_id: str) -> list[TransactionMetadata]:
 
 
 def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
-    """Persist a decision on the newest row, after finishing its decided transaction."""
+    """Persist a decision on the newest row, and finish the row's decided transaction."""
     coordinator = cluster.coordinator
     shard = cluster.shard_for(transactional_id)
     for attempt in range(OPERATION_ATTEMPTS_MAX):
-        row = coordinator.describe(transactional_id)
-        if row is not None and row.state.is_prepared:
-            coordinator.finish(row)
-            continue
         try:
             changed = shard.transition(transactional_id, decide)
         except ConcurrentTransactionsError:
+            decided = coordinator.describe(transactional_id)
+            if decided is not None:
+                coordinator.finish(decided)
             cluster.store.clock.sleep_ms(backoff_ms(attempt))
             continue
         if changed is not None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
-from txnlog.admin.state_rows import rows, unreadable_rows
+from txnlog.admin.state_rows import shown_rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
@@ -59,7 +59,7 @@ def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
     An unreadable row has the state Unreadable and its shard; its other columns are null.
     """
     found: list[dict[str, object]] = []
-    for shard, row in rows(cluster):
+    for shard, row in shown_rows(cluster):
         description = describe_row(shard, row)
         found.append({**description.transaction(now_ms), **description.ownership()})
     for shard, unreadable in unreadable_rows(cluster):

@@ -268,6 +268,18 @@ BROKEN: dict[str, tuple[Case, str]] = {
         lambda: Tickets(OLD, new(1), broken=broken(rules.FLOOR_BEFORE_DONE)),
         "said aborted, yet decided",
     ),
+    rules.INIT_DROPS_DECIDED: (
+        lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_DROPS_DECIDED)),
+        "never published",
+    ),
+    rules.INIT_RENAMES_DECIDED: (
+        lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_RENAMES_DECIDED)),
+        "never published",
+    ),
+    rules.CHAIN_IGNORES_OWNER: (
+        lambda: Tickets(OLD, new(0), inputs=3, broken=broken(rules.CHAIN_IGNORES_OWNER)),
+        "said aborted, yet decided",
+    ),
     rules.FLOOR_ONLY_DECIDED: (
         lambda: Tickets(OLD, new(1), broken=broken(rules.FLOOR_ONLY_DECIDED)),
         "twice",

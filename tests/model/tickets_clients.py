@@ -24,19 +24,19 @@ class Clients(Transactions):
 
     def _init(self, t: Turn) -> Iterator[Step]:
         state, number, client, at, go = t.state, t.number, t.client, t.at, t.go
+        found = self.place.init(state.stored, client.id, number)
         txn = self.place.prepared(state.stored, client.id)
-        if txn is not None:
+        if found is None and txn is not None:
+            # Decided by this run, or by a former owner that it has followed.
             yield go(f"init meets {txn}", txn=txn, pc="a", flow=("init", *at.flow))
             return
-        found = self.place.init(state.stored, client.id, number)
-        if found is None:
-            return
+        assert found is not None
         stored, row = found
         if row.state.is_prepared:
-            # It has aborted the former owner's transaction, and finishes it.
-            yield go(
-                "init aborts", stored, txn=self.place.decided(row), pc="a", flow=("init", *at.flow)
-            )
+            # The former owner's is aborted, or was decided; this finishes it, and asks again.
+            what = f"owns {txn}" if txn is not None else "aborts"
+            flow = ("init", *at.flow)
+            yield go(f"init {what}", stored, txn=self.place.decided(row), pc="a", flow=flow)
             return
         last = row.owner.batches.get("q")
         pos = last.batch_id if client.mode == "resume" and last is not None else at.pos

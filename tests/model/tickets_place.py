@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.model.search import Pool
 from tests.model.tickets_rules import (
     ABSENT_ACCEPTS,
+    CHAIN_IGNORES_OWNER,
     COMPLETE_CLEARS_FLOOR,
     FENCE_LEAVES_ONGOING,
     FENCES_PREPARED,
@@ -19,6 +20,8 @@ from tests.model.tickets_rules import (
     FLOOR_ONLY_DECIDED,
     FORGETS_OWN,
     INIT_CLEARS_FLOOR,
+    INIT_DROPS_DECIDED,
+    INIT_RENAMES_DECIDED,
     MARKER_REPEATS,
     NO_FLOOR_CHECK,
     NO_OVERLAP_CHECK,
@@ -212,6 +215,9 @@ class Place:
             )  # fmt: skip
         if row is not None and NO_FLOOR_CHECK in self.broken:
             row = replace(row, owner=replace(row.owner, floors={}))
+        if row is not None and follows is not None and CHAIN_IGNORES_OWNER in self.broken:
+            owner = replace(row.owner, run_id=run_of(txn.by), former_runs=())
+            row = replace(row, owner=owner, producer_epoch=txn.epoch - row.state.is_prepared)
         try:
             if row is not None and FLOOR_BEFORE_DONE in self.broken:
                 transitions.check_tickets(row, manifest.tickets)
@@ -255,8 +261,9 @@ class Place:
         return self._change(stored, txn.name, decision), ""
 
     def init(self, stored: Stored, name: int, by: int) -> tuple[Stored, TransactionMetadata] | None:
-        """Take over the id; None while a decided transaction must be finished first."""
+        """Take over the id; None while a decided transaction of its own must be finished first."""
         row = self.row(stored, name)
+        is_decided = row is not None and row.state.is_prepared
         try:
             decision = prepare_init(
                 row,
@@ -273,10 +280,21 @@ class Place:
             decision = Transition(
                 operation="", previous=row, next=replace(decision.next, owner=owner)
             )
+        if is_decided and isinstance(decision, Transition):
+            decision = self._broken_take_over(decision)
         after = self._change(stored, name, decision)
         now = self.row(after, name)
         assert now is not None
         return after, now
+
+    def _broken_take_over(self, decision: Transition) -> Transition:
+        """Of an id with a decided transaction, which must stay what it is."""
+        row = decision.next
+        if INIT_DROPS_DECIDED in self.broken:
+            row = replace(row, state=TransactionState.EMPTY, pending=Manifest())
+        if INIT_RENAMES_DECIDED in self.broken:
+            row = replace(row, txn_epoch=row.producer_epoch)
+        return Transition(operation="", previous=decision.previous, next=row)
 
     def expire(self, stored: Stored, name: int) -> Stored:
         return self._change(stored, name, prepare_expire(self.row(stored, name), now_ms=0))

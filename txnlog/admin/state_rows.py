@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import InvalidTxnStateError, TransactionalIdNotFoundError
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.storage.tables.row_log import UnreadableRow
@@ -16,6 +17,13 @@ def rows(cluster: Cluster) -> Iterator[tuple[int, TransactionMetadata]]:
     for shard in shards:
         for row in list(shard.view.rows.values()):
             yield shard.number, row
+
+
+def shown_rows(cluster: Cluster) -> list[tuple[int, TransactionMetadata]]:
+    """`rows` as operators see them, see as_shown."""
+    found = list(rows(cluster))
+    shown = as_shown(cluster, [row for _, row in found])
+    return [(number, row) for (number, _), row in zip(found, shown, strict=True)]
 
 
 def unreadable_rows(cluster: Cluster) -> list[tuple[int, UnreadableRow]]:

@@ -13,9 +13,10 @@ from txnlog.admin.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
-from txnlog.admin.state_rows import require_row, rows, unreadable_rows
+from txnlog.admin.state_rows import require_row, rows, shown_rows, unreadable_rows
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
+from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import (
     ConcurrentTransactionsError,
     ConfigError,
@@ -61,7 +62,7 @@ def list_transactions(
         raise ConfigError(f"{pattern!r} is not a regular expression: {error}.") from None
     now_ms = cluster.store.clock.now_ms()
     found = []
-    for number, row in rows(cluster):
+    for number, row in shown_rows(cluster):
         start_ms = _start_ms(row)
         if (
             (states and row.state not in states)
@@ -95,7 +96,7 @@ def list_transactions(
 
 def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription:
     """Raises TransactionalIdNotFoundError."""
-    row = require_row(cluster, transactional_id)
+    [row] = as_shown(cluster, [require_row(cluster, transactional_id)])
     return describe_row(cluster.shard_of(transactional_id), row)
 
 

@@ -23,7 +23,7 @@ from txnlog.protocol.metadata import GroupTicket, TransactionMetadata
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.tickets import prepare_carried_offsets
 from txnlog.protocol.topics import TopicCommit, TopicState
-from txnlog.protocol.transitions import Transition, prepare_complete
+from txnlog.protocol.transitions import as_completed, prepare_complete
 from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import OffsetsLog, RowView
 from txnlog.storage.tables.topic_log import TopicLog
@@ -63,7 +63,7 @@ class Decided:
     @property
     def completed(self) -> TransactionMetadata:
         """The row as COMPLETE will leave it, but for its time."""
-        return _completed(self.row)
+        return as_completed(self.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Published:
     @property
     def completed(self) -> TransactionMetadata:
         """The row as COMPLETE will leave it, but for its time."""
-        return _completed(self.row)
+        return as_completed(self.row)
 
 
 class Ended(NamedTuple):
@@ -113,12 +113,6 @@ def publish_decided(root: Root, decided: Decided) -> Ended:
         error.context["decided"] = TransactionResult.of(row.state)
         raise
     return Ended(finished if finished is not None else row)
-
-
-def _completed(row: TransactionMetadata) -> TransactionMetadata:
-    after = prepare_complete(row, transaction=row.transaction, now_ms=row.updated_ms)
-    assert isinstance(after, Transition)
-    return after.next
 
 
 def publish(

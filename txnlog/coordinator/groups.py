@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.fencing import fence_holder
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
 from txnlog.errors import IllegalGenerationError, OffsetConflictError
@@ -153,7 +153,7 @@ class GroupCoordinator:
         *,
         but: Collection[TicketHolder] = (),
     ) -> list[TicketHolder]:
-        """Finish what these holders have decided; those with an open transaction that has offsets
+        """Publish what these holders have decided; those with an open transaction that has offsets
         of these partitions (None: of any).
 
         Call it after the read of the group's row that named them. `but` are not looked at.
@@ -167,7 +167,7 @@ class GroupCoordinator:
                 continue
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
             if row.state.is_prepared and carried:
-                finish(self._root, row)
+                publish(self._root, row)
             elif row.state is TransactionState.ONGOING and any(
                 partitions is None or overlap(one.offsets, partitions) for one in carried
             ):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from txnlog.coordinator.finishing import Published, complete
 from txnlog.coordinator.root import Root, by_shard
 from txnlog.coordinator.staged_files import (
     Staging,
@@ -27,12 +26,11 @@ def get_ready(
     offsets: Sequence[GroupOffsets],
     *,
     read: TopicsRead | None = None,
-    former: Published | None = None,
 ) -> Sequence[StagedBatch]:
     """Write the files, read and check their topics, and read the shards of the row and the groups.
 
-    `read` are the topics if they were just read; COMPLETE of `former`, if given, is written to the
-    row's shard instead. Returns the files; raises what the parts raise, after all have been tried.
+    `read` are the topics if they were just read. Returns the files; raises what the parts raise,
+    after all have been tried.
     """
     shard = root.shard_for(row.transactional_id)
     # Shards are created before: that uses the cluster's own log.
@@ -40,9 +38,7 @@ def get_ready(
     parts: list[Callable[[], Any]] = [
         staging.write,
         partial(read_topics, root, () if read is not None else staging.topics),
-        partial(complete, root, former)
-        if former is not None
-        else partial(shard.get_ready, check_head=False),
+        partial(shard.get_ready, check_head=False),
         *(partial(log.get_ready, check_head=False) for log in logs),
     ]
     made: list[Any] = root.store.together([partial(caught, part) for part in parts])

@@ -131,22 +131,24 @@ class TransactionCoordinator:
 
         for attempt in range(OPERATION_ATTEMPTS_MAX):
             row = self.describe(transactional_id)
-            if row is not None and row.state.is_prepared:
-                self.finish(row)
-                continue
             if row is None and not new_producer_id:
                 new_producer_id.append(self._root.next_producer_id())
             try:
                 row = self._root.shard_for(transactional_id).transition(transactional_id, decide)
             except ConcurrentTransactionsError:
-                self._store.clock.sleep_ms(backoff_ms(attempt))
-                continue
-            if row is not None and not row.state.is_prepared:
+                row = self.describe(transactional_id)
+                if row is None or not row.state.is_prepared:
+                    self._store.clock.sleep_ms(backoff_ms(attempt))
+            else:
                 reach("take_over.after")
-                return row
+                if row is not None and not row.state.is_prepared:
+                    return row
+            if row is not None:
+                # No other owner can decide anything after this.
+                self.finish(row)
         raise ConcurrentTransactionsError(
-            f"{transactional_id!r}: other processes keep deciding transactions of this id; try "
-            "again, and make sure that only one producer or query uses it.",
+            f"{transactional_id!r}: other processes keep taking this id over; try again, and make "
+            "sure that only one producer or query uses it.",
             transactional_id=transactional_id,
         )
 
@@ -238,13 +240,11 @@ class TransactionCoordinator:
     def publish(self, decided: Decided | Ended) -> Ended:
         """Steps 2 and 3 after `decide`, for who goes on with this id: COMPLETE is left.
 
-        That is written by `complete`, or with the next `decide`: given as its `former`, beside the
-        files. Until then the transaction is as after a crash here: decided and visible. On a local
-        disk, where a round takes no time, nothing is left. A repeated call writes what is missing.
+        `complete` writes it; or it is part of the next `decide`, given as its `former`. Until then
+        the transaction is as after a crash here: decided and visible. A repeated call writes what
+        is missing.
         """
         ended = self._publish(decided)
-        if self._store.is_local:
-            return Ended(self._complete(ended, TransactionResult.COMMIT))
         if isinstance(decided, Decided):
             decided.phases.stop()
         return ended
@@ -268,8 +268,10 @@ class TransactionCoordinator:
         """Step 1: afterwards the transaction is committed, and not yet visible.
 
         `publish` comes next, with what this returns: Ended if another process finished it. With
-        `prove_later` the offsets marker is proved with COMPLETE, too.
+        `prove_later` the offsets marker is proved with COMPLETE, too. `former` is what the owner
+        has published before, without that: its COMPLETE and this decision are one write.
         """
+        assert former is None or not former.proofs
         measured = phases or Phases()
         prove_later = prove_later and not self._store.is_local
         staging = batches if isinstance(batches, Staging) else Staging.done(batches)
@@ -281,11 +283,9 @@ class TransactionCoordinator:
                 if row.pending.prepared_by_client:
                     # The row names the files: vacuum keeps them at any age (R72).
                     staged = staging.write()
-                    get_ready(self._root, row, Staging.done(()), offsets, former=former)
+                    get_ready(self._root, row, Staging.done(()), offsets)
                 else:
-                    staged = fresh = get_ready(
-                        self._root, row, staging, offsets, read=read, former=former
-                    )
+                    staged = fresh = get_ready(self._root, row, staging, offsets, read=read)
             if offsets:
                 with measured.measure("tickets"):
                     tickets = self._groups.tickets(row, offsets)
@@ -301,7 +301,7 @@ class TransactionCoordinator:
 
         def decide(tickets: tuple[GroupTicket, ...]) -> Decided | Ended:
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
-            return self._decide(row, commit, measured, manifest, batch, fresh, prove_later)
+            return self._decide(row, commit, measured, manifest, batch, fresh, prove_later, former)
 
         return self._under(tickets, row, offsets, decide)
 
@@ -350,9 +350,11 @@ class TransactionCoordinator:
         batch: tuple[str, LastBatch] | None = None,
         fresh: Sequence[StagedBatch] = (),
         prove_later: bool = False,
+        former: Published | None = None,
     ) -> Decided | Ended:
         """Step 1."""
         ending = _ending(row)
+        follows = None if former is None else former.row.transaction
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
@@ -362,6 +364,7 @@ class TransactionCoordinator:
                 manifest=manifest,
                 batch=batch,
                 txn_epoch=ending,
+                follows=follows,
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):

@@ -7,8 +7,8 @@ prepare   hold the transaction until an outside database has decided (KIP-939)
 commit    steps 1 to 3, with commit.wait=decided step 1; repeated after a retriable error, it
           skips the steps that are done
 publish   steps 2 and 3 of a commit that has only decided: before any other write
-complete  step 4 of the last commit: beside the files of the next one, before any other write, or
-          once the producer is idle. On a local disk the commit or its publishing does it
+complete  step 4 of the last commit: in one write with the next one's decision, before any other
+          write, or once the producer is idle
 abort     always writes if a put of the transaction may be under way: that put could land later,
           and open a transaction that no process ends
 """
@@ -176,7 +176,7 @@ class ProducerSession:
         """Record positions to commit; calls add up. Raises if the group has a newer generation."""
         together: list[Callable[[], Any]] = [
             partial(self._cluster.groups.describe, group.group_id),
-            self.complete,
+            self._catch_up,
         ]
         check_member(
             self._cluster.store.together(together)[0],
@@ -277,12 +277,16 @@ class ProducerSession:
 
         Raises ProducerFencedError if the id has another owner since.
         """
-        self.publish()
-        if self.fenced_error is not None:
-            raise self.fenced_error
+        self._catch_up()
         if self._left is not None:
             self._coordinator.complete(self._left)
             self._left = None
+
+    def _catch_up(self) -> None:
+        """Publish the last commit. Raises ProducerFencedError if the id has another owner since."""
+        self.publish()
+        if self.fenced_error is not None:
+            raise self.fenced_error
 
     def complete_when_idle(self) -> None:
         """`complete`, some time after the commit; an error leaves it to the next call."""

@@ -107,6 +107,13 @@ def _has_sequence(state: TopicState, producer_id: int, batch: StagedBatch) -> bo
     return (producer_id, batch.partition) in state.last_sequences
 
 
+def has_marker(state: TopicState, topic_id: str, transaction: ProducerIdAndEpoch) -> bool:
+    """Whether the topic has the transaction's marker, or gets none as it is deleted (D12)."""
+    if state.deleted or state.topic_id != topic_id:
+        return True
+    return state.markers.get(transaction.producer_id, -1) >= transaction.epoch
+
+
 def prepare_marker(
     state: TopicState,
     *,
@@ -124,9 +131,7 @@ def prepare_marker(
     records `app` in the same write, so that data and txnVersion appear together.
     """
     producer_id, txn_epoch = transaction
-    if state.deleted or state.topic_id != topic_id:
-        return Settled()
-    if state.markers.get(producer_id, -1) >= txn_epoch:
+    if has_marker(state, topic_id, transaction):
         return Settled()
     marked = tuple(
         replace(header, status=result.status) for header in state.ongoing_of(producer_id, txn_epoch)

@@ -46,7 +46,7 @@ def prepare_stop_query(
 ) -> Transition | Done:
     """Fence the run of a query that owns the row; Done if no run of it may write there.
 
-    Raises ConcurrentTransactionsError if a decided transaction must be finished first.
+    A decided transaction stays, to be finished.
     """
     if row is None or row.owner.query_id != query_id:
         return Done(row)
@@ -61,7 +61,8 @@ def prepare_forget_query(
     """Drop a query from an idle row whose batch of it is older than `below`, so that it can expire.
 
     Another row has batch `below` of the query. Done if the row has a newer one, or an owner that
-    was not fenced. Raises ConcurrentTransactionsError as prepare_stop_query.
+    was not fenced. Raises ConcurrentTransactionsError if a decided transaction must be finished
+    first.
     """
     if row is None or not is_of_query(row, query_id):
         return Done(row)

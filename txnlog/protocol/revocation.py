@@ -17,8 +17,8 @@ def prepare_revoke(
 ) -> Transition | Done:
     """Fence the run that owns the row, at any epoch; an open transaction aborts.
 
-    Done when the run is fenced already, or another run owns the row. Raises
-    ConcurrentTransactionsError when a decided transaction must be finished first.
+    A decided one stays, to be finished. Done when the run is fenced already, or another run owns
+    the row.
     """
     if row is None or row.owner.run_id != run_id or run_id in row.owner.former_runs:
         return Done(row)

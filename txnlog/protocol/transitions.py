@@ -79,12 +79,13 @@ def prepare_init(
     """InitProducerId: make `owner` the owner under a new epoch (R26, R27, R28).
 
     A new id starts at epoch 0 with `new_producer_id`. An Ongoing transaction of the former owner
-    goes to PREPARE_ABORT in the same write; the caller finishes it and repeats the request. With
-    `keep_prepared` one that its client has prepared is kept under its txn_epoch, and only the
-    owner and the producer epoch change (KIP-939). Without `take_over` the row must be missing, or
-    owned by this run.
+    goes to PREPARE_ABORT in the same write, and a decided one stays as it is: the caller finishes
+    it and repeats the request. So a former owner that decides one transaction after the other
+    delays nobody. With `keep_prepared` one that its client has prepared is kept under its
+    txn_epoch, and only the owner and the producer epoch change (KIP-939). Without `take_over` the
+    row must be missing, or owned by this run.
     Raises ProducerFencedError if this run has been fenced, ConcurrentTransactionsError if a
-    decided transaction must be finished first.
+    decided transaction of its own, or of a batch write, must be finished first.
     """
     if not transactional_id:
         raise InvalidProducerIdMappingError("transactional.id is empty; give the producer a name.")
@@ -114,13 +115,17 @@ def prepare_init(
             ),
         )
     refuse_former(row, owner.run_id)
-    if not take_over and row.owner.run_id != owner.run_id:
+    is_own = row.owner.run_id == owner.run_id
+    if not take_over and not is_own:
         raise fenced(row, f"run {owner.run_id}")
-    refuse_prepared(row)
+    if is_own or row.owner.one_off:
+        refuse_prepared(row)
     kept = keep_prepared and row.pending.prepared_by_client
-    if row.owner.run_id == owner.run_id and (row.state.is_idle or kept):
+    if is_own and (row.state.is_idle or kept):
         return Done(row)
     new_owner = _taken_over(row.owner, owner, now_ms=now_ms, reason="taken over by a newer start")
+    if row.state.is_prepared:
+        return _beside_decision(row, now_ms, owner=new_owner, timeout_ms=timeout_ms)
     operation, state = "INIT PRODUCER ID", TransactionState.EMPTY
     if kept:
         state = TransactionState.ONGOING
@@ -324,6 +329,13 @@ def prepare_complete(
     )
 
 
+def as_completed(row: TransactionMetadata) -> TransactionMetadata:
+    """A prepared row as COMPLETE will leave it, but for its time."""
+    after = prepare_complete(row, transaction=row.transaction, now_ms=row.updated_ms)
+    assert isinstance(after, Transition)
+    return after.next
+
+
 def prepare_time_out(
     row: TransactionMetadata | None, *, transaction: ProducerIdAndEpoch, by: str, now_ms: int
 ) -> Transition | Done:
@@ -366,16 +378,18 @@ def prepare_fence(
     """Raise the row's epoch above `above_epoch`, so that its holder can decide nothing more.
 
     The owner's run joins `former_runs`: a new commit worker of that run must not adopt the new
-    epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write.
+    epoch. An Ongoing transaction goes to PREPARE_ABORT in the same write; a decided one stays as it
+    is, for the caller to finish.
     """
     if row is None or row.producer_epoch > above_epoch:
         return Done(row)
-    refuse_prepared(row)
     owner = replace(
         row.owner,
         former_runs=_add_former_run(row.owner),
         fenced=Fenced(by=by, at_ms=now_ms, reason=reason),
     )
+    if row.state.is_prepared:
+        return _beside_decision(row, now_ms, owner=owner)
     state = TransactionState.EMPTY
     if row.state is TransactionState.ONGOING:
         state = TransactionState.PREPARE_ABORT
@@ -410,6 +424,13 @@ def _transition(
     epoch = row.producer_epoch + 1 if bump else row.producer_epoch
     changed = replace(row, state=state, producer_epoch=epoch, updated_ms=now_ms, **changes)
     return Transition(operation=operation, previous=row, next=changed)
+
+
+def _beside_decision(row: TransactionMetadata, now_ms: int, **changes: object) -> Transition:
+    """A new owner and epoch; the decided transaction keeps its name, its manifest and its state."""
+    epoch = row.producer_epoch + 1
+    raised = replace(row, producer_epoch=epoch, updated_ms=now_ms, **changes)
+    return Transition(operation="FENCE", previous=row, next=raised)
 
 
 def _add_former_run(owner: Owner) -> tuple[str, ...]:

@@ -343,7 +343,15 @@ class VerifyPass:
         across.check_offsets(groups, topics, existing, findings, shards=self._offsets_count)
         across.check_table_ids(self._ids.values(), findings)
         now_ms, stuck_ms = self._store.clock.now_ms(), self._settings.stuck_ms
-        across.check_stuck(self._rows, findings, now_ms=now_ms, stuck_ms=stuck_ms)
+        across.check_stuck(
+            self._rows,
+            topics,
+            txns,
+            findings,
+            shards=self._offsets_count,
+            now_ms=now_ms,
+            stuck_ms=stuck_ms,
+        )
         if is_complete:
             across.check_tickets(groups_after, rows, findings, shards=self._offsets_count)
         self._producer_ids()

@@ -150,17 +150,25 @@ def _is_open(batch: Undecided, row: TransactionMetadata | None) -> bool:
 
 def check_stuck(
     rows: Mapping[str, RowFacts[TransactionMetadata]],
+    topics: Mapping[str, TopicFacts],
+    offsets: Mapping[str, TxnMemory],
     findings: Findings,
     *,
+    shards: int,
     now_ms: int,
     stuck_ms: int = STUCK_MS_DEFAULT,
 ) -> None:
-    """Transactions that no process finishes or times out. By wall clocks, so only a warning."""
+    """Transactions that no process finishes or times out. By wall clocks, so only a warning.
+
+    One that has all of its markers waits for nothing: its COMPLETE comes with the next write of its
+    id. `shards` is the number of shards of the consumer `offsets`.
+    """
     for table, facts in rows.items():
         for row in facts.rows.values():
             since_ms = row.updated_ms if row.state.is_prepared else row.started_ms + row.timeout_ms
             is_open = row.state is TransactionState.ONGOING and not row.pending.prepared_by_client
-            if (row.state.is_prepared or is_open) and now_ms - since_ms >= stuck_ms:
+            is_decided = row.state.is_prepared and not _is_published(row, topics, offsets, shards)
+            if (is_decided or is_open) and now_ms - since_ms >= stuck_ms:
                 findings.add(
                     Finding(
                         kind=FindingKind.TRANSACTION_STUCK,
@@ -170,6 +178,19 @@ def check_stuck(
                         f"{(now_ms - since_ms) // 60_000} min",
                     )
                 )
+
+
+def _is_published(
+    row: TransactionMetadata,
+    topics: Mapping[str, TopicFacts],
+    offsets: Mapping[str, TxnMemory],
+    shards: int,
+) -> bool:
+    logs = [topics[topic].txns if topic in topics else None for topic in row.topics]
+    logs += [offsets.get(offsets_table_of(one.group_id, shards)) for one in row.moves]
+    return all(
+        log is not None and log.markers.get(row.producer_id, -1) >= row.txn_epoch for log in logs
+    )
 
 
 def check_producer_ids(
