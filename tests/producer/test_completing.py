@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from tests.coordinator.processes import (
 )
 from tests.producer.following import NEXT, commit, next_with_offsets
 from tests.producer.worlds import BOTH, cluster_of, started, values, world
-from txnlog.cluster import Cluster
-from txnlog.errors import ProducerFencedError
+from txnlog.admin.client import AdminClient
+from txnlog.errors import ProducerFencedError, TxnLogError
 from txnlog.producer import Producer
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault
@@ -53,12 +52,48 @@ def test_committed_transaction_is_visible_before_it_is_complete(publish: str) ->
     check_settled(shared)
 
 
-def test_on_a_local_disk_a_commit_completes_at_once(tmp_path: Path) -> None:
-    with Producer({"txnlog.root": str(tmp_path / "root"), "transactional.id": "tx"}) as made:
-        Cluster.open(str(tmp_path / "root")).create_topic("orders", partitions=1)
-        made.init_transactions()
-        commit(made, "0")
-        assert state_of(Cluster.open(str(tmp_path / "root"))) is COMPLETE_COMMIT
+def test_next_decision_completes_the_transaction_before_in_the_same_write() -> None:
+    """A write less per transaction, and the transaction log has both (D103)."""
+    shared = world()
+    made = started(shared, "deferred")
+    shard = process(shared).shard_for("tx")
+    shard.refresh()
+    before = shard.log.version
+    for number in range(4):
+        commit(made, f"{number}")
+    shard.refresh()
+    assert shard.log.version - before == 4
+    row = process(shared).coordinator.describe("tx")
+    assert row is not None
+    assert (row.state, row.txn_epoch) == (PREPARE_COMMIT, 3)
+    made.close()
+    assert values(process(shared), "orders") == ["0", "1", "2", "3"]
+    check_settled(shared)
+
+
+def test_operators_see_a_published_transaction_as_committed() -> None:
+    """Its COMPLETE may come an hour later, with the next one; a decided one is still under way."""
+    shared = world()
+    made = started(shared, "deferred")
+    commit(made, "0", input_offset=10)
+    admin = AdminClient({}, cluster=process(shared))
+    [listed] = admin.list_transactions().result()
+    described = admin.describe_transactions(["tx"])["tx"].result()
+    assert state_of(process(shared)) is PREPARE_COMMIT
+    assert listed.state is described.state is COMPLETE_COMMIT
+    assert (described.topic_partitions, described.groups) == ([], ())
+    assert admin.list_transactions(states=[PREPARE_COMMIT]).result() == []
+    for unpublished in ("orders", "__consumer_offsets"):
+        faults(cluster_of(made)).plan = lambda verb, path, name=unpublished: (  # type: ignore[misc]
+            Fault.DENY if verb == "put" and path.startswith(name) and "_delta_log" in path
+            else Fault.NONE
+        )
+        with pytest.raises(TxnLogError):
+            commit(made, unpublished, input_offset=20)
+        [listed] = admin.list_transactions().result()
+        assert listed.state is PREPARE_COMMIT, unpublished
+        faults(cluster_of(made)).plan = lambda verb, path: Fault.NONE
+        made.commit_transaction()
 
 
 @NEXT

@@ -258,7 +258,8 @@ def test_refusal_after_an_interrupted_commit_proves_nothing(
         patch.setattr(coordinator, "publish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             made.commit_transaction()
-    started(shared)
+    with started(shared).transaction() as successor:
+        successor.produce("orders", "1")
     with pytest.raises(OutcomeLostError):
         made.commit_transaction()
 

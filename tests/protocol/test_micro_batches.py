@@ -63,8 +63,10 @@ def test_stop_fences_only_the_newest_run_of_the_query() -> None:
     others = replace(row(), owner=Owner(run_id="p", batches=row().owner.batches))
     for nothing in (None, row(fenced=True), others):
         assert stop(nothing) == Done(nothing)
-    with pytest.raises(ConcurrentTransactionsError):
-        stop(replace(row(), state=TransactionState.PREPARE_COMMIT, txn_epoch=3))
+    decided = stop(replace(row(), state=TransactionState.PREPARE_COMMIT, txn_epoch=3))
+    assert isinstance(decided, Transition)
+    assert decided.next.state is TransactionState.PREPARE_COMMIT
+    assert "r1" in decided.next.owner.former_runs
 
 
 def test_forget_drops_only_batches_with_a_newer_one_elsewhere() -> None:

@@ -37,6 +37,7 @@ from txnlog.protocol.transitions import (
     prepare_expire,
     prepare_fence,
     prepare_init,
+    prepare_one_off_commit,
     prepare_time_out,
 )
 
@@ -170,11 +171,56 @@ def test_init_by_the_owner_itself_while_ongoing_does_not_fence_the_owner() -> No
 
 
 @pytest.mark.parametrize("result", [COMMIT, ABORT])
-def test_init_while_decided_asks_to_finish_first(result: TransactionResult) -> None:
-    """A superseded decision would never be carried out (R27, R36)."""
+def test_init_beside_a_decision_changes_the_owner_only(result: TransactionResult) -> None:
+    """A superseded decision would never be carried out; an owner that decides one after the other
+    would keep its successor waiting (R27, R36).
+    """
     decided = moved(end(moved(add(moved(init(None)), "t")), result))
+    owned = moved(init(decided, "b"))
+    assert owned.owner.run_id == "b"
+    assert "a" in owned.owner.former_runs
+    assert owned.producer_epoch == decided.producer_epoch + 1
+    same = ("state", "txn_epoch", "producer_id", "pending", "partitions", "started_ms")
+    assert [getattr(owned, name) for name in same] == [getattr(decided, name) for name in same]
+    with pytest.raises(ConcurrentTransactionsError):
+        init(owned, "b")
+    with pytest.raises(ProducerFencedError):
+        init(owned, "a")
+    completed = moved(prepare_complete(owned, transaction=owned.transaction, now_ms=9))
+    assert init(completed, "b") == Done(completed)
+    assert end(owned, result) == Done(owned), "the former owner asks again, and learns the result"
+
+
+def test_init_of_a_batch_writes_id_asks_to_finish_first() -> None:
+    """Its row is removed when it completes."""
+    decided = moved(
+        prepare_one_off_commit(
+            None,
+            transactional_id="id",
+            producer_id=1,
+            manifest=Manifest(batches=(staged(),)),
+            owner=Owner(run_id="a"),
+            now_ms=0,
+        )
+    )
     with pytest.raises(ConcurrentTransactionsError):
         init(decided, "b")
+
+
+def test_former_owner_cannot_chain_beside_its_successor() -> None:
+    """Both would read the same input (R27, R41)."""
+    first = moved(init(None))
+    decided = moved(end(first, COMMIT, manifest=Manifest(batches=(staged(),))))
+    owned = moved(init(decided, "b"))
+    with pytest.raises(ProducerFencedError):
+        prepare_end(
+            owned,
+            holder=Holder(transactional_id="id", producer_id=7, producer_epoch=1, run_id="a"),
+            result=COMMIT,
+            manifest=Manifest(batches=(staged(),)),
+            follows=decided.transaction,
+            now_ms=9,
+        )
 
 
 def test_init_of_an_id_that_expired_meanwhile_asks_again_for_a_producer_id() -> None:
@@ -384,11 +430,15 @@ def test_fence_of_an_ongoing_transaction_aborts_it_in_the_same_write() -> None:
         end(row, COMMIT)
 
 
-def test_fence_of_a_decided_transaction_asks_to_finish_first() -> None:
-    """A decision is final (R36)."""
+def test_fence_of_a_decided_transaction_leaves_it_as_it_is() -> None:
+    """A decision is final; its owner decides no other one (R36, R43)."""
     decided = moved(end(moved(add(moved(init(None)), "t")), COMMIT))
-    with pytest.raises(ConcurrentTransactionsError):
-        fence(decided, 0)
+    fenced = moved(fence(decided, 0))
+    assert (fenced.state, fenced.transaction) == (decided.state, decided.transaction)
+    assert fenced.pending == decided.pending
+    completed = moved(prepare_complete(fenced, transaction=fenced.transaction, now_ms=9))
+    with pytest.raises(ProducerFencedError):
+        end(completed, COMMIT, epoch=completed.producer_epoch, manifest=Manifest())
 
 
 def test_fence_aborts_a_prepared_two_phase_transaction() -> None:
