@@ -4,6 +4,7 @@
     group readers                       a group at its next generation
     a init tx                           process a becomes the owner of transactional.id tx
     a commit orders=x1,x2 read=0..10    a deferred transaction: records, and input offsets
+    a chain orders=x1 read=0..10     the same, as a producer does it: COMPLETE is left to its next one
     a open orders=x1 read=0..10         an eager one begins: partitions, then data
     a append orders=x2                  more data for it; its partitions are added first
     a commit | a abort                  its end
@@ -86,6 +87,14 @@ class Interpreter:
                 case "commit", given:
                     batches, read = _given(cluster, given)
                     _adopt(process, coordinator.commit(_own(process), batches, offsets=read))
+                case "chain", given:
+                    batches, read = _given(cluster, given)
+                    decided = coordinator.decide(
+                        _own(process), batches, offsets=read, former=process.left
+                    )
+                    ended = coordinator.publish(decided)
+                    process.left = ended.left
+                    _adopt(process, ended.row)
                 case "abort", []:
                     _adopt(process, coordinator.abort(_own(process)))
                 case "time-out", [name]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
@@ -263,7 +264,6 @@ class Place:
     def init(self, stored: Stored, name: int, by: int) -> tuple[Stored, TransactionMetadata] | None:
         """Take over the id; None while a decided transaction of its own must be finished first."""
         row = self.row(stored, name)
-        is_decided = row is not None and row.state.is_prepared
         try:
             decision = prepare_init(
                 row,
@@ -276,11 +276,9 @@ class Place:
         except TxnLogError:
             return None
         if INIT_CLEARS_FLOOR in self.broken and isinstance(decision, Transition):
-            owner = replace(decision.next.owner, floors={})
-            decision = Transition(
-                operation="", previous=row, next=replace(decision.next, owner=owner)
-            )
-        if is_decided and isinstance(decision, Transition):
+            cleared = replace(decision.next, owner=replace(decision.next.owner, floors={}))
+            decision = dataclasses.replace(decision, next=cleared)
+        if row is not None and row.state.is_prepared and isinstance(decision, Transition):
             decision = self._broken_take_over(decision)
         after = self._change(stored, name, decision)
         now = self.row(after, name)
@@ -288,13 +286,12 @@ class Place:
         return after, now
 
     def _broken_take_over(self, decision: Transition) -> Transition:
-        """Of an id with a decided transaction, which must stay what it is."""
         row = decision.next
         if INIT_DROPS_DECIDED in self.broken:
             row = replace(row, state=TransactionState.EMPTY, pending=Manifest())
         if INIT_RENAMES_DECIDED in self.broken:
             row = replace(row, txn_epoch=row.producer_epoch)
-        return Transition(operation="", previous=decision.previous, next=row)
+        return dataclasses.replace(decision, next=row)
 
     def expire(self, stored: Stored, name: int) -> Stored:
         return self._change(stored, name, prepare_expire(self.row(stored, name), now_ms=0))

@@ -2,6 +2,7 @@
 
 A commit's operationParameters name its transaction and the time of each of its phases. They are in
 the log's commits only, not in its checkpoints: commits below the newest checkpoint are not read.
+It is the history of streaming queries: a producer's next decision stands for COMPLETE_COMMIT.
 """
 
 from __future__ import annotations

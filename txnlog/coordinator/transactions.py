@@ -144,7 +144,6 @@ class TransactionCoordinator:
                 if row is not None and not row.state.is_prepared:
                     return row
             if row is not None:
-                # No other owner can decide anything after this.
                 self.finish(row)
         raise ConcurrentTransactionsError(
             f"{transactional_id!r}: other processes keep taking this id over; try again, and make "
@@ -354,7 +353,6 @@ class TransactionCoordinator:
     ) -> Decided | Ended:
         """Step 1."""
         ending = _ending(row)
-        follows = None if former is None else former.row.transaction
 
         def decide(now: TransactionMetadata | None) -> Transition | Done:
             decision = prepare_end(
@@ -364,7 +362,7 @@ class TransactionCoordinator:
                 manifest=manifest,
                 batch=batch,
                 txn_epoch=ending,
-                follows=follows,
+                follows=former and former.row.transaction,
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
@@ -447,8 +445,7 @@ class TransactionCoordinator:
         Where one fails, its step reads the log again.
         """
         pending = manifest or row.pending
-        topics = {batch.topic for batch in pending.batches}
-        topics.update(touched.topic for touched in row.partitions)
+        topics = {batch.topic for batch in pending.batches} | {tp.topic for tp in row.partitions}
         logs: list[TopicLog | OffsetsLog] = [self._root.topic_log(t) for t in sorted(topics)]
         groups = {one.group_id for one in (*pending.tickets, *row.pending.tickets)}
         logs += [log for log, _ in by_shard(self._root, sorted(groups), str)]
