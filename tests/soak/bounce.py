@@ -137,8 +137,13 @@ class Bounce:
         records = sum(len(p) for parts in read.values() for p in parts)
         return (
             f"{committed} transactions and {records} records read, after {self.kills} kills and "
-            f"{self.sleeps} zombies"
+            f"{self.sleeps} zombies, in {self.generations()} generations of the copiers"
         )
+
+    def generations(self) -> int:
+        """How often the copiers' group has shared out its partitions."""
+        group = self.home.open().groups.describe(GROUP)
+        return group.generation if group else 0
 
     def _check_transactions(self, read: dict[str, list[list[tuple[int, str]]]]) -> int:
         """Whole, once, in order; all that was acknowledged, and at most one more for each life."""
