@@ -155,6 +155,30 @@ def test_transaction_with_offsets_is_visible_after_four_rounds(size: tuple[int, 
     assert (before, rounds, max(visible)) == (1, 6, 5)
 
 
+@pytest.mark.parametrize("with_offsets", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_puts_of_chained_transactions_are_files_topics_and_one_or_two(
+    size: tuple[int, int], with_offsets: bool
+) -> None:
+    """PREPARE, which completes the one before, and the offsets marker if there are offsets."""
+    world = Counted(*size)
+    producer = world.producer(transactional_id="tx")
+    puts: list[int] = []
+    for number in range(4):
+        world.store.calls.clear()
+        producer.begin_transaction()
+        world.produce(producer)
+        if with_offsets:
+            positions = [TopicPartition("input", 0, number + 1)]
+            producer.send_offsets_to_transaction(positions, group())
+        producer.commit_transaction()
+        puts.append(sum(verb == "put" for verb, _ in world.store.calls))
+    topics, partitions = size
+    registered = int(with_offsets)
+    each = topics * partitions + topics + 1 + with_offsets
+    assert puts == [each + registered, each, each, each]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_eager_and_idempotent_requests_take_the_same_rounds_whatever_they_write(
     size: tuple[int, int],
