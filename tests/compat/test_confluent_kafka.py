@@ -76,7 +76,9 @@ def reader_of(root: str, **config: object) -> Consumer:
 def test_latency_is_that_of_a_delivered_record_only(root: str) -> None:
     delivered: list[float | None] = []
     with Producer({"bootstrap.servers": root}) as producer:
-        producer.produce("t", "a", on_delivery=lambda _, message: delivered.append(message.latency()))
+        producer.produce(
+            "t", "a", on_delivery=lambda _, message: delivered.append(message.latency())
+        )
         producer.flush()
     [latency] = delivered
     assert isinstance(latency, float)

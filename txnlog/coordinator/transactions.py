@@ -23,6 +23,7 @@ from txnlog.coordinator.appending import (
     append_in_transaction,
     checked,
 )
+from txnlog.coordinator.fencing import transition
 from txnlog.coordinator.finishing import (
     Decided,
     Ended,
@@ -134,7 +135,7 @@ class TransactionCoordinator:
             if row is None and not new_producer_id:
                 new_producer_id.append(self._root.next_producer_id())
             try:
-                row = self._root.shard_for(transactional_id).transition(transactional_id, decide)
+                row = transition(self._root, transactional_id, decide)
             except ConcurrentTransactionsError:
                 row = self.describe(transactional_id)
                 if row is None or not row.state.is_prepared:
