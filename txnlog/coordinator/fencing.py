@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
-from txnlog.protocol.fencing_lines import row_line
+from txnlog.protocol.fencing_lines import Line, row_line
 from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.groups import Partitions
 from txnlog.protocol.metadata import TransactionMetadata
@@ -38,8 +38,13 @@ def transition(
     row = root.shard_for(transactional_id).transition(transactional_id, noted)
     line = row_line(made, by=by) if isinstance(made, Transition) else None
     if line is not None:
-        logger.log(*line)
+        log_line(line)
     return row
+
+
+def log_line(line: Line) -> None:
+    """Log a line of txnlog.protocol.fencing_lines."""
+    logger.log(logging.WARNING if line.is_warning else logging.INFO, "%s", line.text)
 
 
 def fence_holder(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from txnlog.coordinator.fencing import fence_holder
+from txnlog.coordinator.fencing import fence_holder, log_line
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
@@ -41,8 +40,6 @@ from txnlog.protocol.tickets import (
     with_known,
 )
 from txnlog.storage.tables.row_log import RowView
-
-logger = logging.getLogger("txnlog")
 
 
 class Begun(NamedTuple):
@@ -99,7 +96,7 @@ class GroupCoordinator:
         written = self._root.offsets_log(group_id).change(noted)
         if written is not None:
             for line in group_lines(before, written.groups[0], by=by):
-                logger.log(*line)
+                log_line(line)
         return written
 
     def _refuse_held(self, group_id: str) -> None:

@@ -37,11 +37,7 @@ from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.readiness import get_ready
 from txnlog.coordinator.root import Root, by_shard
-from txnlog.coordinator.staged_files import (
-    Staging,
-    TopicsRead,
-    check_ages,
-)
+from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
     ConcurrentTransactionsError,

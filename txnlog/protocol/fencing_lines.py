@@ -6,7 +6,6 @@ lost: an open transaction is aborted, or a member is taken for dead. Otherwise i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,10 +16,10 @@ from txnlog.protocol.transitions import Transition
 
 
 class Line(NamedTuple):
-    """One line: a level of logging, and its text."""
+    """One line of a log; `is_warning`: at WARNING, else at INFO."""
 
-    level: int
     text: str
+    is_warning: bool = False
 
 
 def row_line(change: Transition, *, by: str = "") -> Line | None:
@@ -40,10 +39,10 @@ def row_line(change: Transition, *, by: str = "") -> Line | None:
         text = f"{name}, {epochs}: {before.owner.describe()} was fenced by {note.by}: {note.reason}"
         if before.state is TransactionState.ONGOING and after.state is not before.state:
             text += f"; its open transaction of epoch {before.txn_epoch} is aborted"
-            return Line(logging.WARNING, text)
+            return Line(text, is_warning=True)
         if after.state is TransactionState.PREPARE_COMMIT:
             text += f"; its decided transaction of epoch {before.txn_epoch} will be published"
-        return Line(logging.INFO, text)
+        return Line(text)
     raised = sorted(
         group for group, floor in after.owner.floors.items()
         if floor > before.owner.floors.get(group, 0)
@@ -52,7 +51,6 @@ def row_line(change: Transition, *, by: str = "") -> Line | None:
         return None
     groups = ", ".join(f"{group!r} below ticket {after.owner.floors[group]}" for group in raised)
     return Line(
-        logging.INFO,
         f"{name}, epoch {before.producer_epoch}: {before.owner.describe()} may no longer commit "
         f"offsets of group {groups}: fenced by {by or 'a reader of the group'}",
     )
@@ -62,7 +60,6 @@ def _expired(name: str, before: TransactionMetadata) -> Line | None:
     if before.owner.one_off:
         return None
     return Line(
-        logging.INFO,
         f"{name}, producer id {before.producer_id}, epoch {before.producer_epoch}: expired, since "
         f"nothing was written under it for transactional.id.expiration.ms; its last owner was "
         f"{before.owner.describe()}",
@@ -86,37 +83,34 @@ def group_lines(before: Group | None, after: Group, *, by: str) -> list[Line]:
                 f"static member {member_id} (group.instance.id={member.instance_id!r}) was fenced "
                 f"by its successor {successor}"
             )
-            lines.append(Line(logging.INFO, text))
+            lines.append(Line(text))
         elif member_id == by:
-            lines.append(Line(logging.INFO, f"member {member_id} leaves"))
+            lines.append(Line(f"member {member_id} leaves"))
         else:
             text = (
                 f"member {member_id} on {member.host or 'an unknown host'} was expelled by {by}: "
                 f"no heartbeat for session.timeout.ms={member.session_timeout_ms}, or a rebalance "
                 f"was not followed for max.poll.interval.ms={member.rebalance_timeout_ms}"
             )
-            lines.append(Line(logging.WARNING, text))
+            lines.append(Line(text, is_warning=True))
     lines += [
-        Line(logging.INFO, f"member {member_id} joins")
+        Line(f"member {member_id} joins")
         for member_id in sorted(after.members.keys() - known.keys())
     ]
     if after.generation != generation:
         lines.append(_begun(generation, after, by))
-    return [Line(line.level, f"{name}, generation {generation}: {line.text}") for line in lines]
+    return [line._replace(text=f"{name}, generation {generation}: {line.text}") for line in lines]
 
 
 def _begun(generation: int, after: Group, by: str) -> Line:
     is_of_members = set(after.assignment) == set(after.members)
     if is_of_members:
-        return Line(
-            logging.INFO,
-            f"generation {after.generation} begins with {_listed(after.members)}, by {by}",
-        )
+        return Line(f"generation {after.generation} begins with {_listed(after.members)}, by {by}")
     # Members that are left were not asked: who began it is none of them.
     return Line(
-        logging.WARNING,
         f"generation {after.generation} was begun by {by}, from outside: it fences "
         f"{_listed(after.members)}, to rejoin",
+        is_warning=True,
     )
 
 
