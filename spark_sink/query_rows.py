@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.fencing import transition
 from txnlog.errors import ConcurrentTransactionsError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.metadata import Owner, TransactionMetadata
@@ -90,10 +91,9 @@ def _rows(cluster: Cluster, query_id: str) -> list[TransactionMetadata]:
 def _change(cluster: Cluster, transactional_id: str, decide: Decide) -> None:
     """Persist a decision on the newest row, and finish the row's decided transaction."""
     coordinator = cluster.coordinator
-    shard = cluster.shard_for(transactional_id)
     for attempt in range(OPERATION_ATTEMPTS_MAX):
         try:
-            changed = shard.transition(transactional_id, decide)
+            changed = transition(cluster, transactional_id, decide)
         except ConcurrentTransactionsError:
             decided = coordinator.describe(transactional_id)
             if decided is not None:

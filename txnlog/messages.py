@@ -33,6 +33,7 @@ class Message:
         "_error",
         "_headers",
         "_key",
+        "_latency_s",
         "_offset",
         "_partition",
         "_timestamp_ms",
@@ -50,6 +51,7 @@ class Message:
         timestamp_ms: int | None,
         headers: list[tuple[str, bytes | None]] | None = None,
         error: Exception | None = None,
+        latency_s: float | None = None,
     ) -> None:
         self._topic = topic
         self._partition = partition
@@ -59,6 +61,7 @@ class Message:
         self._timestamp_ms = timestamp_ms
         self._headers = headers
         self._error = error
+        self._latency_s = latency_s
 
     def topic(self) -> str:
         return self._topic
@@ -89,6 +92,13 @@ class Message:
     def error(self) -> Exception | None:
         """Why the record was not written, or what a consumer reports; None for a record."""
         return self._error
+
+    def latency(self) -> float | None:
+        """Seconds from produce() until the record was acknowledged, to the millisecond.
+
+        None for a record that was not written, and for one of a consumer.
+        """
+        return self._latency_s
 
     def leader_epoch(self) -> None:
         """None: there are no leaders."""

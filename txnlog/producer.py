@@ -92,7 +92,7 @@ class Producer:
         self._clock = cluster.store.clock
         self._block_ms: int = get("max.block.ms")
         self._on_delivery: OnDelivery | None = get("on_delivery")
-        self._deliveries = Deliveries()
+        self._deliveries = Deliveries(self._clock)
         self._destinations = Destinations(cluster, self._config)
         self._accumulator = Accumulator(self._clock, self._config)
         self._events = client_events(self._config, self._clock.boot_ms)

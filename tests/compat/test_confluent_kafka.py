@@ -73,6 +73,23 @@ def reader_of(root: str, **config: object) -> Consumer:
     )
 
 
+def test_latency_is_that_of_a_delivered_record_only(root: str) -> None:
+    delivered: list[float | None] = []
+    with Producer({"bootstrap.servers": root}) as producer:
+        producer.produce(
+            "t", "a", on_delivery=lambda _, message: delivered.append(message.latency())
+        )
+        producer.flush()
+    [latency] = delivered
+    assert isinstance(latency, float)
+    assert latency >= 0
+    with reader_of(root) as reader:
+        reader.subscribe(["t"])
+        message = reader.poll(30)
+    assert message is not None
+    assert message.latency() is None
+
+
 def test_first_lines_of_the_page_commit_and_read_a_record(root: str) -> None:
     """What a program changes: the import and the address."""
     [block] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import socket
 import subprocess
 import sys
 import threading
@@ -13,11 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.consumer.records import consumer, member, process, put, read, turn, world
+from tests.consumer.records import (
+    consumer,
+    member,
+    parts,
+    process,
+    put,
+    read,
+    sent,
+    turn,
+    world,
+)
 from txnlog import AdminClient, Consumer, NewTopic, Producer
 from txnlog.consuming import membership
 from txnlog.errors import GroupIdNotFoundError, StorageError
 from txnlog.messages import TopicPartition
+from txnlog.protocol.metadata import Owner
 
 ROOT = Path(__file__).resolve().parents[2]
 READS = """
@@ -169,3 +181,102 @@ def test_offsets_can_be_asked_for_without_statistics() -> None:
     shared.clock.advance_ms(60_000)
     reader.poll(0)
     assert told == []
+
+
+# --- Who fenced whom ------------------------------------------------------------------------------
+
+
+def group_lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """(level, text without the group) of what was logged about group g since the last call."""
+    found = [
+        (one.levelname, one.getMessage().removeprefix("Group 'g', "))
+        for one in caplog.records
+        if one.getMessage().startswith("Group 'g', ")
+    ]
+    caplog.clear()
+    return found
+
+
+def test_rebalances_say_who_joined_who_left_and_what_began(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "txnlog")
+    shared = world(2)
+    first = member(shared, client_id="one")
+    turn(shared, first)
+    one = first.memberid()
+    assert group_lines(caplog) == [
+        ("INFO", f"generation 0: member {one} joins"),
+        ("INFO", f"generation 0: generation 1 begins with 1 member ({one}), by {one}"),
+    ]
+    second = member(shared, client_id="two")
+    turn(shared, first, second)
+    two = second.memberid()
+    assert group_lines(caplog) == [
+        ("INFO", f"generation 1: member {two} joins"),
+        ("INFO", f"generation 1: generation 2 begins with 2 members ({one}, {two}), by {one}"),
+    ]
+    second.close()
+    turn(shared, first)
+    assert group_lines(caplog) == [
+        ("INFO", f"generation 2: member {two} leaves"),
+        ("INFO", f"generation 2: generation 3 begins with 1 member ({one}), by {one}"),
+    ]
+
+
+def test_expelled_member_is_named_with_its_host_and_its_time_outs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "txnlog")
+    shared = world(2)
+    alive, dead = member(shared), member(shared)
+    turn(shared, alive, dead)
+    one, two = alive.memberid(), dead.memberid()
+    group_lines(caplog)
+    turn(shared, alive, rounds=20)
+    found = group_lines(caplog)
+    assert [level for level, _ in found] == ["WARNING", "INFO"]
+    assert found[0][1].startswith(f"generation 2: member {two} on {socket.gethostname()} was expel")
+    assert f"by {one}: no heartbeat for session.timeout.ms=45000" in found[0][1]
+
+
+def test_static_member_and_its_successor_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "txnlog")
+    shared = world(2)
+    former = member(shared, group_instance_id="i")
+    turn(shared, former)
+    group_lines(caplog)
+    successor = member(shared, group_instance_id="i")
+    successor.poll(0)
+    one, two = former.memberid(), successor.memberid()
+    assert group_lines(caplog) == [
+        (
+            "INFO",
+            f"generation 1: static member {one} (group.instance.id='i') was fenced by its "
+            f"successor {two}",
+        ),
+        ("INFO", f"generation 1: member {two} joins"),
+    ]
+
+
+def test_member_that_takes_over_a_partition_says_whose_offsets_it_fenced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The former one copies in transactions, and no longer follows its group."""
+    caplog.set_level(logging.INFO, "txnlog")
+    shared = world(1)
+    put(process(shared), b"a")
+    former, cluster = member(shared), process(shared)
+    assert read(former) == [b"a"]
+    row = cluster.coordinator.init_producer_id("copy", Owner(run_id="r1", host="h", pid=7))
+    cluster.coordinator.commit(row, (), offsets=[sent(former)])
+    successor = member(shared)
+    turn(shared, successor, rounds=70)
+    assert parts(successor) == [0]
+    [found] = [one for one in caplog.records if "may no longer commit" in one.getMessage()]
+    assert found.levelname == "INFO"
+    assert found.getMessage() == (
+        "transactional.id 'copy', epoch 1: r1 on h, process 7 may no longer commit offsets of "
+        f"group 'g' below ticket 2: fenced by member {successor.memberid()} of group 'g', "
+        "generation 2"
+    )

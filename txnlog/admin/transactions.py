@@ -16,6 +16,7 @@ from txnlog.admin.descriptions import (
 from txnlog.admin.state_rows import require_row, rows, shown_rows, unreadable_rows
 from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import check_partition
+from txnlog.coordinator.fencing import transition
 from txnlog.coordinator.state_rows import as_shown
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -294,10 +295,9 @@ def _carry_out(
 ) -> TransactionMetadata:
     """Write the decision, and finish its transaction."""
     coordinator = cluster.coordinator
-    shard = cluster.shard_for(row.transactional_id)
     for attempt in range(OPERATION_ATTEMPTS_MAX):
         try:
-            moved = shard.transition(row.transactional_id, decide)
+            moved = transition(cluster, row.transactional_id, decide, by=by)
         except ConcurrentTransactionsError:
             decided = coordinator.describe(row.transactional_id)
             if decided is not None:

@@ -198,16 +198,18 @@ class Membership:
             host=socket.gethostname(),
         )
         counts = PartitionCounts(cluster)
-        cluster.offsets_log(settings.group_id).change(
-            lambda view, version: prepare_join(
-                view.rows.get(settings.group_id),
+        cluster.groups.change_members(
+            settings.group_id,
+            lambda group: prepare_join(
+                group,
                 group_id=settings.group_id,
                 member_id=self.member_id,
                 member=member,
                 released=self._released,
-                counts=counts.of(view.rows.get(settings.group_id), self._topics),
+                counts=counts.of(group, self._topics),
                 now_ms=cluster.store.clock.now_ms(),
-            )
+            ),
+            by=self.member_id,
         )
 
 
@@ -278,16 +280,18 @@ class Heartbeat:
         counts = PartitionCounts(self._cluster)
         is_due = self._is_beat_due(group.members[member_id].heartbeat, now_ms)
         with contextlib.suppress(UnknownMemberIdError):
-            self._cluster.offsets_log(group_id).change(
-                lambda view, version: prepare_heartbeat(
-                    view.rows.get(group_id),
+            self._cluster.groups.change_members(
+                group_id,
+                lambda group: prepare_heartbeat(
+                    group,
                     group_id=group_id,
                     member_id=member_id,
                     beat=is_due,
                     observation=observation,
-                    counts=counts.of(view.rows.get(group_id), ()),
+                    counts=counts.of(group, ()),
                     now_ms=self._clock.now_ms(),
-                )
+                ),
+                by=member_id,
             )
         after = self._cluster.offsets_log(group_id).view.rows.get(group_id)
         if after is not None and member_id in after.members:
@@ -351,13 +355,15 @@ class Heartbeat:
 def leave(cluster: Cluster, group_id: str, member_id: str) -> None:
     """Remove a member from its group, if it is a member."""
     counts = PartitionCounts(cluster)
-    cluster.offsets_log(group_id).change(
-        lambda view, version: prepare_leave(
-            view.rows.get(group_id),
+    cluster.groups.change_members(
+        group_id,
+        lambda group: prepare_leave(
+            group,
             member_id=member_id,
-            counts=counts.of(view.rows.get(group_id), ()),
+            counts=counts.of(group, ()),
             now_ms=cluster.store.clock.now_ms(),
-        )
+        ),
+        by=member_id,
     )
 
 

@@ -1,14 +1,50 @@
-"""How other processes end a transaction: by fencing its producer, or by its timeout."""
+"""How other processes end a transaction: by fencing its producer, or by its timeout.
+
+Who was fenced, by whom and why is logged here, by the process that did it.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 from txnlog.coordinator.finishing import finish
 from txnlog.coordinator.root import Root
+from txnlog.protocol.fencing_lines import Line, row_line
 from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.groups import Partitions
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import prepare_floor
-from txnlog.protocol.transitions import prepare_time_out
+from txnlog.protocol.transitions import Done, Transition, prepare_time_out
+
+logger = logging.getLogger("txnlog")
+
+
+def transition(
+    root: Root,
+    transactional_id: str,
+    decide: Callable[[TransactionMetadata | None], Transition | Done],
+    *,
+    by: str = "",
+) -> TransactionMetadata | None:
+    """`TransactionLog.transition` of a decision that may fence an owner, which is then logged."""
+    made: Transition | Done = Done(None)
+
+    def noted(row: TransactionMetadata | None) -> Transition | Done:
+        nonlocal made
+        made = decide(row)
+        return made
+
+    row = root.shard_for(transactional_id).transition(transactional_id, noted)
+    line = row_line(made, by=by) if isinstance(made, Transition) else None
+    if line is not None:
+        log_line(line)
+    return row
+
+
+def log_line(line: Line) -> None:
+    """Log a line of txnlog.protocol.fencing_lines."""
+    logger.log(logging.WARNING if line.is_warning else logging.INFO, "%s", line.text)
 
 
 def fence_holder(
@@ -25,7 +61,8 @@ def fence_holder(
     the read of the group's row that named the holder. Raises UnstableOffsetCommitError if its
     client has prepared a transaction with offsets of the group.
     """
-    raised = root.shard_for(holder.transactional_id).transition(
+    raised = transition(
+        root,
         holder.transactional_id,
         lambda now: prepare_floor(
             now,
@@ -35,6 +72,7 @@ def fence_holder(
             by=by,
             now_ms=root.store.clock.now_ms(),
         ),
+        by=by,
     )
     if raised is None or not raised.state.is_prepared:
         return
@@ -45,7 +83,8 @@ def fence_holder(
 
 def time_out(root: Root, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:
     """Abort an Ongoing transaction after transaction.timeout.ms (R32)."""
-    timed_out = root.shard_for(row.transactional_id).transition(
+    timed_out = transition(
+        root,
         row.transactional_id,
         lambda now: prepare_time_out(
             now, transaction=row.transaction, by=by, now_ms=root.store.clock.now_ms()

@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from txnlog.coordinator.fencing import fence_holder
+from txnlog.coordinator.fencing import fence_holder, log_line
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
 from txnlog.errors import IllegalGenerationError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.protocol.fencing_lines import group_lines
 from txnlog.protocol.group_metadata import Positions, TicketHolder
 from txnlog.protocol.groups import (
     Group,
@@ -64,18 +65,39 @@ class GroupCoordinator:
 
     def _begin(self, group_id: str, by: str) -> Begun:
         self._refuse_held(group_id)
-        log = self._root.offsets_log(group_id)
-        written = log.change(
-            lambda view, version: prepare_generation(
-                view.rows.get(group_id), group_id=group_id, now_ms=self._now_ms()
-            )
+        written = self.change_members(
+            group_id,
+            lambda group: prepare_generation(group, group_id=group_id, now_ms=self._now_ms()),
+            by=by,
         )
+        assert written is not None
         [group] = written.groups
         # Those of the very commit that began it: who registers later does so under it.
         for holder in group.tickets.holders:
             fence_holder(self._root, group_id, holder, by=by)
         done = frozenset(holder.ticket for holder in group.tickets.holders)
         return Begun(group.generation, done)
+
+    def change_members(
+        self,
+        group_id: str,
+        decide: Callable[[Group | None], OffsetsCommit | None],
+        *,
+        by: str,
+    ) -> OffsetsCommit | None:
+        """Write what `decide` says about the group's members or generation, and log that."""
+        before: Group | None = None
+
+        def noted(view: RowView[Group], version: int) -> OffsetsCommit | None:
+            nonlocal before
+            before = view.rows.get(group_id)
+            return decide(before)
+
+        written = self._root.offsets_log(group_id).change(noted)
+        if written is not None:
+            for line in group_lines(before, written.groups[0], by=by):
+                log_line(line)
+        return written
 
     def _refuse_held(self, group_id: str) -> None:
         """Raise for a transaction that its client has prepared, before anyone is fenced."""
@@ -130,7 +152,8 @@ class GroupCoordinator:
             open_ones = self._look_at(group_id, met, partitions, but=skipped)
             if not open_ones:
                 for holder in others:
-                    by = f"a reader of group {group_id!r}"
+                    who = f"member {member_id}" if member_id else "a reader"
+                    by = f"{who} of group {group_id!r}, generation {generation}"
                     fence_holder(self._root, group_id, holder, partitions=partitions, by=by)
                 # What was decided before the rows of the holders were read is in the group by now.
                 group = self.describe(group_id)

@@ -23,6 +23,7 @@ from txnlog.coordinator.appending import (
     append_in_transaction,
     checked,
 )
+from txnlog.coordinator.fencing import transition
 from txnlog.coordinator.finishing import (
     Decided,
     Ended,
@@ -36,11 +37,7 @@ from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.readiness import get_ready
 from txnlog.coordinator.root import Root, by_shard
-from txnlog.coordinator.staged_files import (
-    Staging,
-    TopicsRead,
-    check_ages,
-)
+from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
     ConcurrentTransactionsError,
@@ -134,7 +131,7 @@ class TransactionCoordinator:
             if row is None and not new_producer_id:
                 new_producer_id.append(self._root.next_producer_id())
             try:
-                row = self._root.shard_for(transactional_id).transition(transactional_id, decide)
+                row = transition(self._root, transactional_id, decide)
             except ConcurrentTransactionsError:
                 row = self.describe(transactional_id)
                 if row is None or not row.state.is_prepared:

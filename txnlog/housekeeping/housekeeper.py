@@ -9,12 +9,15 @@ breaks nothing.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.fencing import transition
 from txnlog.coordinator.sweeper import INTERVAL_MS, Sweeper
 from txnlog.errors import StorePermissionError, TxnLogError
 from txnlog.housekeeping.age_gate import AgeGate
@@ -275,10 +278,10 @@ class Housekeeper:
         return expelled
 
     def _expel_members(self, group_id: str, look: GroupObservation) -> bool:
-        written = self._cluster.offsets_log(group_id).change(
-            lambda view, _: prepare_expel_all(
-                view.rows.get(group_id), look, now_ms=self._clock.now_ms()
-            )
+        written = self._cluster.groups.change_members(
+            group_id,
+            lambda group: prepare_expel_all(group, look, now_ms=self._clock.now_ms()),
+            by=f"the housekeeping of process {os.getpid()} on {socket.gethostname()}",
         )
         return written is not None
 
@@ -315,8 +318,8 @@ class Housekeeper:
         return expired
 
     def _expire_row(self, row: TransactionMetadata) -> bool:
-        shard = self._cluster.shard_for(row.transactional_id)
-        left = shard.transition(
+        left = transition(
+            self._cluster,
             row.transactional_id,
             lambda now: prepare_expire_unchanged(now, row, now_ms=self._clock.now_ms()),
         )

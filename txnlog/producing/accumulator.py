@@ -26,6 +26,9 @@ from txnlog.settings.config import Config
 
 OnDelivery = Callable[[Any, Any], None]
 
+Called = tuple[OnDelivery, int]
+"""A delivery callback, and when its record was produced, by `Clock.boot_ms`."""
+
 
 @dataclass(slots=True)
 class Rows:
@@ -42,7 +45,7 @@ class Rows:
     timestamps_ms: list[int] = field(default_factory=list)
     partitions: dict[int, int] = field(default_factory=dict)
     headers: dict[int, Headers] = field(default_factory=dict)
-    callbacks: dict[int, OnDelivery] = field(default_factory=dict)
+    callbacks: dict[int, Called] = field(default_factory=dict)
     size_bytes: int = 0
 
     @property
@@ -69,7 +72,7 @@ class Table:
     records: pa.RecordBatch
     partitions: pa.Array | None
     size_bytes: int
-    callback: OnDelivery | None
+    callback: Called | None
 
     @property
     def num_records(self) -> int:
@@ -146,7 +149,7 @@ class Accumulator:
             if headers:
                 rows.headers[at] = headers
             if callback is not None:
-                rows.callbacks[at] = callback
+                rows.callbacks[at] = callback, self._boot_ms()
             rows.keys.append(key)
             values.append(value)
             held_bytes = self.held_bytes + size_bytes
@@ -168,13 +171,14 @@ class Accumulator:
         self, destination: Destination, part: TableSlice, callback: OnDelivery | None
     ) -> bool:
         """Add Arrow records after those of their topic so far; False: none is accepted now."""
+        now_ms = self._boot_ms()
         table = Table(
             destination,
-            self._boot_ms(),
+            now_ms,
             part.records,
             part.partitions,
             part.size_bytes,
-            callback,
+            None if callback is None else (callback, now_ms),
         )
         with self.lock:
             if not self.is_open:

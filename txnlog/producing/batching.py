@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import StorePermissionError, TopicAuthorizationError
-from txnlog.producing.accumulator import OnDelivery, Piece, Rows, Table
+from txnlog.producing.accumulator import Called, Piece, Rows, Table
 from txnlog.producing.destinations import Destination
 from txnlog.protocol.metadata import StagedBatch
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
@@ -26,7 +26,7 @@ from txnlog.storage.batches.small_batch import ROWS_MAX
 from txnlog.storage.batches.writer import new_batch_name, write_batch_file
 from txnlog.storage.store.objects import ObjectStore
 
-NO_CALLBACKS: Mapping[int, OnDelivery] = {}
+NO_CALLBACKS: Mapping[int, Called] = {}
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Batch:
     records: pa.RecordBatch | RecordLists
     size_bytes: int
     created_ms: int
-    callbacks: Mapping[int, OnDelivery] = field(default_factory=dict)
+    callbacks: Mapping[int, Called] = field(default_factory=dict)
     held_bytes: int = field(init=False)
     is_taken: bool = field(default=False, init=False)
     is_reported: bool = field(default=False, init=False)
@@ -97,7 +97,7 @@ def split(piece: Piece, sticky_run_bytes: int) -> Iterator[Batch]:
 
 def unsplit(piece: Piece) -> Batch:
     """All records of a piece that cannot be split, for the reports to their callbacks."""
-    callbacks: Mapping[int, OnDelivery] = NO_CALLBACKS
+    callbacks: Mapping[int, Called] = NO_CALLBACKS
     records: pa.RecordBatch | RecordLists
     if isinstance(piece, Rows):
         count = len(piece.values)
@@ -154,8 +154,8 @@ def _concatenated(parts: Sequence[pa.RecordBatch | RecordLists]) -> pa.Table | R
 
 
 def _callbacks_of(
-    rows: Sequence[int] | npt.NDArray[np.int64] | None, callbacks: Mapping[int, OnDelivery]
-) -> Mapping[int, OnDelivery]:
+    rows: Sequence[int] | npt.NDArray[np.int64] | None, callbacks: Mapping[int, Called]
+) -> Mapping[int, Called]:
     if rows is None:
         return callbacks
     return {at: callbacks[row] for at, row in enumerate(rows) if row in callbacks}

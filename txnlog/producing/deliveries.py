@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from txnlog.errors import TxnLogError
 from txnlog.messages import Headers, Message
+from txnlog.process.clock import Clock
 from txnlog.producing.accumulator import OnDelivery
 from txnlog.producing.batching import Batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
@@ -22,6 +23,7 @@ class _Report:
     batch: Batch
     base_offset: int | None
     error: TxnLogError | None
+    delivered_ms: int
     remaining: int
 
 
@@ -32,7 +34,8 @@ class Deliveries:
     see txnlog.producing.sender.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._boot_ms = clock.boot_ms
         self._reports: dict[int, _Report] = {}
         self._first = 0
         self._end = 0
@@ -50,7 +53,7 @@ class Deliveries:
         Only the first report of a batch counts.
         """
         if batch.callbacks and not batch.is_reported:
-            report = _Report(batch, base_offset, error, len(batch.callbacks))
+            report = _Report(batch, base_offset, error, self._boot_ms(), len(batch.callbacks))
             with self._lock:
                 # The end moves last: a report beyond it is replaced by the next one.
                 self._reports[self._end] = report
@@ -99,7 +102,8 @@ class Deliveries:
 def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:
     """The remaining callbacks with their messages, in the order of the records."""
     batch = report.batch
-    for at, callback in sorted(batch.callbacks.items())[-report.remaining :]:
+    called = sorted(batch.callbacks.items())
+    for at, (callback, produced_ms) in called[-report.remaining :]:
         time_us, key, value, headers = _record(batch.records, at)
         yield (
             callback,
@@ -112,6 +116,7 @@ def _calls(report: _Report) -> Iterator[tuple[OnDelivery, Message]]:
                 (time_us or 0) // 1000,
                 None if headers is None else list(headers),
                 report.error,
+                (report.delivered_ms - produced_ms) / 1000 if report.error is None else None,
             ),
         )
 
