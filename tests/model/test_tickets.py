@@ -160,13 +160,8 @@ BROKEN: dict[str, tuple[Case, str]] = {
         lambda: Tickets(OLD, new(1), broken=broken(rules.COMPLETE_CLEARS_FLOOR)),
         "twice",
     ),
-    "init clears the floors, and a run goes on with the ticket of the one before": (
-        lambda: Tickets(
-            OLD,
-            new(1),
-            RESUMED,
-            broken=broken(rules.INIT_CLEARS_FLOOR, rules.REGISTERS_BEFORE_INIT),
-        ),
+    "a run goes on with the ticket of the one before, whose floors are gone": (
+        lambda: Tickets(OLD, new(1), RESUMED, broken=broken(rules.REGISTERS_BEFORE_INIT)),
         "twice",
     ),
     "an id that expired goes on with its ticket": (
@@ -315,8 +310,6 @@ def test_search_finds_what_a_missing_rule_of_tickets_breaks(case: str) -> None:
 
 
 COVERED: dict[str, Case] = {
-    # Each run registers after its init: a ticket below a floor that is gone is nobody's.
-    rules.INIT_CLEARS_FLOOR: lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_CLEARS_FLOOR)),
     # The floor alone refuses the eager transaction: the abort lets readers of stable offsets go on.
     rules.FENCE_LEAVES_ONGOING: lambda: Tickets(
         EAGER, new(1), broken=broken(rules.FENCE_LEAVES_ONGOING)
