@@ -2,8 +2,9 @@
 
 P is a producer; Q its successor under the same transactional.id, or another producer of the same
 group; S a sweeper that times P's or Q's transaction out and reads the decided rows once, which
-may be out of date when it acts; L another process that finishes what it saw once. A
-producer reads input offset u of its group, writes it to every topic, and commits both.
+may be out of date when it acts; L another process that finishes what it saw once; G a sweeper that
+lets the group forget a holder; E expires an idle row. A producer reads input offset u of its group,
+writes it to every topic, and commits both.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class State(NamedTuple):
 
 
 class Eager:
-    """The model; `actors` is a string of the letters P, Q, S, L, G.
+    """The model; `actors` is a string of the letters P, Q, S, L, G, E.
 
     `two_phase`: P stages, prepares its transaction (KIP-939) and then commits; it is never killed
     by its own choice, so once prepared no process may abort it. `units`: inputs there are.
@@ -78,7 +79,8 @@ class Eager:
     # -- what may happen ---------------------------------------------------------------------------
 
     def initial(self) -> State:
-        places = tuple(("init",) if name in "PQ" else ("look",) for name in self.actors)
+        first = {"P": ("init",), "Q": ("init",), "E": ("expire",)}
+        places = tuple(first.get(name, ("look",)) for name in self.actors)
         return State(self.world.empty(), places)
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
@@ -96,6 +98,11 @@ class Eager:
             yield from self.recovery.steps(stored, pc)
         elif pc[0] == "look":
             yield from self._sweep(stored, actor)
+        elif pc[0] == "expire":
+            for which in range(len(self.world.ids)):
+                wrote = self.world.expire(stored, which)
+                if wrote.stored != stored:
+                    yield f"expires id{which}", wrote.stored, DEAD
         elif pc[0] == "time out":
             wrote = self.world.time_out(stored, pc[1], pc[3], pc[2])
             met = self.recovery.meet_prepared(wrote.stored, pc[1], DEAD)
@@ -123,18 +130,16 @@ class Eager:
     def _start(self, stored: Stored, actor: str, pc: Pc) -> Iterator[Step]:
         which = self.which[actor]
         if pc[0] == "init":
-            met = self.recovery.meet_prepared(stored, which, pc)
-            if met is not None:
-                yield "meets a decided row", stored, met
-                return
             row = self.world.row(stored, which)
             kept = row is not None and row.pending.prepared_by_client
             if kept and self.two_phase and row is not None and row.owner.run_id != actor:
                 return
             wrote = self._init(stored, actor)
             row = self.world.row(wrote.stored, which)
-            after: Pc = pc
-            if wrote.error:
+            # What was decided, or is aborted by this, is finished; then it asks again.
+            met = self.recovery.meet_prepared(wrote.stored, which, pc)
+            after: Pc = met or pc
+            if wrote.error and met is None:
                 after = DEAD
             elif row is not None and row.state.is_idle:
                 after = ("bump", row.producer_id, row.producer_epoch)
@@ -249,7 +254,8 @@ class Eager:
             lambda row: prepare_init(
                 row,
                 transactional_id=self.world.ids[which],
-                new_producer_id=10 + which,
+                # An id that expired gets another one.
+                new_producer_id=10 * (1 + "PQ".index(actor)) + which,
                 owner=Owner(run_id=actor),
                 timeout_ms=1,
                 now_ms=0,

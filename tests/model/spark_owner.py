@@ -171,7 +171,7 @@ class SparkOwner:
         """fence_producers: look whose the row is, and refuse that run, whatever it did since."""
         stored, checkpoints, _ = state
         row = self.world.row(stored, 0)
-        if row is None or row.state.is_prepared:
+        if row is None:
             return
         if len(pc) == 1:
             seen = ("expel", row.owner.run_id, row.producer_epoch)
@@ -184,8 +184,10 @@ class SparkOwner:
             wrote = self._revoke(stored, run_id)
         after = self.world.row(wrote.stored, 0)
         assert after is not None
-        gone = ("expelled", run_id, after.producer_epoch - 1)
-        yield f"fences run {run_id}", wrote.stored, checkpoints, gone
+        gone: Pc = ("expelled", run_id, after.producer_epoch - 1)
+        # What was decided before is finished.
+        left = self.recovery.meet_prepared(wrote.stored, 0, gone) or gone
+        yield f"fences run {run_id}", wrote.stored, checkpoints, left
 
     def _revoke(self, stored: Stored, run_id: str) -> Wrote:
         def decide(row: Row) -> Transition | Done:
@@ -274,9 +276,12 @@ class SparkOwner:
             met = self.recovery.meet_prepared(stored, actor.which, pc)
             if met is not None:
                 yield "meets PREPARE", stored, checkpoints, met
-                return
             wrote = self._init(stored, actor)
-            after = DEAD if wrote.error else self._decide(wrote.stored, actor, batch, pc)
+            # It may be decided between that reading and this write: then it owns the id beside.
+            beside = self.recovery.meet_prepared(wrote.stored, actor.which, pc)
+            if wrote.error and met is not None:
+                return
+            after = DEAD if wrote.error else beside or self._decide(wrote.stored, actor, batch, pc)
             took = "" if wrote.stored == stored else " and takes over"
             note = wrote.error or after[0]
             yield f"owns batch {batch}{took}: {note}", wrote.stored, checkpoints, after

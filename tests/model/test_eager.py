@@ -40,6 +40,15 @@ def test_holder_of_an_open_transaction_is_not_forgotten() -> None:
     assert "G forgets id0 ticket 1" in result.labels
 
 
+@pytest.mark.parametrize("same_id", [False, True])
+def test_row_that_expires_beside_a_sweeper_that_forgets_lets_nobody_commit_twice(
+    same_id: bool,
+) -> None:
+    """The floors go with the row, and the holders with the group's (R35, R46, R73)."""
+    result = assert_holds(Eager("PQGE", same_id=same_id), states_min=15_000)
+    assert {"G forgets id0 ticket 1", "E expires id0"} <= result.labels
+
+
 def test_prepared_two_phase_transaction_waits_for_its_client() -> None:
     """A process that meets its ticket must not end the transaction (R46)."""
     assert_holds(Eager("PQS", two_phase=True), states_min=5_000)
@@ -88,6 +97,7 @@ def test_search_finds_the_race_of_fencing_with_a_two_phase_prepare() -> None:
         {"actors": "PQS", "units": 2, "same_id": True},
         {"actors": "PQSL", "two_phase": True},
         {"actors": "PQ", "lost_replies": True},
+        {"actors": "PQE", "units": 2, "same_id": True},
     ],
     ids=str,
 )

@@ -23,7 +23,9 @@ HOLDING = OLD._replace(holds=True)
 EAGER = OLD._replace(eager=True)
 RESUMED = Client("R", "resume", 0)
 AGAIN = OLD._replace(again=True)
+GROWING = OLD._replace(grows=True)
 PART = Client("N", "copy", 1, ("init", "reg", "read"), part=0)
+OTHER_PART = PART._replace(letter="M", part=1)
 RESET = Client("X", "reset", 1)
 PLAIN = Client("X", "plain", 1)
 READER = Client("V", "reader", 2)
@@ -65,6 +67,12 @@ HOLDING_CASES: dict[str, Case] = {
     "a plain commit and a newcomer": lambda: Tickets(OLD, PLAIN, new(1)),
     "a reader without a generation": lambda: Tickets(OLD, READER, inputs=3),
     "a run that registers again for less": lambda: Tickets(AGAIN, PART, split=True),
+    "a run that registers for more": lambda: Tickets(GROWING, PART, split=True),
+    "for what another reads": lambda: Tickets(GROWING, OTHER_PART, split=True),
+    "it grows beside a newcomer": lambda: Tickets(
+        GROWING, new(1, part=0, flow=BY_BUMP), split=True
+    ),
+    "beside one of its id": lambda: Tickets(GROWING, new(0, part=0, flow=BY_BUMP), split=True),
 }
 
 LARGE_CASES: dict[str, Case] = {
@@ -160,13 +168,8 @@ BROKEN: dict[str, tuple[Case, str]] = {
         lambda: Tickets(OLD, new(1), broken=broken(rules.COMPLETE_CLEARS_FLOOR)),
         "twice",
     ),
-    "init clears the floors, and a run goes on with the ticket of the one before": (
-        lambda: Tickets(
-            OLD,
-            new(1),
-            RESUMED,
-            broken=broken(rules.INIT_CLEARS_FLOOR, rules.REGISTERS_BEFORE_INIT),
-        ),
+    "a run goes on with the ticket of the one before, whose floors are gone": (
+        lambda: Tickets(OLD, new(1), RESUMED, broken=broken(rules.REGISTERS_BEFORE_INIT)),
         "twice",
     ),
     "an id that expired goes on with its ticket": (
@@ -315,8 +318,6 @@ def test_search_finds_what_a_missing_rule_of_tickets_breaks(case: str) -> None:
 
 
 COVERED: dict[str, Case] = {
-    # Each run registers after its init: a ticket below a floor that is gone is nobody's.
-    rules.INIT_CLEARS_FLOOR: lambda: Tickets(OLD, new(0), broken=broken(rules.INIT_CLEARS_FLOOR)),
     # The floor alone refuses the eager transaction: the abort lets readers of stable offsets go on.
     rules.FENCE_LEAVES_ONGOING: lambda: Tickets(
         EAGER, new(1), broken=broken(rules.FENCE_LEAVES_ONGOING)

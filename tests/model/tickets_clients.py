@@ -178,12 +178,17 @@ class Clients(Transactions):
         fenced = at.fenced
         if LOOKS_ONCE in self.broken and fenced:
             fenced = fenced | {one.ticket for one in self.place.group(state.stored).tickets.holders}
-        start = dict.fromkeys(self._partitions(client), 0 if self.split else at.pos)
+        partitions = self._partitions(client)
+        start = dict.fromkeys(partitions, 0 if self.split else at.pos)
+        if client.grows:
+            # It names what it reads next; what it has read is published, its COMPLETE may be left.
+            partitions, start = tuple(range(at.pos + 1)), {at.pos: 0}
+            fenced = fenced | {at.ticket}
         stored, found = self.place.register(
             state.stored,
             self._holder(t),
             generation=at.generation,
-            partitions=self._partitions(client),
+            partitions=partitions,
             start=start if client.mode in UNDER_OLD else {},
             fenced=fenced,
         )

@@ -20,7 +20,6 @@ from tests.model.tickets_rules import (
     FLOOR_FALLS,
     FLOOR_ONLY_DECIDED,
     FORGETS_OWN,
-    INIT_CLEARS_FLOOR,
     INIT_DROPS_DECIDED,
     INIT_RENAMES_DECIDED,
     MARKER_REPEATS,
@@ -275,9 +274,6 @@ class Place:
             )
         except TxnLogError:
             return None
-        if INIT_CLEARS_FLOOR in self.broken and isinstance(decision, Transition):
-            cleared = replace(decision.next, owner=replace(decision.next.owner, floors={}))
-            decision = dataclasses.replace(decision, next=cleared)
         if row is not None and row.state.is_prepared and isinstance(decision, Transition):
             decision = self._broken_take_over(decision)
         after = self._change(stored, name, decision)

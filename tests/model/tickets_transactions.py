@@ -39,7 +39,8 @@ FINISHING = ("a", "b", "offsets", "complete")
 class Client(NamedTuple):
     """`letter` in traces; `id` its transactional.id; `part`: the only partition a member reads;
     `size`: inputs of one transaction; `again`: once it has decided, it may register for the second
-    partition only."""
+    partition only; `grows`: it registers for the first one, and for both before it commits the
+    second."""
 
     letter: str
     mode: str
@@ -51,6 +52,7 @@ class Client(NamedTuple):
     holds: bool = False
     eager: bool = False
     again: bool = False
+    grows: bool = False
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -311,6 +313,8 @@ class Transactions:
         pos = at.txn.end
         is_over = pos >= self.inputs or client.part >= 0
         after = {"pc": "end", "out": "done"} if is_over else {"pc": "prep"}
+        if client.grows and not is_over:
+            after = {"pc": "reg"}
         on = {"txn": None, "pos": pos, "epoch": at.epoch + 1, **after}
         done = self.place.complete(state.stored, at.txn)
         yield go(f"COMPLETE {at.txn}", done, **on)

@@ -69,6 +69,7 @@ from txnlog.protocol.transitions import (
     Done,
     Transition,
     prepare_complete,
+    prepare_expire,
     prepare_fence,
     prepare_time_out,
 )
@@ -154,6 +155,10 @@ class World:
                 row, transaction=ProducerIdAndEpoch(producer_id, txn_epoch), by="", now_ms=0
             ),
         )
+
+    def expire(self, stored: Stored, which: int) -> Wrote:
+        """Housekeeping's write: an idle row goes."""
+        return self.transition(stored, which, "expire", lambda row: prepare_expire(row, now_ms=0))
 
     # -- topics ----------------------------------------------------------------------------------
 

@@ -240,12 +240,14 @@ def abort_transaction(
 ) -> TransactionMetadata:
     """Abort the open transaction of an id, and fence its owner; returns the new row (R43).
 
-    A deferred transaction is in no row before it is decided: if the row is idle its owner is
-    fenced, so that its transaction can only abort. Raises TransactionalIdNotFoundError, and
-    InvalidTxnStateError for a transaction decided as a commit, after finishing it.
+    A deferred transaction is in no row before it is decided: if the row is idle, or shows one that
+    is published, its owner is fenced, so that its transaction can only abort. Raises
+    TransactionalIdNotFoundError, and InvalidTxnStateError for a transaction decided as a commit,
+    after finishing it.
     """
     row = require_row(cluster, transactional_id)
-    if row.state is TransactionState.PREPARE_COMMIT:
+    [shown] = as_shown(cluster, [row])
+    if shown.state is TransactionState.PREPARE_COMMIT:
         cluster.coordinator.finish(row)
         raise InvalidTxnStateError(
             f"The transaction of {transactional_id!r} has been decided as a commit, and is now "

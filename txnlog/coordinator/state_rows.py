@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from txnlog.coordinator.root import Root
-from txnlog.errors import TxnLogError
+from txnlog.process.failures import caught
 from txnlog.protocol.appends import has_marker
 from txnlog.protocol.fencing import check_holder
 from txnlog.protocol.metadata import TransactionMetadata
@@ -43,30 +43,45 @@ def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[Transactio
     It reads the logs of decided transactions; where one cannot be read, the row is as it is.
     """
     decided = [row for row in rows if row.state.is_prepared and not row.owner.one_off]
-    topics = {topic: root.topic_log(topic) for row in decided for topic in row.topics}
-    offsets = {
-        one.group_id: log
-        for row in decided
-        for one in row.moves
-        if (log := root.find_offsets_log(one.group_id)) is not None
-    }
-    # A marker that was there before is still there.
-    with suppress(TxnLogError):
-        root.refresh_together([*topics.values(), *offsets.values()])
-    published = {row.transaction for row in decided if _is_published(row, topics, offsets)}
+    topics = sorted({topic for row in decided for topic in row.topics})
+    carried = (one.group_id for row in decided for one in row.moves)
+    groups = {root.offsets_shard_of(group_id): group_id for group_id in carried}
+    # An older reading says nothing: the topic may have been created again since.
+    reads: list[Callable[[], TopicLog | OffsetsLog | None]] = [
+        *(partial(_read_topic, root, topic) for topic in topics),
+        *(partial(_read_offsets, root, group_id) for group_id in groups.values()),
+    ]
+    made = root.store.together([partial(caught, read) for read in reads])
+    found: dict[str | int, object] = dict(zip((*topics, *groups), made, strict=True))
+    published = {row.transaction for row in decided if _is_published(root, row, found)}
     return [as_completed(row) if row.transaction in published else row for row in rows]
 
 
-def _is_published(
-    row: TransactionMetadata, topics: Mapping[str, TopicLog], offsets: Mapping[str, OffsetsLog]
-) -> bool:
-    in_topics = (
-        topics[topic].log.exists and has_marker(topics[topic].view, topic_id, row.transaction)
-        for topic, topic_id in row.topic_ids
-    )
-    moved = (
-        one.group_id in offsets
-        and offsets[one.group_id].view.markers.get(row.producer_id, -1) >= row.txn_epoch
-        for one in row.moves
-    )
-    return all(in_topics) and all(moved)
+def _read_topic(root: Root, topic: str) -> TopicLog:
+    log = root.topic_log(topic)
+    log.refresh()
+    return log
+
+
+def _read_offsets(root: Root, group_id: str) -> OffsetsLog | None:
+    log = root.find_offsets_log(group_id)
+    if log is not None:
+        log.refresh()
+    return log
+
+
+def _is_published(root: Root, row: TransactionMetadata, read: Mapping[str | int, object]) -> bool:
+    """`read`: the topics by name, the shards of the consumer offsets by number."""
+    for topic, topic_id in row.topic_ids:
+        log = read[topic]
+        if not isinstance(log, TopicLog) or not log.log.exists:
+            return False
+        if not has_marker(log.view, topic_id, row.transaction):
+            return False
+    for one in row.moves:
+        offsets = read[root.offsets_shard_of(one.group_id)]
+        if not isinstance(offsets, OffsetsLog):
+            return False
+        if offsets.view.markers.get(row.producer_id, -1) < row.txn_epoch:
+            return False
+    return True

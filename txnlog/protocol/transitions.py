@@ -440,14 +440,14 @@ def _add_former_run(owner: Owner) -> tuple[str, ...]:
 
 
 def _taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> Owner:
+    """The floors of another run go: it decides nothing more, and none of its tickets is anyone's."""
+    is_same = new_owner.run_id == former.run_id
     return replace(
         new_owner,
-        former_runs=former.former_runs
-        if new_owner.run_id == former.run_id
-        else _add_former_run(former),
+        former_runs=former.former_runs if is_same else _add_former_run(former),
         batches=former.batches,
         forgotten=former.forgotten,
-        floors=former.floors,
+        floors=former.floors if is_same else {},
         unknown=former.unknown,
         fenced=Fenced(by=new_owner.describe(), at_ms=now_ms, reason=reason),
         since_ms=now_ms,

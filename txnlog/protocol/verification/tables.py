@@ -186,7 +186,12 @@ def _is_published(
     offsets: Mapping[str, TxnMemory],
     shards: int,
 ) -> bool:
-    logs = [topics[topic].txns if topic in topics else None for topic in row.topics]
+    logs: list[TxnMemory | None] = []
+    for topic, topic_id in row.topic_ids:
+        facts = topics.get(topic)
+        # A deleted topic gets no marker, nor one that was created again.
+        if facts is None or (not facts.is_deleted and facts.topic_id == topic_id):
+            logs.append(facts and facts.txns)
     logs += [offsets.get(offsets_table_of(one.group_id, shards)) for one in row.moves]
     return all(
         log is not None and log.markers.get(row.producer_id, -1) >= row.txn_epoch for log in logs
