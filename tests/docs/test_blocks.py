@@ -25,6 +25,7 @@ ELSEWHERE = {
     "docs/confluent-kafka.md": "tests/compat/test_confluent_kafka.py",
     "docs/howto/errors.md": "tests/docs/test_catch_block.py",
     "docs/compare/*.md": "tests/compare/test_pages.py",
+    "docs/howto/pipelines.md": "tests/spark/test_declarative_pipelines.py",
     "docs/recipes*.md": "tests/spark/test_recipes.py",
 }
 RUN_HERE = {

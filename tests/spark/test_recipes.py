@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from txnlog import Consumer, Producer, TopicPartition
+from txnlog import Cluster, Consumer, Producer, TopicPartition
 
 pytestmark = pytest.mark.spark
 
@@ -49,13 +49,10 @@ def feed(root: Path) -> None:
 
 def records(root: Path, topic: str) -> list[Any]:
     """All committed messages of a topic, by partition."""
-    with Consumer({"txnlog.root": str(root), "group.id": "t", "enable.auto.commit": False}) as it:
-        partitions = it.list_topics().topics[topic].partitions
-        it.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        found: list[Any] = []
-        while more := it.consume(1000, timeout=0.5):
-            found += more
-        return found
+    ends = [each.end_offset for each in Cluster.open(str(root)).topic(topic).view.partitions]
+    with Consumer({"txnlog.root": str(root)}) as consumer:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(len(ends))])
+        return consumer.consume(sum(ends), timeout=60) if any(ends) else []
 
 
 def values(root: Path, topic: str) -> list[Any]:
@@ -66,7 +63,7 @@ def loaded(root: Path, topic: str) -> list[Any]:
     return [json.loads(value) for value in values(root, topic)]
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_recipes_run_and_do_what_they_say(spark: SparkSession, tmp_path: Path) -> None:
     """Code in documentation is copied: an error in it would be in every job."""
     root, history = tmp_path / "lake", tmp_path / "history"
