@@ -184,9 +184,8 @@ class SparkOwner:
             wrote = self._revoke(stored, run_id)
         after = self.world.row(wrote.stored, 0)
         assert after is not None
-        gone: Pc = ("expelled", run_id, after.producer_epoch - 1)
-        # What was decided before is finished.
-        left = self.recovery.meet_prepared(wrote.stored, 0, gone) or gone
+        left: Pc = ("expelled", run_id, after.producer_epoch - 1)
+        left = self.recovery.meet_prepared(wrote.stored, 0, left) or left
         yield f"fences run {run_id}", wrote.stored, checkpoints, left
 
     def _revoke(self, stored: Stored, run_id: str) -> Wrote:
@@ -278,13 +277,13 @@ class SparkOwner:
                 yield "meets PREPARE", stored, checkpoints, met
             wrote = self._init(stored, actor)
             # It may be decided between that reading and this write: then it owns the id beside.
-            beside = self.recovery.meet_prepared(wrote.stored, actor.which, pc)
             if wrote.error and met is not None:
                 return
+            beside = self.recovery.meet_prepared(wrote.stored, actor.which, pc)
             after = DEAD if wrote.error else beside or self._decide(wrote.stored, actor, batch, pc)
-            took = "" if wrote.stored == stored else " and takes over"
-            note = wrote.error or after[0]
-            yield f"owns batch {batch}{took}: {note}", wrote.stored, checkpoints, after
+            owns = "owns" if wrote.stored == stored else "takes over, and owns"
+            note = f"{owns} batch {batch}: {wrote.error or after[0]}"
+            yield note, wrote.stored, checkpoints, after
             return
         if pc[0] == "register":
             yield from self._register(state, actor, pc)
@@ -297,12 +296,8 @@ class SparkOwner:
             floor = row.owner.floors.get(GROUP, 0) if row is not None else 0
             again = wrote.error == "IllegalGenerationError" and pc[5] < REGISTRATIONS_MAX
             after = ("register", *pc[1:4], floor, pc[5], frozenset()) if again else DEAD
-        yield (
-            f"PREPARE: {wrote.error or f'batch {batch} e{pc[3]}'}",
-            wrote.stored,
-            checkpoints,
-            after,
-        )
+        note = f"PREPARE: {wrote.error or f'batch {batch} e{pc[3]}'}"
+        yield note, wrote.stored, checkpoints, after
 
     def _register(self, state: State, actor: Actor, pc: Pc) -> Iterator[Step]:
         """groups.tickets; a run whose ticket was refused since comes here again."""
