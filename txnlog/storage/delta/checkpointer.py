@@ -17,6 +17,11 @@ from txnlog.storage.store.objects import ObjectStore
 logger = logging.getLogger(__name__)
 
 _CLEANUPS_PER_RETENTION = 24
+_REST_PER_WORK = 19
+"""A checkpoint is at most a twentieth of the time, however fast a process commits: it shares a lock
+of the interpreter with the commits."""
+_RESTS_MAX = 4
+"""That many checkpoints in a row are left out for it: the next process reads as many more commits."""
 
 
 class Checkpointer:
@@ -35,6 +40,7 @@ class Checkpointer:
         """When this process last listed expired log files, by the boot clock."""
         self._waiting_in: int | None = None
         """The process id in which a task is queued; it covers the commits of later calls, too."""
+        self._rests_until_ms = self._rests = 0
 
     def after_commit(self, version: int, sent_ms: int) -> None:
         """To be called after each commit; `sent_ms` is the boot time before it was written."""
@@ -44,11 +50,16 @@ class Checkpointer:
         if version % settings.checkpoint_interval:
             return
         head = Covered(version, sent_ms)
-        is_cleanup_due = self._is_cleanup_due()
         if settings.checkpoint_mode == "inline":
-            self._run(head, clean=is_cleanup_due)
-        else:
-            self._submit(head, clean=is_cleanup_due)
+            self._run(head, clean=self._is_cleanup_due())
+        elif not self._rests_now():
+            self._submit(head, clean=self._is_cleanup_due())
+
+    def _rests_now(self) -> bool:
+        """Whether this checkpoint is left out, as the last one took long."""
+        is_early = self._store.clock.boot_ms() < self._rests_until_ms
+        self._rests = self._rests + 1 if is_early and self._rests < _RESTS_MAX else 0
+        return self._rests > 0
 
     def _is_cleanup_due(self) -> bool:
         """24 times per retention: finding expired files lists the whole log, a day of commits."""
@@ -66,7 +77,10 @@ class Checkpointer:
 
         def task() -> None:
             self._waiting_in = None
+            begun_ms = self._store.clock.boot_ms()
             self._run(head, clean=clean)
+            ended_ms = self._store.clock.boot_ms()
+            self._rests_until_ms = ended_ms + _REST_PER_WORK * (ended_ms - begun_ms)
 
         is_queued = False
         try:
