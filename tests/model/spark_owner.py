@@ -185,7 +185,6 @@ class SparkOwner:
         after = self.world.row(wrote.stored, 0)
         assert after is not None
         gone: Pc = ("expelled", run_id, after.producer_epoch - 1)
-        # What was decided before is finished.
         left = self.recovery.meet_prepared(wrote.stored, 0, gone) or gone
         yield f"fences run {run_id}", wrote.stored, checkpoints, left
 
@@ -259,9 +258,8 @@ class SparkOwner:
         if not isinstance(found, int):
             yield f"fetches: {found[0]}", stored, checkpoints, found[1]
             return
-        after: Pc = ("bump", found) if pc[1] is None else ("first", found, pc[1])
-        if found >= self.batches:
-            after = DEAD
+        then: Pc = ("bump", found) if pc[1] is None else ("first", found, pc[1])
+        after = then if found < self.batches else DEAD
         yield f"fetches position {found}", stored, checkpoints, after
 
     def _position(self, stored: Stored) -> int:
@@ -277,7 +275,6 @@ class SparkOwner:
             if met is not None:
                 yield "meets PREPARE", stored, checkpoints, met
             wrote = self._init(stored, actor)
-            # It may be decided between that reading and this write: then it owns the id beside.
             beside = self.recovery.meet_prepared(wrote.stored, actor.which, pc)
             if wrote.error and met is not None:
                 return
