@@ -45,6 +45,7 @@ from txnlog.protocol.transitions import (
     prepare_add_partitions,
     prepare_complete,
     prepare_end,
+    prepare_init,
     prepare_one_off_commit,
 )
 
@@ -169,6 +170,33 @@ def test_fence_aborts_an_open_transaction_with_offsets() -> None:
     assert fenced.state is TransactionState.PREPARE_ABORT
     assert fenced.owner.floors == {"g": 4}
     assert (fenced.pending.tickets, fenced.moves) == ((a_ticket(),), ())
+
+
+def init(row: TransactionMetadata, run: str) -> TransactionMetadata:
+    return next_of(
+        prepare_init(
+            row,
+            transactional_id="id",
+            new_producer_id=-1,
+            owner=Owner(run_id=run),
+            timeout_ms=1,
+            now_ms=0,
+        )
+    )
+
+
+def test_floors_go_with_the_run_whose_tickets_they_refuse() -> None:
+    """Nobody may use the tickets of a former run; the row of a busy id would grow for ever (R27).
+
+    A run that ends its own open transaction still has those that were fenced.
+    """
+    row = next_of(prepare_floor(ROW, group_id="g", holder=a_holder(), by="", now_ms=0))
+    assert init(row, "another").owner.floors == {}
+    again = init(add(row, a_ticket("h")), "run")
+    assert (again.state, again.owner.floors) == (TransactionState.PREPARE_ABORT, {"g": 4})
+    decided = next_of(end(row, manifest=Manifest()))
+    beside = init(decided, "another")
+    assert (beside.state, beside.owner.floors) == (TransactionState.PREPARE_COMMIT, {})
 
 
 def test_floor_never_falls() -> None:
