@@ -8,7 +8,7 @@ from tests.admin.worlds import admin
 from tests.coordinator.processes import check_settled, faults, process, state_of
 from tests.producer.following import commit
 from tests.producer.worlds import started, values, world
-from txnlog.errors import ProducerFencedError
+from txnlog.errors import ProducerFencedError, TxnLogError
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, SharedMemory
 
@@ -33,6 +33,18 @@ def test_operator_who_may_not_read_a_table_sees_the_row_as_it_is() -> None:
         assert shown(shared, denied) == (PREPARE_COMMIT, PREPARE_COMMIT), denied
 
 
+def test_decided_transaction_is_not_shown_as_committed_before_its_marker() -> None:
+    """Of records alone, too: no reader sees them yet."""
+    shared = world()
+    made = started(shared)
+    faults(made._outlet.cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("orders/_delta_log") else Fault.NONE
+    )
+    with pytest.raises(TxnLogError, match="injected refusal"):
+        commit(made, "0")
+    assert shown(shared) == (PREPARE_COMMIT, PREPARE_COMMIT)
+
+
 def test_topic_that_cannot_be_read_any_more_is_not_taken_for_a_deleted_one() -> None:
     """This process knows the topic that was deleted; the transaction wrote to its successor."""
     shared = world()
@@ -45,10 +57,8 @@ def test_topic_that_cannot_be_read_any_more_is_not_taken_for_a_deleted_one() -> 
     faults(made._outlet.cluster).plan = lambda verb, path: (
         Fault.DENY if verb == "put" and path.startswith("orders/_delta_log") else Fault.NONE
     )
-    made.begin_transaction()
-    made.produce("orders", "0", partition=0)
-    with pytest.raises(Exception, match="injected refusal"):
-        made.commit_transaction()
+    with pytest.raises(TxnLogError, match="injected refusal"):
+        commit(made, "0")
     faults(operator).plan = lambda verb, path: (
         Fault.DENY if path.startswith("orders") else Fault.NONE
     )

@@ -11,6 +11,7 @@ from tests.protocol.group_row import a_holder, a_ticket
 from tests.staged_files import named_file
 from txnlog.errors import (
     IllegalGenerationError,
+    InvalidProducerEpochError,
     InvalidTxnStateError,
     OffsetConflictError,
     UnstableOffsetCommitError,
@@ -218,6 +219,22 @@ def test_chain_completes_and_decides_in_one_write() -> None:
     assert isinstance(chained, Transition)
     assert chained.previous == first
     assert chained.next == next_of(end(done, manifest=Manifest(tickets=(a_ticket(offset=6),))))
+
+
+def test_chain_follows_the_transaction_that_was_seen_to_land_only() -> None:
+    """One that was decided since may have no marker yet (R36)."""
+    first = next_of(end(ROW, manifest=Manifest(tickets=(a_ticket(),))))
+    done = next_of(prepare_complete(first, transaction=first.transaction, now_ms=0))
+    for follows in (ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 1)):
+        with pytest.raises(InvalidProducerEpochError):
+            prepare_end(
+                first,
+                holder=done.holder,
+                result=COMMIT,
+                manifest=Manifest(tickets=(a_ticket(offset=6),)),
+                follows=follows,
+                now_ms=0,
+            )
 
 
 @pytest.mark.parametrize("result", [COMMIT, ABORT])
