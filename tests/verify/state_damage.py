@@ -186,11 +186,9 @@ def row_damages() -> Iterator[Damage]:
         row = opened(root).coordinator.describe("eager")
         assert row is not None
         epoch = str(row.producer_epoch)
-        topic_id = opened(root).topic(ORDERS).topic_id
-        touched = json.dumps([{"topic": ORDERS, "topic_id": topic_id, "partitions": [0]}])
-        return rewritten(
-            root, "eager", state="PREPARE_ABORT", txn_epoch=epoch, partitions=touched
-        )
+        named = {"topic": ORDERS, "topic_id": opened(root).topic(ORDERS).topic_id}
+        touched = json.dumps([{**named, "partitions": [0]}])
+        return rewritten(root, "eager", state="PREPARE_ABORT", txn_epoch=epoch, partitions=touched)
 
     def old_shard(root: str) -> str:
         table = shard_of(root, "deferred")
