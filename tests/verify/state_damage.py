@@ -185,10 +185,14 @@ def row_damages() -> Iterator[Damage]:
     def stuck(root: str) -> str:
         row = opened(root).coordinator.describe("eager")
         assert row is not None
-        epoch = str(row.producer_epoch)
-        named = {"topic": ORDERS, "topic_id": opened(root).topic(ORDERS).topic_id}
-        touched = json.dumps([{**named, "partitions": [0]}])
-        return rewritten(root, "eager", state="PREPARE_ABORT", txn_epoch=epoch, partitions=touched)
+        touched = {"topic": ORDERS, "topic_id": opened(root).topic(ORDERS).topic_id}
+        return rewritten(
+            root,
+            "eager",
+            state="PREPARE_ABORT",
+            txn_epoch=str(row.producer_epoch),
+            partitions=json.dumps([{**touched, "partitions": [0]}]),
+        )
 
     def old_shard(root: str) -> str:
         table = shard_of(root, "deferred")
