@@ -15,6 +15,7 @@ from txnlog.protocol.appends import prepare_append
 from txnlog.protocol.metadata import ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, SharedMemory
+from txnlog.testing.invariants import BrokenInvariantError, check_cluster
 
 PREPARE_COMMIT, COMPLETE_COMMIT = TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT
 
@@ -122,3 +123,19 @@ def test_abort_of_hanging_data_beside_a_busy_producer_loses_nothing_of_it(epoch:
         successor.commit_transaction()
         assert values(process(shared), "stock")[-1] == f"{number}"
     check_settled(shared)
+
+
+def test_cluster_with_a_published_transaction_is_settled() -> None:
+    """A pipeline's own test need not close its producers; one that is not visible is no such."""
+    shared = world()
+    made = started(shared)
+    commit(made, "0", input_offset=10)
+    check_cluster(process(shared), settled=True)
+    assert state_of(process(shared)) is PREPARE_COMMIT
+    faults(made._outlet.cluster).plan = lambda verb, path: (
+        Fault.DENY if verb == "put" and path.startswith("orders/_delta_log") else Fault.NONE
+    )
+    with pytest.raises(TxnLogError, match="injected refusal"):
+        commit(made, "1")
+    with pytest.raises(BrokenInvariantError, match="still PREPARE_COMMIT"):
+        check_cluster(process(shared), settled=True)
