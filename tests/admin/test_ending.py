@@ -36,7 +36,7 @@ from txnlog.errors import (
     TransactionalIdNotFoundError,
     UnstableOffsetCommitError,
 )
-from txnlog.protocol.metadata import LastBatch, TransactionMetadata
+from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
 from txnlog.testing.faults import Fault, FaultsAt, SharedMemory
 from txnlog.testing.invariants import check_cluster
@@ -235,3 +235,21 @@ def test_abort_or_fence_that_crashes_at_any_call_is_finished_by_others(
         if outcome == "done":
             with pytest.raises(ENDED, match="operator"):
                 process(shared).coordinator.commit(row)
+
+
+def test_abort_by_spec_ends_a_prepared_transaction_that_a_new_owner_has_kept() -> None:
+    """Its data has a former epoch: a marker alone would split what can still commit (R36)."""
+    shared = world()
+    owner = process(shared)
+    row = owner.coordinator.prepare(eager(owner, owned(owner, "first"), "x"))
+    kept = process(shared).coordinator.init_producer_id(
+        "tx", Owner(run_id="second"), keep_prepared=True
+    )
+    assert kept.producer_epoch > kept.txn_epoch == row.txn_epoch
+    spec = AbortTransactionSpec(
+        topic_partition=partition_of(owner), producer_id=row.producer_id, producer_epoch=0
+    )
+    admin(process(shared)).abort_transaction(spec).result()
+    assert outcome_of(lambda: process(shared).coordinator.commit(kept)) == "ProducerFencedError"
+    assert visible(process(shared), "x") == (False, False)
+    check_settled(shared)

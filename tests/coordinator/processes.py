@@ -17,7 +17,7 @@ from txnlog.protocol.states import TransactionState
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.row_log import TransactionLog
 from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, SharedMemory, SimulatedCrash
-from txnlog.testing.invariants import check_cluster, read_committed
+from txnlog.testing.invariants import check_cluster, check_rows, read_committed
 
 T = TypeVar("T")
 
@@ -150,6 +150,9 @@ def recover(shared: SharedMemory, *, settings: LogSettings = PLAIN) -> Cluster:
         shared.clock.advance_ms(2 * MINUTE_MS)
     check_cluster(cluster, settled=True)
     check_cluster(process(shared), settled=True)
+    for shard in cluster.existing_shards():
+        # It writes COMPLETE, too.
+        check_rows(shard, settled=True)
     return cluster
 
 

@@ -104,7 +104,7 @@ class Counted:
 def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
     size: tuple[int, int], pause_ms: int
 ) -> None:
-    """Files, and COMPLETE of the one before; PREPARE; its slot check; all markers; their checks."""
+    """Files; PREPARE, which completes the one before; its slot check; all markers; their checks."""
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")
     for _ in range(4):
@@ -124,7 +124,7 @@ def test_transaction_is_visible_after_four_rounds_whatever_it_writes(
 def test_transaction_is_decided_after_three_rounds_whatever_it_writes(
     size: tuple[int, int],
 ) -> None:
-    """Files, and COMPLETE of the one before; PREPARE; its slot check. Its thread does the rest."""
+    """Files; PREPARE, which completes the one before; its slot check. Its thread does the rest."""
     world = Counted(*size)
     producer = world.producer(transactional_id="tx", commit_wait="decided")
     for _ in range(4):
@@ -141,7 +141,7 @@ def test_transaction_is_decided_after_three_rounds_whatever_it_writes(
 def test_transaction_with_offsets_is_visible_after_four_rounds(size: tuple[int, int]) -> None:
     """Files; PREPARE; its check; all markers; offsets beside their checks; the check of that.
 
-    COMPLETE of the one before is written beside the group's row, which is read first.
+    PREPARE completes the one before.
     """
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")

@@ -20,7 +20,7 @@ from tests.coordinator.processes import (
 )
 from txnlog.admin.groups import delete_group
 from txnlog.cluster import Cluster
-from txnlog.coordinator.fencing import fence_holder
+from txnlog.coordinator.fencing import fence_holders
 from txnlog.coordinator.sweeper import Sweeper
 from txnlog.errors import ProducerFencedError, UnstableOffsetCommitError
 from txnlog.protocol.group_metadata import Group, GroupTickets
@@ -167,7 +167,7 @@ def test_run_that_was_fenced_by_mistake_prepares_and_sends_offsets_all_the_same(
         lambda: cluster.coordinator.prepare(row, both(cluster, "y"), offsets=[read(0, 20)]),
     ):
         [holder] = group_of(other).tickets.holders
-        fence_holder(other, GROUP, holder, partitions={"input": [5]}, by="a test")
+        fence_holders(other, GROUP, [holder], partitions={"input": [5]}, by="a test")
         act()
     held = cluster.coordinator.describe("tx")
     assert held is not None

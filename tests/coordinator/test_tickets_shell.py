@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.coordinator.processes import GROUP, both, consumed, owned, position, process, world
-from txnlog.coordinator.fencing import fence_holder
+from txnlog.coordinator.fencing import fence_holders
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
 from txnlog.testing.invariants import check_cluster
 
@@ -33,7 +33,7 @@ def test_run_whose_ticket_was_refused_registers_again_within_its_transaction() -
     [carried] = holder.groups.tickets(row, [consumed(0, 10)])
     group = other.groups.describe(GROUP)
     assert group is not None
-    fence_holder(other.groups._root, GROUP, group.tickets.holders[0], by="test")
+    fence_holders(other.groups._root, GROUP, group.tickets.holders[:1], by="test")
     holder.coordinator.commit(row, batches, offsets=[consumed(0, 10)])
     assert position(process(shared)) == 10
     after = process(shared).groups.describe(GROUP)

@@ -4,7 +4,7 @@
     group readers                       a group at its next generation
     a init tx                           process a becomes the owner of transactional.id tx
     a commit orders=x1,x2 read=0..10    a deferred transaction: records, and input offsets
-    a chain orders=x1 read=0..10     the same, as a producer does it: COMPLETE is left to its next one
+    a chain orders=x1 read=0..10        as a producer does it: COMPLETE comes with its next one
     a open orders=x1 read=0..10         an eager one begins: partitions, then data
     a append orders=x2                  more data for it; its partitions are added first
     a commit | a abort                  its end

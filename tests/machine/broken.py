@@ -194,7 +194,7 @@ def an_old_run_may_decide(patch: Patch) -> None:
 @broken(Copying)
 def holders_are_not_fenced(patch: Patch) -> None:
     """D7: a new reader reads beside a run that may still commit."""
-    patch.setattr(txnlog.coordinator.groups, "fence_holder", lambda *_, **__: None)
+    patch.setattr(txnlog.coordinator.groups, "fence_holders", lambda *_, **__: None)
 
 
 @broken(Copying)

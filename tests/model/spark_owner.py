@@ -258,9 +258,8 @@ class SparkOwner:
         if not isinstance(found, int):
             yield f"fetches: {found[0]}", stored, checkpoints, found[1]
             return
-        after: Pc = ("bump", found) if pc[1] is None else ("first", found, pc[1])
-        if found >= self.batches:
-            after = DEAD
+        then: Pc = ("bump", found) if pc[1] is None else ("first", found, pc[1])
+        after = then if found < self.batches else DEAD
         yield f"fetches position {found}", stored, checkpoints, after
 
     def _position(self, stored: Stored) -> int:

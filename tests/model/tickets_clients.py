@@ -30,7 +30,10 @@ class Clients(Transactions):
             # Decided by this run, or by a former owner that it has followed.
             yield go(f"init meets {txn}", txn=txn, pc="a", flow=("init", *at.flow))
             return
-        assert found is not None
+        if found is None:
+            # Another one has taken the id since this one owned it beside a decision.
+            yield go("init refused", pc="end", out="fenced")
+            return
         stored, row = found
         if row.state.is_prepared:
             # The former owner's is aborted, or was decided; this finishes it, and asks again.

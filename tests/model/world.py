@@ -350,7 +350,7 @@ class World:
         return self.change_offsets(stored, asked, decide)
 
     def raise_floor(self, stored: Stored, group_id: str, number: int) -> Wrote:
-        """The write of fence_holder."""
+        """The write of fence_holders."""
         holder = self.holders[number]
 
         def decide(row: Row) -> Transition | Done:

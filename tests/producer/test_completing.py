@@ -85,7 +85,8 @@ def test_operators_see_a_published_transaction_as_committed() -> None:
     assert admin.list_transactions(states=[PREPARE_COMMIT]).result() == []
     for unpublished in ("orders", "__consumer_offsets"):
         faults(cluster_of(made)).plan = lambda verb, path, name=unpublished: (  # type: ignore[misc]
-            Fault.DENY if verb == "put" and path.startswith(name) and "_delta_log" in path
+            Fault.DENY
+            if verb == "put" and path.startswith(name) and "_delta_log" in path
             else Fault.NONE
         )
         with pytest.raises(TxnLogError):

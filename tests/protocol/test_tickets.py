@@ -11,6 +11,7 @@ from tests.protocol.group_row import a_holder, a_ticket
 from tests.staged_files import named_file
 from txnlog.errors import (
     IllegalGenerationError,
+    InvalidProducerEpochError,
     InvalidTxnStateError,
     OffsetConflictError,
     UnstableOffsetCommitError,
@@ -45,6 +46,7 @@ from txnlog.protocol.transitions import (
     prepare_add_partitions,
     prepare_complete,
     prepare_end,
+    prepare_init,
     prepare_one_off_commit,
 )
 
@@ -171,6 +173,33 @@ def test_fence_aborts_an_open_transaction_with_offsets() -> None:
     assert (fenced.pending.tickets, fenced.moves) == ((a_ticket(),), ())
 
 
+def init(row: TransactionMetadata, run: str) -> TransactionMetadata:
+    return next_of(
+        prepare_init(
+            row,
+            transactional_id="id",
+            new_producer_id=-1,
+            owner=Owner(run_id=run),
+            timeout_ms=1,
+            now_ms=0,
+        )
+    )
+
+
+def test_floors_go_with_the_run_whose_tickets_they_refuse() -> None:
+    """Nobody may use the tickets of a former run; the row of a busy id would grow for ever (R27).
+
+    A run that ends its own open transaction still has those that were fenced.
+    """
+    row = next_of(prepare_floor(ROW, group_id="g", holder=a_holder(), by="", now_ms=0))
+    assert init(row, "another").owner.floors == {}
+    again = init(add(row, a_ticket("h")), "run")
+    assert (again.state, again.owner.floors) == (TransactionState.PREPARE_ABORT, {"g": 4})
+    decided = next_of(end(row, manifest=Manifest()))
+    beside = init(decided, "another")
+    assert (beside.state, beside.owner.floors) == (TransactionState.PREPARE_COMMIT, {})
+
+
 def test_floor_never_falls() -> None:
     row = next_of(prepare_floor(ROW, group_id="g", holder=a_holder(8), by="", now_ms=0))
     assert prepare_floor(row, group_id="g", holder=a_holder(3), by="", now_ms=0) == Done(row)
@@ -190,6 +219,22 @@ def test_chain_completes_and_decides_in_one_write() -> None:
     assert isinstance(chained, Transition)
     assert chained.previous == first
     assert chained.next == next_of(end(done, manifest=Manifest(tickets=(a_ticket(offset=6),))))
+
+
+def test_chain_follows_the_transaction_that_was_seen_to_land_only() -> None:
+    """One that was decided since may have no marker yet (R36)."""
+    first = next_of(end(ROW, manifest=Manifest(tickets=(a_ticket(),))))
+    done = next_of(prepare_complete(first, transaction=first.transaction, now_ms=0))
+    for follows in (ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 1)):
+        with pytest.raises(InvalidProducerEpochError):
+            prepare_end(
+                first,
+                holder=done.holder,
+                result=COMMIT,
+                manifest=Manifest(tickets=(a_ticket(offset=6),)),
+                follows=follows,
+                now_ms=0,
+            )
 
 
 @pytest.mark.parametrize("result", [COMMIT, ABORT])

@@ -185,11 +185,13 @@ def row_damages() -> Iterator[Damage]:
     def stuck(root: str) -> str:
         row = opened(root).coordinator.describe("eager")
         assert row is not None
-        epoch = str(row.producer_epoch)
-        topic_id = opened(root).topic(ORDERS).topic_id
-        touched = json.dumps([{"topic": ORDERS, "topic_id": topic_id, "partitions": [0]}])
+        touched = {"topic": ORDERS, "topic_id": opened(root).topic(ORDERS).topic_id}
         return rewritten(
-            root, "eager", state="PREPARE_ABORT", txn_epoch=epoch, partitions=touched
+            root,
+            "eager",
+            state="PREPARE_ABORT",
+            txn_epoch=str(row.producer_epoch),
+            partitions=json.dumps([{**touched, "partitions": [0]}]),
         )
 
     def old_shard(root: str) -> str:

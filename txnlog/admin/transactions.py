@@ -32,7 +32,7 @@ from txnlog.protocol.metadata import ProducerIdAndEpoch, TransactionMetadata
 from txnlog.protocol.revocation import prepare_abort_open, prepare_revoke
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.topics import TopicState
-from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition
+from txnlog.protocol.transitions import TIMEOUT_MS_MAX, Done, Transition, prepare_fence
 from txnlog.storage.tables.topic_log import TopicLog
 
 TIMESTAMPS_US = 2**62
@@ -335,16 +335,18 @@ def abort_hanging(
     log = cluster.topic(topic)
     check_partition(log, partition)
 
-    def is_open() -> bool:
+    def open_epochs() -> list[int]:
         undecided = log.view.ongoing_of(spec.producer_id, spec.producer_epoch)
-        return any(header.partition == partition for header in undecided)
+        return [header.producer_epoch for header in undecided if header.partition == partition]
 
-    if not is_open():
+    if not open_epochs():
         raise InvalidTxnStateError(
             f"Topic {topic!r} partition {partition} has no open transaction of producer "
             f"{spec.producer_id} up to epoch {spec.producer_epoch}.",
             producer_id=spec.producer_id,
         )
+    # A marker of a later epoch would stand for transactions that are still to come.
+    epoch = max(open_epochs())
     row = next((r for _, r in rows(cluster) if r.producer_id == spec.producer_id), None)
     for _, unreadable in unreadable_rows(cluster):
         # This row may have decided the transaction as a commit.
@@ -352,19 +354,30 @@ def abort_hanging(
             raise unreadable.error
     if row is not None and row.state.is_prepared:
         row = cluster.coordinator.finish(row)
-    elif row is not None and row.producer_epoch <= spec.producer_epoch:
-        if row.state is TransactionState.ONGOING:
-            row = abort_transaction(cluster, row.transactional_id, by=by, reason=reason)
-        else:
-            row = fence_producer(cluster, row.transactional_id, by=by, reason=reason)
+    if row is not None and row.state is TransactionState.ONGOING and row.txn_epoch <= epoch:
+        row = abort_transaction(cluster, row.transactional_id, by=by, reason=reason)
+    if row is not None and row.producer_epoch <= epoch:
+        row = _fence_above(cluster, row, epoch, by=by, reason=reason)
     log.refresh()
-    if is_open():
+    if open_epochs():
         log.transact(
             lambda state: prepare_marker(
                 state,
                 topic_id=log.topic_id,
-                transaction=ProducerIdAndEpoch(spec.producer_id, spec.producer_epoch),
+                transaction=ProducerIdAndEpoch(spec.producer_id, epoch),
                 result=TransactionResult.ABORT,
             )
         )
     return row
+
+
+def _fence_above(
+    cluster: Cluster, row: TransactionMetadata, epoch: int, *, by: str, reason: str
+) -> TransactionMetadata:
+    """No owner decides a transaction up to this epoch any more."""
+
+    def decide(now: TransactionMetadata | None) -> Transition | Done:
+        now_ms = cluster.store.clock.now_ms()
+        return prepare_fence(now, above_epoch=epoch, by=by, reason=reason, now_ms=now_ms)
+
+    return _carry_out(cluster, row, decide, by=by)

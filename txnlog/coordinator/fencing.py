@@ -6,9 +6,11 @@ Who was fenced, by whom and why is logged here, by the process that did it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeGuard
 
-from txnlog.coordinator.finishing import finish
+from txnlog.coordinator.finishing import Published, complete, finish, publish
 from txnlog.coordinator.root import Root
 from txnlog.protocol.fencing_lines import Line, row_line
 from txnlog.protocol.group_metadata import TicketHolder
@@ -16,6 +18,7 @@ from txnlog.protocol.groups import Partitions
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import prepare_floor
 from txnlog.protocol.transitions import Done, Transition, prepare_time_out
+from txnlog.storage.delta.readings import Reading
 
 logger = logging.getLogger("txnlog")
 
@@ -47,21 +50,55 @@ def log_line(line: Line) -> None:
     logger.log(logging.WARNING if line.is_warning else logging.INFO, "%s", line.text)
 
 
-def fence_holder(
+def fence_holders(
     root: Root,
     group_id: str,
-    holder: TicketHolder,
+    holders: Sequence[TicketHolder],
     *,
     partitions: Partitions | None = None,
     by: str,
 ) -> None:
-    """Refuse the holder's ticket from now on, and finish what it has decided before.
+    """Refuse the holders' tickets from now on, and finish what they have decided before.
 
     An open transaction with offsets of these partitions (None: of any) is aborted. Call it after
-    the read of the group's row that named the holder. Raises UnstableOffsetCommitError if its
-    client has prepared a transaction with offsets of the group.
+    the read of the group's row that named the holders. The shards of their rows are written
+    together. Raises UnstableOffsetCommitError if a client has prepared a transaction with offsets
+    of the group.
     """
-    raised = transition(
+    by_shard: dict[int, list[TicketHolder]] = {}
+    for holder in holders:
+        by_shard.setdefault(root.shard_of(holder.transactional_id), []).append(holder)
+
+    def raise_floors(number: int) -> list[TransactionMetadata | None]:
+        return [_raise_floor(root, group_id, one, partitions, by) for one in by_shard[number]]
+
+    reading = Reading.begin(root.store.clock)
+    raised = root.store.together([partial(raise_floors, number) for number in by_shard])
+    # One after the other: they may have topics in common.
+    published = [
+        [publish(root, row, reading=reading) for row in rows if _is_left(row, group_id)]
+        for rows in raised
+    ]
+    root.store.together([partial(_complete_each, root, left) for left in published])
+
+
+def _is_left(row: TransactionMetadata | None, group_id: str) -> TypeGuard[TransactionMetadata]:
+    """Whether it is decided; one without offsets of the group is none of its readers' business."""
+    if row is None or not row.state.is_prepared:
+        return False
+    return any(one.group_id == group_id for one in row.pending.tickets)
+
+
+def _complete_each(root: Root, left: Sequence[Published | None]) -> None:
+    for published in left:
+        if published is not None:
+            complete(root, published)
+
+
+def _raise_floor(
+    root: Root, group_id: str, holder: TicketHolder, partitions: Partitions | None, by: str
+) -> TransactionMetadata | None:
+    return transition(
         root,
         holder.transactional_id,
         lambda now: prepare_floor(
@@ -74,11 +111,6 @@ def fence_holder(
         ),
         by=by,
     )
-    if raised is None or not raised.state.is_prepared:
-        return
-    # One without offsets of the group is none of its readers' business.
-    if any(one.group_id == group_id for one in raised.pending.tickets):
-        finish(root, raised)
 
 
 def time_out(root: Root, row: TransactionMetadata, *, by: str) -> TransactionMetadata | None:

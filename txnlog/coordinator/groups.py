@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from txnlog.coordinator.fencing import fence_holder, log_line
+from txnlog.coordinator.fencing import fence_holders, log_line
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
@@ -73,8 +73,7 @@ class GroupCoordinator:
         assert written is not None
         [group] = written.groups
         # Those of the very commit that began it: who registers later does so under it.
-        for holder in group.tickets.holders:
-            fence_holder(self._root, group_id, holder, by=by)
+        fence_holders(self._root, group_id, group.tickets.holders, by=by)
         done = frozenset(holder.ticket for holder in group.tickets.holders)
         return Begun(group.generation, done)
 
@@ -102,10 +101,7 @@ class GroupCoordinator:
     def _refuse_held(self, group_id: str) -> None:
         """Raise for a transaction that its client has prepared, before anyone is fenced."""
         group = self.describe(group_id)
-        for holder in () if group is None else group.tickets.holders:
-            row = describe(self._root, holder.transactional_id)
-            if row is None or row.producer_id != holder.producer_id:
-                continue
+        for holder, row in self._rows(() if group is None else group.tickets.holders):
             carries = any(one.group_id == group_id for one in row.pending.tickets)
             if carries and row.pending.prepared_by_client and not row.state.is_prepared:
                 raise unstable(group_id, [holder])
@@ -151,10 +147,9 @@ class GroupCoordinator:
             skipped = others if fence and not is_patient else ()
             open_ones = self._look_at(group_id, met, partitions, but=skipped)
             if not open_ones:
-                for holder in others:
-                    who = f"member {member_id}" if member_id else "a reader"
-                    by = f"{who} of group {group_id!r}, generation {generation}"
-                    fence_holder(self._root, group_id, holder, partitions=partitions, by=by)
+                who = f"member {member_id}" if member_id else "a reader"
+                by = f"{who} of group {group_id!r}, generation {generation}"
+                fence_holders(self._root, group_id, others, partitions=partitions, by=by)
                 # What was decided before the rows of the holders were read is in the group by now.
                 group = self.describe(group_id)
                 positions = check(group)
@@ -182,12 +177,7 @@ class GroupCoordinator:
         Call it after the read of the group's row that named them. `but` are not looked at.
         """
         open_ones = []
-        for holder in holders:
-            if holder in but:
-                continue
-            row = describe(self._root, holder.transactional_id)
-            if row is None or row.producer_id != holder.producer_id:
-                continue
+        for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
             if row.state.is_prepared and carried:
                 publish(self._root, row)
@@ -196,6 +186,20 @@ class GroupCoordinator:
             ):
                 open_ones.append(holder)
         return open_ones
+
+    def _rows(
+        self, holders: Sequence[TicketHolder]
+    ) -> Iterator[tuple[TicketHolder, TransactionMetadata]]:
+        """The holders whose ids have a row of their producer id, each with it; all are read before
+        the first one, their shards together.
+        """
+        names = {self._root.shard_of(name): name for name in (h.transactional_id for h in holders)}
+        self._root.store.together([partial(describe, self._root, name) for name in names.values()])
+        for holder in holders:
+            shard = self._root.find_shard_for(holder.transactional_id)
+            row = None if shard is None else shard.view.rows.get(holder.transactional_id)
+            if row is not None and row.producer_id == holder.producer_id:
+                yield holder, row
 
     def describe(self, group_id: str) -> Group | None:
         """The newest row of a group."""
@@ -330,15 +334,9 @@ class GroupCoordinator:
                 return found
             if isinstance(found, OffsetsCommit):
                 return found.groups[0].tickets.newest
-            for holder in found.holders:
-                fence_holder(
-                    self._root,
-                    group_id,
-                    holder,
-                    partitions=request.end,
-                    by=f"{row.transactional_id!r}",
-                )
-                fenced.add(holder.ticket)
+            by = f"{row.transactional_id!r}"
+            fence_holders(self._root, group_id, found.holders, partitions=request.end, by=by)
+            fenced.update(holder.ticket for holder in found.holders)
             self._root.store.clock.sleep_ms(backoff_ms(attempt))
         raise unstable(group_id, ())
 

@@ -359,7 +359,7 @@ class TransactionCoordinator:
                 manifest=manifest,
                 batch=batch,
                 txn_epoch=ending,
-                follows=former and former.row.transaction,
+                follows=None if former is None else former.row.transaction,
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):

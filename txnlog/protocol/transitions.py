@@ -388,12 +388,16 @@ def prepare_fence(
         former_runs=_add_former_run(row.owner),
         fenced=Fenced(by=by, at_ms=now_ms, reason=reason),
     )
-    if row.state.is_prepared:
-        return _beside_decision(row, now_ms, owner=owner)
+    found, row = row, replace(row, producer_epoch=above_epoch)
     state = TransactionState.EMPTY
     if row.state is TransactionState.ONGOING:
         state = TransactionState.PREPARE_ABORT
-    return _transition(row, "FENCE", state, now_ms, owner=owner, bump=True)
+    fence = (
+        _beside_decision(row, now_ms, owner=owner)
+        if row.state.is_prepared
+        else _transition(row, "FENCE", state, now_ms, owner=owner, bump=True)
+    )
+    return dataclasses.replace(fence, previous=found)
 
 
 def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transition | Done:
@@ -440,7 +444,7 @@ def _add_former_run(owner: Owner) -> tuple[str, ...]:
 
 
 def _taken_over(former: Owner, new_owner: Owner, *, now_ms: int, reason: str) -> Owner:
-    """The floors of another run go: it decides nothing more, and none of its tickets is anyone's."""
+    """Floors go with the run that they refuse: its tickets are nobody's any more."""
     is_same = new_owner.run_id == former.run_id
     return replace(
         new_owner,

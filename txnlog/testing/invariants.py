@@ -6,11 +6,13 @@ called between any two steps of a test. Users call them on the clusters of their
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txnlog.cluster import Cluster
+from txnlog.coordinator.state_rows import as_shown
 from txnlog.protocol.batches import ABORTED, ONGOING, BatchHeader
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.topics import TopicState
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.storage.tables.row_log import OffsetsLog, RowLog, TransactionLog
@@ -39,7 +41,7 @@ class BrokenInvariantError(AssertionError):
 def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
     """Check every topic, row and group of a cluster, and that its memory equals the log.
 
-    `settled`: no transaction may be open or unfinished.
+    `settled`: no transaction may be open, or decided and not visible to all.
     Raises BrokenInvariantError.
     """
     for name in cluster.list_topics():
@@ -47,7 +49,10 @@ def check_cluster(cluster: Cluster, *, settled: bool = False) -> None:
         check_topic(name, topic.view, settled=settled)
         check_topic_rebuilds(topic)
     for shard in cluster.existing_shards():
-        check_rows(shard, settled=settled)
+        check_rows(shard)
+        if settled:
+            # A producer leaves COMPLETE to its next commit.
+            _check_settled(shard, as_shown(cluster, list(shard.view.rows.values())))
     for offsets in cluster.offsets_shards():
         check_groups(offsets)
 
@@ -128,9 +133,15 @@ def check_rows(shard: TransactionLog, *, settled: bool = False) -> None:
             _broken(f"{where}: idle at epoch {row.producer_epoch}, which has been used")
         if row.txn_epoch > row.producer_epoch:
             _broken(f"{where}: transaction {row.txn_epoch} above epoch {row.producer_epoch}")
-        if settled and not row.state.is_idle:
-            _broken(f"{where}: still {row.state.name}")
+    if settled:
+        _check_settled(shard, shard.view.rows.values())
     _check_rebuilds(shard, TransactionLog(shard.store, shard.number))
+
+
+def _check_settled(shard: TransactionLog, rows: Iterable[TransactionMetadata]) -> None:
+    for row in rows:
+        if not row.state.is_idle:
+            _broken(f"{shard.path}, {row.transactional_id!r}: still {row.state.name}")
 
 
 def check_groups(offsets: OffsetsLog) -> None:

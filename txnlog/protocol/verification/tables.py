@@ -191,7 +191,7 @@ def _is_published(
         facts = topics.get(topic)
         # A deleted topic gets no marker, nor one that was created again.
         if facts is None or (not facts.is_deleted and facts.topic_id == topic_id):
-            logs.append(facts and facts.txns)
+            logs.append(None if facts is None else facts.txns)
     logs += [offsets.get(offsets_table_of(one.group_id, shards)) for one in row.moves]
     return all(
         log is not None and log.markers.get(row.producer_id, -1) >= row.txn_epoch for log in logs
