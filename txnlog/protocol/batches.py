@@ -217,7 +217,7 @@ def _in_order(column: pa.Array, order: Int64s) -> list[Any]:
     """Its values in this order; an index array of Arrow would import pandas if it is installed."""
     values: npt.NDArray[np.object_] = np.empty(len(column), dtype=object)
     values[:] = column.to_pylist()
-    return values[order].tolist()
+    return list(values[order])
 
 
 def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:
