@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
 from spark_sink.rows import Rows
 from txnlog.errors import (
@@ -22,6 +21,7 @@ from txnlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.process import arrow_compute as pc
 from txnlog.protocol.partitioner import partition_for_keys, sticky_partitions
 from txnlog.protocol.topics import check_topic_name
 from txnlog.settings.topic_configs import is_compacted, message_bytes_max

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txnlog.errors import ConfigError, InvalidRecordError
+from txnlog.process import arrow_compute as pc
 from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA, row_without_name, to_headers
 
 NO_PARTITION = -1

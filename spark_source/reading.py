@@ -13,6 +13,7 @@ from spark_source.settings import SourceSettings
 from txnlog.connector.executors import executor_cluster
 from txnlog.connector.record_batches import combined
 from txnlog.connector.worker_memory import collect_garbage
+from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.batches.read_ahead import read_ahead
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists, gather
@@ -77,7 +78,7 @@ def _read_all(
         )
         for offsets, records in gather(read, rows_max=BATCH_ROWS, bytes_max=BATCH_BYTES):
             wanted = records.select(columns)
-            yield to_messages(wanted, range_.topic, range_.partition, pa.array(offsets))
+            yield to_messages(wanted, range_.topic, range_.partition, number_array(offsets))
 
 
 def _span_of(range_: PartitionRange, file: FileSlice) -> FileSpan:

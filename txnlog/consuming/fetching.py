@@ -14,10 +14,11 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txnlog.errors import ObjectNotFoundError, OffsetOutOfRangeError, TxnLogError
 from txnlog.messages import Message
+from txnlog.process import arrow_compute as pc
+from txnlog.process.arrow_arrays import number_array
 from txnlog.protocol.batches import BatchHeader
 from txnlog.storage.batches.read_ahead import may_fetch
 from txnlog.storage.batches.reader import FileSpan, read_records
@@ -105,7 +106,7 @@ class ListChunk:
 
     def to_arrow(self, start: int, length: int) -> pa.RecordBatch:
         records = self._records.slice(start, start + length).to_arrow()
-        offsets = pa.array(np.arange(length) + self.offset(start))
+        offsets = number_array(np.arange(length) + self.offset(start))
         return to_messages(records, self.reader.topic, self.reader.partition, offsets)
 
     def messages(self, start: int = 0) -> Iterator[Message]:
@@ -279,7 +280,7 @@ class PartitionReader:
         if isinstance(found, RecordLists):
             chunk = ListChunk(self, max(self._next, header.base_offset), found)
         else:
-            offsets = pc.add(found.column("offset_delta"), header.base_offset)
+            offsets = number_array(found.column("offset_delta").to_numpy() + header.base_offset)
             chunk = ArrowChunk(self, offsets, found)
         self._next = chunk.offset(chunk.num_rows - 1) + 1
         return chunk

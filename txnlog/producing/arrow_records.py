@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from txnlog.errors import (
     InvalidRecordError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from txnlog.process import arrow_compute as pc
 from txnlog.producing.destinations import Destination
 from txnlog.storage.batches.records import (
     HEADERS_TYPE,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import StorePermissionError, TopicAuthorizationError
+from txnlog.process.arrow_arrays import number_array
 from txnlog.producing.accumulator import Called, Piece, Rows, Table
 from txnlog.producing.destinations import Destination
 from txnlog.protocol.metadata import StagedBatch
@@ -238,7 +239,7 @@ def _cut(records: pa.RecordBatch, partitions: npt.NDArray[np.int32] | int) -> It
     bounds = [0, *(np.flatnonzero(np.diff(ranked)) + 1).tolist(), len(ranked)]
     sorted_records = records
     if len(bounds) > 2 and not np.array_equal(order, np.arange(len(order))):
-        sorted_records = records.take(pa.array(order))
+        sorted_records = records.take(number_array(order))
     for start, end in pairwise(bounds):
         yield _Part(int(ranked[start]), sorted_records.slice(start, end - start), order[start:end])
 

@@ -197,21 +197,27 @@ def headers_from_columns(
     columns = [column[order] for column in columns]
     names = np.array(statuses.dictionary.to_pylist(), dtype=object)
     status = statuses.indices.to_numpy()[order]
-    places = pa.array(order)
-    ordered_paths: list[str] = paths.take(places).to_pylist()
+    ordered_paths: list[str] = _in_order(paths, order)
     headers = list(
         map(
             BatchHeader,
             ordered_paths,
             *(column.tolist() for column in columns),
             names[status].tolist(),
-            sizes_bytes.take(places).to_pylist(),
-            stats.take(places).to_pylist(),
+            _in_order(sizes_bytes, order),
+            _in_order(stats, order),
         )
     )
     is_ended = np.isin(names, (COMMITTED, ABORTED))[status]
     is_ongoing = (names == ONGOING)[status]
     return HeaderColumns._make([headers, ordered_paths, *columns, is_ended, is_ongoing])
+
+
+def _in_order(column: pa.Array, order: Int64s) -> list[Any]:
+    """Its values in this order; an index array of Arrow would import pandas if it is installed."""
+    values: npt.NDArray[np.object_] = np.empty(len(column), dtype=object)
+    values[:] = column.to_pylist()
+    return list(values[order])
 
 
 def encode_stats(num_records: int, timestamp_min_us: int, timestamp_max_us: int) -> str:

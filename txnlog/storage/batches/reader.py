@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
+from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.batches import small_batch_reader
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.batches.records import DATA_SCHEMA, to_headers
@@ -117,7 +118,7 @@ def read_records(
 
 def _with_deltas(records: RecordLists, first_delta: int, schema: pa.Schema) -> pa.RecordBatch:
     whole = records.to_arrow()
-    deltas = pa.array(np.arange(first_delta, first_delta + records.num_rows))
+    deltas = number_array(np.arange(first_delta, first_delta + records.num_rows))
     arrays = [deltas if name == "offset_delta" else whole.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.messages import Headers
+from txnlog.process.arrow_arrays import binary_array, number_array
 from txnlog.storage.batches.records import HEADERS_TYPE, RECORD_SCHEMA
 
 Offsets = npt.NDArray[np.int64]
@@ -66,7 +67,7 @@ class RecordLists(NamedTuple):
         if None in self.timestamps_us:
             times = pa.array(self.timestamps_us, pa.int64())
         else:
-            times = pa.array(np.array(self.timestamps_us, dtype=np.int64))
+            times = number_array(np.array(self.timestamps_us, dtype=np.int64))
         headers = pa.nulls(rows, HEADERS_TYPE)
         if self.headers is not None:
             named = [
@@ -77,8 +78,8 @@ class RecordLists(NamedTuple):
         return pa.RecordBatch.from_arrays(
             [
                 times.view(RECORD_SCHEMA.field("timestamp").type),
-                pa.array(self.keys, pa.binary()),
-                pa.array(self.values, pa.binary()),
+                binary_array(self.keys),
+                binary_array(self.values),
                 headers,
             ],
             schema=RECORD_SCHEMA,

@@ -7,7 +7,9 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from txnlog.process import arrow_compute as pc
+from txnlog.process.arrow_arrays import number_array, repeated_text
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD_SCHEMA = pa.schema(
@@ -91,11 +93,11 @@ def to_messages(
     columns = [
         records.column("key"),
         records.column("value"),
-        pa.repeat(pa.scalar(topic, pa.string()), rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        repeated_text(topic, rows),
+        number_array(np.full(rows, partition, dtype=np.int32)),
         offsets,
         records.column("timestamp"),
-        pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), rows),
+        number_array(np.full(rows, CREATE_TIME, dtype=np.int32)),
     ]
     if "headers" not in records.schema.names:
         return pa.RecordBatch.from_arrays(columns, schema=BARE_MESSAGE_SCHEMA)
@@ -145,5 +147,5 @@ def _names_missing(column: pa.ListArray) -> pa.Array | None:
 def _in_lists(lists: pa.ListArray, elements: pa.StructArray) -> pa.ListArray:
     """The elements in place of those of `lists`, as HEADERS_TYPE."""
     ends = np.cumsum(_lengths(pc.list_value_length(lists)), dtype=np.int32)
-    offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32))
+    offsets = number_array(np.concatenate(([0], ends)).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, elements, type=HEADERS_TYPE, mask=lists.is_null())

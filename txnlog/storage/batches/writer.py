@@ -24,10 +24,11 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from txnlog.errors import InvalidRecordError, StorageError
+from txnlog.process import arrow_compute as pc
+from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.batches import small_batch
 from txnlog.storage.batches.record_lists import RecordLists, from_arrow
 from txnlog.storage.batches.records import BARE_SCHEMA, DATA_SCHEMA
@@ -369,7 +370,7 @@ def _numbered(table: pa.Table, first_delta: int) -> pa.Table:
     schema = DATA_SCHEMA if "headers" in table.column_names else BARE_SCHEMA
     if "offset_delta" in table.column_names:
         return table.select(schema.names)
-    deltas = pa.array(np.arange(first_delta, first_delta + table.num_rows, dtype=np.int64))
+    deltas = number_array(np.arange(first_delta, first_delta + table.num_rows, dtype=np.int64))
     columns = [table.column(name) for name in schema.names[1:]]
     return pa.Table.from_arrays([deltas, *columns], schema=schema)
 

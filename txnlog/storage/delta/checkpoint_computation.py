@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from txnlog.process import arrow_compute as pc
 from txnlog.protocol.app_transactions import RETENTION_PROPERTY as TXN_RETENTION_PROPERTY
 from txnlog.protocol.txn_memory import (
     EXPIRED_PRODUCERS,

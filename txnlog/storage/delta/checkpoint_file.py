@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_schema, footer_bytes
 
 _MAP = pa.map_(pa.string(), pa.string())
@@ -150,7 +151,7 @@ def read_actions(
     if groups is None:
         groups = groups_with(file.metadata, kind)
     if not groups:
-        return pa.array([], wanted)
+        return pa.nulls(0, wanted)
     columns = [f"{kind}.{field.name}" for field in wanted]
     found = file.read_row_groups(groups, columns=columns, use_threads=False)
     return _in_form(present(found, kind), wanted)
@@ -174,7 +175,7 @@ def read_tombstones(file: pq.ParquetFile) -> pa.Table:
 def present(table: pa.Table, kind: str) -> pa.StructArray:
     """The rows of a checkpoint that hold this kind of action."""
     if kind not in table.column_names:
-        return pa.array([], type=pa.struct([("path", pa.string())]))
+        return pa.nulls(0, pa.struct([("path", pa.string())]))
     column = table.column(kind).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
@@ -182,7 +183,7 @@ def present(table: pa.Table, kind: str) -> pa.StructArray:
     if len(places) and places[-1] - places[0] + 1 == len(places):
         # One kind after the other, as delta-rs and our writer do: nothing is copied.
         return column.slice(places[0], len(places))
-    return column.take(pa.array(places))
+    return column.take(number_array(places))
 
 
 def _counts_by_group(metadata: pq.FileMetaData, kind: str) -> list[int | None]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.errors import CorruptLogError, LogGapError
+from txnlog.process.arrow_arrays import number_array
 from txnlog.protocol.txn_memory import is_horizon
 from txnlog.storage.delta.actions import (
     Action,
@@ -237,8 +238,9 @@ def _partition_values(maps: pa.MapArray) -> dict[str, pa.Array]:
             ends = maps.offsets.to_numpy()[1:] - first
             at = np.full(len(maps), -1)
             at[np.searchsorted(ends, places, side="right")] = places
-            places = pa.array(at, mask=at < 0)
-        found[name] = items.take(pa.array(places))
+            found[name] = items.take(number_array(at, valid=at >= 0))
+        else:
+            found[name] = items.take(number_array(places))
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from txnlog.process import arrow_compute as pc
 from txnlog.protocol.batches import BatchHeader
 from txnlog.protocol.timestamps import candidates
 from txnlog.settings.arguments import INT64_MAX, INT64_MIN

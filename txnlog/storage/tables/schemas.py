@@ -10,9 +10,11 @@ import uuid
 from collections.abc import Mapping
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.delta.actions import Action, Add, Metadata, Protocol
 from txnlog.storage.delta.table_protocol import PROTOCOL
 
@@ -69,7 +71,8 @@ def config_of(metadata: Metadata) -> dict[str, str]:
 
 def new_row_file(created_ms: int) -> tuple[str, bytes]:
     """Name and bytes of the one-row Parquet file behind a new row."""
-    column = pa.array([created_ms * 1000], pa.timestamp("us", tz="UTC"))
+    created_us = number_array(np.array([created_ms * 1000]))
+    column = created_us.view(pa.timestamp("us", tz="UTC"))
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"created_at": column}), sink)
     return f"row-{uuid.uuid4()}.parquet", sink.getvalue().to_pybytes()
