@@ -15,12 +15,12 @@ from tests.model.recovery import DEAD, Pc, Recovery, fencing
 from tests.model.spark_owner import GROUP, INPUT, REGISTRATIONS_MAX, SparkOwner, State
 from tests.model.values import OffsetsTable, Stored, Wrote, staged
 from tests.model.world import World
+from txnlog.protocol.cooperation import is_member_of
 from txnlog.protocol.group_metadata import Member
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit
 from txnlog.protocol.membership import (
     GroupObservation,
     MembershipStatus,
-    is_member_of,
     membership_status,
     prepare_heartbeat,
     prepare_join,

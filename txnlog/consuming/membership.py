@@ -30,13 +30,13 @@ from txnlog.errors import (
     UnknownMemberIdError,
 )
 from txnlog.process.client_events import ClientEvents
+from txnlog.protocol.cooperation import is_member_of
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.membership import (
     GroupObservation,
     MembershipStatus,
     is_assignment_outdated,
     is_fenced,
-    is_member_of,
     is_rebalancing,
     membership_status,
     prepare_heartbeat,
