@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.model import cooperative_copies as copies
 from tests.model.cooperative import (
     COMMITS_WHAT_IT_REVOKED,
     JOINS_BLINDLY,
@@ -15,6 +18,9 @@ from tests.model.cooperative import (
     SUCCESSOR_FORGETS,
     Cooperative,
 )
+from tests.model.cooperative_copies import CooperativeMembers
+from tests.model.members import REGISTERS_UNDER_ANY
+from tests.model.rules import FETCH_FENCES_NOBODY, FETCHES_ONCE
 from tests.model.search import assert_breaks, assert_holds
 
 
@@ -64,6 +70,35 @@ def test_search_finds_what_a_missing_rule_of_cooperation_breaks(
 ) -> None:
     """A model that holds without a rule says nothing about it (R48)."""
     assert_breaks(Cooperative(actors, broken=frozenset({rule})), what)
+
+
+# --- with transactions ----------------------------------------------------------------------------
+
+
+def test_cooperative_members_copy_every_record_once() -> None:
+    """A partition moves between two that live, while each has transactions under way (R46, R48)."""
+    result = assert_holds(CooperativeMembers("AB", joins=3, expulsions=2), states_min=10_000)
+    assert {"A keeps 1", "A revokes", "A rejoins with 1"} <= result.labels
+    assert any(re.fullmatch(r"B fences idA ticket \d", label) for label in result.labels)
+
+
+def test_cooperative_members_and_others_copy_every_record_once() -> None:
+    """A Spark query, or a restarted instance, beside a hand-over (R48, KIP-345)."""
+    assert_holds(CooperativeMembers("ABS", records=1), states_min=5_000)
+    assert_holds(CooperativeMembers("ABR", records=1, expulsions=0), states_min=5_000)
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        (FETCH_FENCES_NOBODY, "twice"),
+        (FETCHES_ONCE, "twice"),
+        (REGISTERS_UNDER_ANY, "twice"),
+        (copies.KEEPS_AFTER_A_GAP, "twice"),
+    ],
+)
+def test_search_finds_copies_that_a_missing_rule_lets_through(rule: str, what: str) -> None:
+    assert_breaks(CooperativeMembers("AB", joins=3, broken=frozenset({rule})), what)
 
 
 @pytest.mark.soak
