@@ -219,7 +219,13 @@ class GroupCoordinator:
 
         def decide(view: RowView[Group], version: int) -> OffsetsCommit | MustFence | None:
             group = view.rows.get(group_id)
-            row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+            row = check_member(
+                group,
+                group_id=group_id,
+                generation=generation,
+                member_id=member_id,
+                partitions=positions,
+            )
             left = [one for one in holders_met(row, positions) if one.ticket not in looked]
             if left:
                 return MustFence(tuple(left))
