@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from txnlog.errors import InconsistentGroupProtocolError
-from txnlog.protocol.cooperation import COOPERATIVE, held_of, without_moves
+from txnlog.protocol.cooperation import COOPERATIVE, held_of, is_cooperative, without_moves
 from txnlog.protocol.group_metadata import Assignment
 
 Subscriptions = Mapping[str, Sequence[str]]
@@ -87,9 +87,12 @@ def choose_assignor(supported: Mapping[str, Sequence[str]]) -> str:
     common = set.intersection(*(set(names) for names in supported.values())) & set(ASSIGNORS)
     if not common:
         strategies = {member: tuple(names) for member, names in sorted(supported.items())}
+        mixed = ""
+        if any(is_cooperative(names) for names in supported.values()):
+            mixed = f" To change a group to or from {COOPERATIVE}, stop all of its members first."
         raise InconsistentGroupProtocolError(
             f"The group's members support no common assignor: {strategies}. Give all of them the "
-            f"same partition.assignment.strategy, of {', '.join(ASSIGNORS)}.",
+            f"same partition.assignment.strategy, of {', '.join(ASSIGNORS)}.{mixed}",
         )
     votes = Counter(next(n for n in names if n in common) for names in supported.values())
     return min(votes, key=lambda name: (-votes[name], name))

@@ -55,14 +55,14 @@ def keeps_partitions(group: Group | None, *, member_id: str, generation: int) ->
 def current_generation(group: Group | None, *, member_id: str, generation: int) -> int:
     """The generation that a request of this one counts under.
 
-    A cooperative member that keeps its partitions may not have seen yet that the next one began.
+    A cooperative member that keeps its partitions may not have seen yet that the next one began; or
+    it has rejoined since, and the request is of before.
     """
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None or not is_cooperative(member.assignors):
         return generation
-    if keeps_partitions(group, member_id=member_id, generation=generation):
-        return max(generation, group.generation)
-    return generation
+    is_next = group.generation == generation + 1
+    return group.generation if is_next and member_id in group.assignment else generation
 
 
 class Taken(NamedTuple):
