@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from txnlog.cluster import Cluster
-from txnlog.consuming.consumption import Callbacks, Consumption
+from txnlog.consuming.consumption import Consumption
 from txnlog.consuming.lookups import describe_topics, positions_for_times, watermarks
+from txnlog.consuming.rebalances import Callbacks
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.consuming.starts import check_position
 from txnlog.errors import ClientStateError, TxnLogError
@@ -146,6 +147,10 @@ class Consumer:
     def memberid(self) -> str:
         """The member id in the group, "" if this consumer is not a member."""
         return self._consumption().member_id
+
+    def rebalance_protocol(self) -> str:
+        """ "COOPERATIVE" or "EAGER", by partition.assignment.strategy; "NONE" without a group."""
+        return self._consumption().rebalance_protocol
 
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
         """Group, generation and member id, for Producer.send_offsets_to_transaction (KIP-447).

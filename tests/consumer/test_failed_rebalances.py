@@ -23,8 +23,15 @@ from tests.consumer.records import (
 )
 from tests.interrupting import interrupted_at
 from txnlog.consumer import Consumer
-from txnlog.consuming import commits, consumption, fetcher, group_session, membership
-from txnlog.consuming.consumption import Consumption
+from txnlog.consuming import (
+    commits,
+    consumption,
+    fetcher,
+    group_session,
+    membership,
+    rebalances,
+)
+from txnlog.consuming.rebalances import Rebalances
 from txnlog.errors import ClientStateError, CorruptLogError, StorageError, TxnLogError
 from txnlog.messages import TopicPartition
 from txnlog.storage.delta.log_files import commit_path
@@ -33,7 +40,7 @@ from txnlog.testing.faults import Fault, FaultsAt, FaultyStore, Plan, SharedMemo
 VALUES = [b"0", b"1"]
 FILES = tuple(
     str(Path(module.__file__ or ""))
-    for module in (commits, consumption, fetcher, group_session, membership)
+    for module in (commits, consumption, fetcher, group_session, membership, rebalances)
 )
 ROUNDS = 8
 STRIDE = 3
@@ -236,16 +243,16 @@ def damaged_at_accept(
 ) -> Callable[[], None]:
     """Damage topic `bad` between the join and the acceptance of the assignment."""
     repairs: list[Callable[[], None]] = []
-    accept = Consumption._accept_assignment
+    accept = Rebalances._accept_assignment
 
-    def damaged(self: Consumption, *given: object) -> None:
+    def damaged(self: Rebalances, *given: object) -> None:
         if not repairs:
             repairs.append(damage(shared))
             # As a process that opens the log only now.
-            self.cluster._topics.clear()
+            self._cluster._topics.clear()
         accept(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Consumption, "_accept_assignment", damaged)
+    monkeypatch.setattr(Rebalances, "_accept_assignment", damaged)
     return lambda: repairs[0]()
 
 

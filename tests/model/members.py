@@ -9,18 +9,18 @@ is: nothing twice, nothing skipped, output and position together.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 from tests.model.recovery import DEAD, Pc, Recovery, fencing
 from tests.model.spark_owner import GROUP, INPUT, REGISTRATIONS_MAX, SparkOwner, State
 from tests.model.values import OffsetsTable, Stored, Wrote, staged
 from tests.model.world import World
+from txnlog.protocol.cooperation import is_member_of
 from txnlog.protocol.group_metadata import Member
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit
 from txnlog.protocol.membership import (
     GroupObservation,
     MembershipStatus,
-    is_member_of,
     membership_status,
     prepare_heartbeat,
     prepare_join,
@@ -40,6 +40,11 @@ STATIC = Member(topics=(INPUT,), session_timeout_ms=1, instance_id="a")
 
 class Members(SparkOwner):
     """`joins`: how often each member joins at most; `expulsions`: how many there are in all."""
+
+    partition = 0
+    counts: Mapping[str, int] = COUNTS
+    member = MEMBER
+    static = STATIC
 
     def __init__(
         self,
@@ -118,7 +123,7 @@ class Members(SparkOwner):
                 member_id=observers[0],
                 beat=False,
                 observation=observation,
-                counts=COUNTS,
+                counts=self.counts,
                 now_ms=0,
             )
 
@@ -151,9 +156,9 @@ class Members(SparkOwner):
                 table.groups.get(GROUP),
                 group_id=GROUP,
                 member_id=name,
-                member=STATIC if "R" in self.names and name in "AR" else MEMBER,
+                member=self.static if "R" in self.names and name in "AR" else self.member,
                 released=released,
-                counts=COUNTS,
+                counts=self.counts,
                 now_ms=0,
             )
 
@@ -165,7 +170,8 @@ class Members(SparkOwner):
         assert group is not None
         if is_member_of(group, name, after=released):
             generation = group.generation
-            has_it = TWO_OWNERS in self.broken or bool(group.assignment[name])
+            assigned = group.assignment[name].get(INPUT, ())
+            has_it = TWO_OWNERS in self.broken or self.partition in assigned
             after: Pc = (
                 ("fetch", generation, joins, None) if has_it else ("poll", generation, joins, -1)
             )
@@ -181,7 +187,8 @@ class Members(SparkOwner):
         else:
             label, after = found
             refused = after == DEAD
-            yield f"{name} {label}", stored, ("join", generation, joins) if refused else after
+            lost = self._refused(stored, self.members.index(name), pc) if refused else after
+            yield f"{name} {label}", stored, lost
 
     def _poll(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
         """Between two transactions: read on, or see that the group has changed."""
@@ -198,7 +205,7 @@ class Members(SparkOwner):
     def _copy(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
         step, generation, joins, offset = pc[:4]
         name = self.members[number]
-        lost = ("join", generation, joins)
+        lost = self._refused(stored, number, pc)
         if step == "own":
             met = self.recovery.meet_prepared(stored, number, pc)
             if met is not None:
@@ -234,6 +241,10 @@ class Members(SparkOwner):
                 after = ("register", *pc[1:6], pc[7], frozenset()) if again else DEAD
             yield f"{name} PREPARE of {offset}: {wrote.error}", wrote.stored, after
 
+    def _refused(self, stored: Stored, number: int, pc: Pc) -> Pc:
+        """Where a member goes on whose generation was refused."""
+        return ("join", *pc[1:3])
+
     def _request(self, stored: Stored, name: str, generation: int, offset: int) -> GroupOffsets:
         group = self.world.group(stored, GROUP)
         member_id = name
@@ -243,7 +254,7 @@ class Members(SparkOwner):
             group_id=GROUP,
             generation=generation,
             start={},
-            end={INPUT: {0: offset + 1}},
+            end={INPUT: {self.partition: offset + 1}},
             member_id=member_id,
         )
 
@@ -279,7 +290,7 @@ class Members(SparkOwner):
             producer_id=producer_id,
             ticket=ticket,
             generation=generation,
-            offsets={INPUT: {0: offset + 1}},
+            offsets={INPUT: {self.partition: offset + 1}},
         )
         files = (staged("x", offset, f"{name}{generation}"),)
         asked: Hashable = ("end", name, epoch, ticket, offset, generation)

@@ -13,6 +13,7 @@ from tests.model.rules import FETCH_FENCES_NOBODY, FETCHES_ONCE, FORGETS_BY_OLD_
 from tests.model.values import Stored
 from tests.model.world import World
 from txnlog.errors import TxnLogError
+from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.groups import prepare_fetch
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.tickets import holders_met, is_over
@@ -117,23 +118,35 @@ class Recovery:
         """
         group = self.world.group(stored, self.group_id)
         try:
-            positions = prepare_fetch(group, group_id=self.group_id, generation=generation)
+            positions = prepare_fetch(
+                group, group_id=self.group_id, generation=generation, member_id=member_id
+            )
         except TxnLogError as error:
             return type(error).__name__, DEAD
         met = holders_met(group, None)
         if FETCHES_ONCE in self.world.broken and met and pc[-1] is None:
-            return self._meet(pc, met, generation, member_id, self.position(stored))
+            return self._meet(stored, pc, met, generation, member_id, self.position(stored))
         if isinstance(pc[-1], int):
             return pc[-1]
         known = pc[-1] or ()
         if not all(one.ticket in known for one in met):
-            return self._meet(pc, met, generation, member_id, tuple(one.ticket for one in met))
+            tickets = tuple(one.ticket for one in met)
+            return self._meet(stored, pc, met, generation, member_id, tickets)
         return next(iter(next(iter(positions.values()), {}).values()), 0)
 
     def _meet(
-        self, pc: Pc, met: Any, generation: int | None, member_id: str, memory: Any
+        self,
+        stored: Stored,
+        pc: Pc,
+        met: Any,
+        generation: int | None,
+        member_id: str,
+        memory: Any,
     ) -> tuple[str, Pc]:
         mine = generation, member_id
+        if generation is not None:
+            group = self.world.group(stored, self.group_id)
+            mine = current_generation(group, member_id=member_id, generation=generation), member_id
         others = [one for one in met if generation is not None]
         others = [one for one in others if (one.generation, one.member_id) != mine]
         own = [one for one in met if one not in others]

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txnlog.errors import InconsistentGroupProtocolError
-from txnlog.protocol.assignors import ASSIGNORS, assign_range, assign_sticky, choose_assignor
+from txnlog.protocol.assignors import (
+    ASSIGNORS,
+    assign_cooperative,
+    assign_range,
+    assign_sticky,
+    choose_assignor,
+)
 from txnlog.protocol.group_metadata import Assignment
 
 TOPICS = ("a", "b", "c")
@@ -56,7 +62,7 @@ def test_sticky_moves_only_the_partitions_of_a_new_member() -> None:
         assert set(second[member]["a"]) < set(third[member]["a"])
 
 
-@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+@pytest.mark.parametrize("name", ["range", "sticky"])
 @given(members=subscriptions, counts=counts, data=st.data())
 def test_every_subscribed_partition_has_one_subscribed_owner(
     name: str, members: dict[str, tuple[str, ...]], counts: dict[str, int], data: st.DataObject
@@ -124,6 +130,62 @@ def test_sticky_changes_nothing_without_a_change_of_members(
     assert assign_sticky(members, counts, first) == first
 
 
+# --- cooperative-sticky ---------------------------------------------------------------------------
+
+
+def rounds_of(
+    members: dict[str, tuple[str, ...]], counts: dict[str, int], former: Assignment
+) -> list[Assignment]:
+    """The generations that follow, each after what moves has been revoked, until nothing moves."""
+    found = [assign_cooperative(members, counts, former)]
+    while len(found) < 10:
+        after = assign_cooperative(members, counts, found[-1])
+        if after == found[-1]:
+            return found
+        found.append(after)
+    raise AssertionError(f"no end of {found}")
+
+
+@given(before=subscriptions, members=subscriptions, counts=counts)
+def test_cooperative_takes_no_partition_from_who_has_it(
+    before: dict[str, tuple[str, ...]],
+    members: dict[str, tuple[str, ...]],
+    counts: dict[str, int],
+) -> None:
+    """A partition has a new owner only when the former one does not have it any more (R48)."""
+    former = assign_sticky(before, counts, {})
+    for found in rounds_of(members, counts, former):
+        had = {key: names[0] for key, names in owners(former).items()}
+        for (topic, number), names in owners(found).items():
+            owner = had.get((topic, number), names[0])
+            is_reader = topic in members.get(owner, ())
+            assert names == [owner] or not is_reader
+        former = found
+
+
+@given(before=subscriptions, members=subscriptions, counts=counts)
+def test_cooperative_ends_balanced_with_every_partition_assigned(
+    before: dict[str, tuple[str, ...]],
+    members: dict[str, tuple[str, ...]],
+    counts: dict[str, int],
+) -> None:
+    """A group that never came to rest would revoke for ever; a partition left out is not read."""
+    last = rounds_of(members, counts, assign_sticky(before, counts, {}))[-1]
+    read = {topic for topics in members.values() for topic in topics}
+    assert set(owners(last)) == {(t, p) for t in read for p in range(counts.get(t, 0))}
+    assert assign_sticky(members, counts, last) == last
+
+
+def test_cooperative_needs_two_generations_for_a_new_member() -> None:
+    """In the first one nobody has what moves; the others keep what they have (R48)."""
+    first = {"x": {"a": (0, 1)}, "y": {"a": (2, 3)}}
+    members = dict.fromkeys("xyz", ("a",))
+    second = assign_cooperative(members, {"a": 4}, first)
+    assert second == {"x": {"a": (0, 1)}, "y": {"a": (2,)}, "z": {}}
+    third = assign_cooperative(members, {"a": 4}, second)
+    assert third == {"x": {"a": (0, 1)}, "y": {"a": (2,)}, "z": {"a": (3,)}}
+
+
 def test_group_uses_the_common_assignor_with_most_votes() -> None:
     """Two processes that choose differently would give a partition two owners (R48)."""
     both, sticky, other = ("range", "sticky"), ("sticky", "range"), ("sticky",)
@@ -131,3 +193,6 @@ def test_group_uses_the_common_assignor_with_most_votes() -> None:
     assert choose_assignor({"x": both, "y": both, "z": other}) == "sticky"
     with pytest.raises(InconsistentGroupProtocolError, match="'x': \\('range',\\)"):
         choose_assignor({"x": ("range",), "y": other})
+    with pytest.raises(InconsistentGroupProtocolError, match="cooperative-sticky"):
+        choose_assignor({"x": ("cooperative-sticky",), "y": other})
+    assert set(ASSIGNORS) == {"range", "sticky", "cooperative-sticky"}

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from tests.protocol.group_row import REBALANCE_MS, SESSION_MS, Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
+from txnlog.protocol.cooperation import is_member_of
 from txnlog.protocol.membership import (
     GroupObservation,
     MembershipStatus,
     is_assignment_outdated,
     is_fenced,
-    is_member_of,
     is_rebalancing,
     membership_status,
 )

@@ -16,12 +16,12 @@ from hypothesis.stateful import (
 
 from tests.protocol.group_row import Row, a_member, partitions_of
 from txnlog.errors import IllegalGenerationError, UnknownMemberIdError
+from txnlog.protocol.cooperation import is_member_of
 from txnlog.protocol.group_metadata import Group
 from txnlog.protocol.membership import (
     GroupObservation,
     MembershipStatus,
     is_assignment_outdated,
-    is_member_of,
     is_rebalancing,
     membership_status,
 )

@@ -54,12 +54,17 @@ class Commits:
         self._stored: dict[Key, TopicPartition] | None = None
         self.start()
 
-    def start(self) -> None:
-        """Reset for a new assignment; the next automatic commit is due after its interval."""
+    def start(self, *, keeps: bool = False) -> None:
+        """Reset for a new assignment; the next automatic commit is due after its interval.
+
+        `keeps`: it has partitions of the former one, with what is stored of them.
+        """
+        self.is_fenced = False
+        if keeps:
+            return
         self._due_ms = self._clock.boot_ms() + self._config.get("auto.commit.interval.ms")
         self._automatic = None
         self._stored = None if self._config.get("enable.auto.offset.store") else {}
-        self.is_fenced = False
 
     def store(
         self,
@@ -125,14 +130,16 @@ class Commits:
         try:
             session.commit(*by_topic(partitions))
         except LOST:
-            self.is_fenced = True
+            self.is_fenced = session.has_lost()
             raise
 
     def commit_later(self, session: GroupSession, partitions: list[TopicPartition]) -> None:
         """Commit on the background thread; a later poll reports the result."""
         self._automatic = None
         positions, notes = by_topic(partitions)
-        session.commit_later(positions, notes, lambda error: self._report(error, partitions))
+        session.commit_later(
+            positions, notes, lambda error: self._report(session, error, partitions)
+        )
 
     def commit_if_due(self, session: GroupSession) -> None:
         """The automatic commit of the current positions, if it is due."""
@@ -183,11 +190,13 @@ class Commits:
             return [self._stored[key] for key, _ in found if key in self._stored]
         return [TopicPartition(*key, r.position) for key, r in found if r.position is not None]
 
-    def _report(self, error: TxnLogError | None, partitions: list[TopicPartition]) -> None:
+    def _report(
+        self, session: GroupSession, error: TxnLogError | None, partitions: list[TopicPartition]
+    ) -> None:
         if error is not None:
             self._automatic = None
         if isinstance(error, LOST):
-            self.is_fenced = True
+            self.is_fenced = session.has_lost()
         on_commit = self._config.get("on_commit")
         if on_commit is not None:
             on_commit(error, partitions)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -19,18 +18,16 @@ from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import Key, PartitionReader
 from txnlog.consuming.group_session import GroupSession
 from txnlog.consuming.lookups import check_partition
-from txnlog.consuming.membership import Membership, member_settings
+from txnlog.consuming.membership import member_settings
+from txnlog.consuming.rebalances import LOOK_INTERVAL_MS, Callbacks, Rebalances
 from txnlog.consuming.record_stream import RecordStream
 from txnlog.consuming.starts import Starts, place
 from txnlog.consuming.statistics import ConsumerStatistics
-from txnlog.consuming.subscriptions import check_subscription, missing_topics
+from txnlog.consuming.subscriptions import check_subscription
 from txnlog.errors import (
     ClientStateError,
-    FencedInstanceIdError,
-    TxnLogError,
 )
-from txnlog.messages import PARTITION_UA, Message, TopicPartition
-from txnlog.protocol.membership import MembershipStatus
+from txnlog.messages import Message, TopicPartition
 from txnlog.settings.config import Config, client_events
 from txnlog.storage.tables.topic_log import TopicLog
 
@@ -48,16 +45,6 @@ class Mode(Enum):
     NOTHING = 0
     SUBSCRIBED = 1
     ASSIGNED = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Callbacks:
-    """The application's rebalance callbacks."""
-
-    consumer: object = None
-    on_assign: Callback = None
-    on_revoke: Callback = None
-    on_lost: Callback = None
 
 
 class Consumption:
@@ -79,11 +66,10 @@ class Consumption:
         self.stream = RecordStream(self._fetcher, report_ends=config.get("enable.partition.eof"))
         self._mode = Mode.NOTHING
         self._session: GroupSession | None = None
-        self._subscription: tuple[str, ...] = ()
-        self._callbacks = Callbacks()
-        self._missing: set[str] = set()
         self._commits = Commits(config, self._fetcher.readers, self.clock)
-        self._needs_rejoin = self._is_assigning = self._is_revoking = False
+        self._rebalances = Rebalances(
+            cluster, self._fetcher, self.stream, self._starts, self._commits
+        )
         self._maintenance_due_ms = self.clock.boot_ms()
         self._events = client_events(config, self.clock.boot_ms)
         self._statistics = ConsumerStatistics(
@@ -104,6 +90,13 @@ class Consumption:
     @property
     def member_id(self) -> str:
         return "" if self._session is None else self._session.membership.member_id
+
+    @property
+    def rebalance_protocol(self) -> str:
+        """See Consumer.rebalance_protocol."""
+        if self._session is None or not self.member_id:
+            return "NONE"
+        return "COOPERATIVE" if self._session.membership.is_cooperative else "EAGER"
 
     def require_session(self) -> GroupSession:
         """The session in the group. Raises ConfigError without group.id."""
@@ -128,10 +121,11 @@ class Consumption:
         if not topics:
             self.unsubscribe()
             return
-        self._needs_rejoin = self._mode is Mode.SUBSCRIBED
+        rebalances = self._rebalances
+        rebalances.needs_rejoin = self._mode is Mode.SUBSCRIBED
         self._mode = Mode.SUBSCRIBED
-        self._subscription = tuple(sorted(set(topics)))
-        self._callbacks = callbacks
+        rebalances.subscription = tuple(sorted(set(topics)))
+        rebalances.callbacks = callbacks
 
     def unsubscribe(self) -> None:
         """See Consumer.unsubscribe."""
@@ -139,20 +133,21 @@ class Consumption:
         try:
             if self._mode is Mode.SUBSCRIBED and session is not None:
                 try:
-                    self._revoke(session)
+                    self._rebalances.revoke(session, sorted(self.readers))
                 finally:
                     session.leave()
         finally:
-            self._clear_assignment()
-            self._mode, self._subscription, self._callbacks = Mode.NOTHING, (), Callbacks()
+            self._rebalances.clear()
+            self._mode = Mode.NOTHING
+            self._rebalances.subscription, self._rebalances.callbacks = (), Callbacks()
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """See Consumer.assign."""
         wanted = {(p.topic, p.partition): p.offset for p in partitions}
-        if self._is_assigning:
+        if self._rebalances.is_assigning:
             self._start_at(wanted)
             return
-        if self._is_revoking and not wanted:
+        if self._rebalances.is_revoking and not wanted:
             # What unassign() in on_revoke asks for happens after the callback.
             return
         self._refuse_with_subscription("assign")
@@ -160,7 +155,7 @@ class Consumption:
         # What may fail comes first: then the former assignment stays.
         if wanted and self._config.get("group.id") is not None:
             self.require_session().start_generation()
-        self._clear_assignment()
+        self._rebalances.clear()
         self._mode = Mode.ASSIGNED if wanted else Mode.NOTHING
         self._commits.start()
         self._add(wanted, logs)
@@ -168,7 +163,7 @@ class Consumption:
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
         """See Consumer.incremental_assign."""
         wanted = {(p.topic, p.partition): p.offset for p in partitions}
-        if self._is_assigning:
+        if self._rebalances.is_assigning:
             self._assigned(partitions)
             self._starts.wanted.update(wanted)
             return
@@ -183,16 +178,11 @@ class Consumption:
 
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
         """See Consumer.incremental_unassign."""
-        if self._is_revoking:
+        if self._rebalances.is_revoking:
             return
         self._assigned(partitions)
         self._refuse_with_subscription("incremental_unassign")
-        keys = [(p.topic, p.partition) for p in partitions]
-        self.stream.drop(keys)
-        self._fetcher.remove(keys)
-        for key in keys:
-            self._starts.wanted.pop(key, None)
-            self._commits.forget(key)
+        self._rebalances.remove([(p.topic, p.partition) for p in partitions])
         self._mode = Mode.ASSIGNED if self.readers else Mode.NOTHING
 
     def _add(self, wanted: Mapping[Key, int], logs: Mapping[str, TopicLog]) -> None:
@@ -217,17 +207,16 @@ class Consumption:
 
     def _start_at(self, wanted: Mapping[Key, int]) -> None:
         """`assign` inside of on_assign: choose partitions of the assignment and their offsets."""
+        if self.rebalance_protocol == "COOPERATIVE":
+            raise ClientStateError(
+                "With partition.assignment.strategy=cooperative-sticky on_assign gets only what is "
+                "added: give start positions with incremental_assign, not with assign."
+            )
         unassigned = sorted(set(wanted) - set(self.readers))
         if unassigned:
             raise ClientStateError(f"The group has not assigned {unassigned} to this consumer.")
         self._fetcher.remove([key for key in self.readers if key not in wanted])
         self._starts.wanted = dict(wanted)
-
-    def _clear_assignment(self) -> None:
-        keys = list(self.readers)
-        self.stream.drop(keys)
-        self._fetcher.remove(keys)
-        self._starts.wanted = {}
 
     # -- between two polls -------------------------------------------------------------------------
 
@@ -254,7 +243,9 @@ class Consumption:
             session.heartbeat.polled_ms = now_ms
             session.call_back()
             if self._mode is Mode.SUBSCRIBED:
-                self._update_membership(session)
+                self._rebalances.update(session)
+                if session.membership.is_waiting or session.membership.is_handing_over:
+                    self._maintenance_due_ms = now_ms + LOOK_INTERVAL_MS
         self._resolve(session)
         if session is not None:
             self._commits.commit_if_due(session)
@@ -266,112 +257,11 @@ class Consumption:
         except LOST:
             if self._mode is Mode.ASSIGNED:
                 raise
-            self._commits.is_fenced = True
+            self._commits.is_fenced = session is None or session.has_lost()
 
     @property
     def _is_fenced(self) -> bool:
         return self._commits.is_fenced and self._mode is Mode.SUBSCRIBED
-
-    def _update_membership(self, session: GroupSession) -> None:
-        """Follow the group's row: join, revoke, or accept a new assignment."""
-        try:
-            status = session.status()
-        except FencedInstanceIdError:
-            self._clear_assignment()
-            raise
-        membership = session.membership
-        if not self.member_id:
-            self._needs_rejoin = True
-        elif not membership.is_waiting:
-            self._give_up_assignment(session, status)
-        if self._needs_rejoin:
-            session.join(self._subscription)
-            self._needs_rejoin = False
-        if membership.is_waiting:
-            # Left by an acceptance that was interrupted.
-            self._clear_assignment()
-            if membership.complete_join():
-                self._accept_assignment(membership)
-
-    def _give_up_assignment(self, session: GroupSession, status: MembershipStatus) -> None:
-        """Revoke or lose the assignment, if the group or a new subscription says so.
-
-        `_needs_rejoin` is set first, so that the next poll continues where this one fails.
-        """
-        if self._is_fenced or status is MembershipStatus.LOST:
-            self._needs_rejoin = True
-            self._lose_assignment()
-        elif self._needs_rejoin or status is MembershipStatus.REBALANCING:
-            self._needs_rejoin = True
-            logger.info("Consumer %s rejoins: its group rebalances", self.member_id)
-            self._revoke(session)
-
-    def _accept_assignment(self, membership: Membership) -> None:
-        """Add the assigned partitions. If this fails, the next poll does it again."""
-        assignment = membership.assignment
-        logs = {topic: self.cluster.topic_log(topic) for topic in assignment}
-        self._fetcher.tail(list(logs.values()))
-        for topic, log in logs.items():
-            for number in assignment[topic]:
-                # A topic deleted since then has no log to read; the group rebalances soon.
-                if number < log.partitions or not self._fetcher.can_read(topic):
-                    self._fetcher.add(log, number)
-        self._starts.has_unplaced = True
-        self._commits.start()
-        membership.accept()
-        text = "Consumer %s is in generation %d of group %r and reads %s"
-        found = (membership.member_id, membership.generation, membership.settings.group_id)
-        logger.info(text, *found, _named(sorted(self.readers)))
-        self._report_missing(membership)
-        self._is_assigning = True
-        try:
-            self._notify(self._callbacks.on_assign, sorted(self.readers))
-        finally:
-            self._is_assigning = False
-
-    def _report_missing(self, membership: Membership) -> None:
-        """Report subscribed topics that do not exist, once each, in a message with an error."""
-        missing = missing_topics(self.cluster, membership.unassigned_topics)
-        for topic in sorted(missing.keys() - self._missing):
-            logger.warning("Subscribed topic not available: %s", missing[topic])
-            self.stream.notify(
-                Message(topic, PARTITION_UA, None, None, None, None, error=missing[topic])
-            )
-        self._missing = set(missing)
-
-    def _revoke(self, session: GroupSession) -> None:
-        """Commit, call on_revoke (or on_lost), and remove all partitions."""
-        keys = sorted(self.readers)
-        callback = self._callbacks.on_revoke
-        try:
-            self._commits.commit_before_revoke(session)
-        except LOST:
-            callback = self._callbacks.on_lost or callback
-        except TxnLogError as error:
-            logger.warning("Committing offsets failed; records will be read again: %s", error)
-        try:
-            self._notify_revoked(callback, keys)
-        finally:
-            self._clear_assignment()
-
-    def _lose_assignment(self) -> None:
-        keys = sorted(self.readers)
-        self._commits.is_fenced = False
-        self._clear_assignment()
-        logger.info("Consumer %s has lost its partitions: %s", self.member_id, _named(keys))
-        self._notify_revoked(self._callbacks.on_lost or self._callbacks.on_revoke, keys)
-
-    def _notify_revoked(self, callback: Callback, keys: Sequence[Key]) -> None:
-        self._is_revoking = True
-        try:
-            if keys:
-                self._notify(callback, keys)
-        finally:
-            self._is_revoking = False
-
-    def _notify(self, callback: Callback, keys: Sequence[Key]) -> None:
-        if callback is not None:
-            callback(self._callbacks.consumer, [TopicPartition(*key) for key in keys])
 
     # -- positions ---------------------------------------------------------------------------------
 
@@ -442,7 +332,7 @@ class Consumption:
             if self._mode is Mode.SUBSCRIBED:
                 self.unsubscribe()
             elif self._mode is Mode.ASSIGNED:
-                self._revoke(session)
+                self._rebalances.revoke(session, sorted(self.readers))
         finally:
             session.close()
 
@@ -451,7 +341,3 @@ class Consumption:
     ) -> None:
         """See Consumer.store_offsets."""
         self._commits.store(message, offsets, self._assigned)
-
-
-def _named(keys: Iterable[Key]) -> str:
-    return ", ".join(f"{topic}-{partition}" for topic, partition in keys) or "none"

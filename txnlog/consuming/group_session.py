@@ -97,16 +97,22 @@ class GroupSession:
         """Whether this consumer has a generation to commit under."""
         return self.generation != NO_GENERATION
 
-    def join(self, subscription: tuple[str, ...]) -> None:
+    def join(
+        self,
+        subscription: tuple[str, ...],
+        keep_only: Callable[[tuple[str, ...]], object] = lambda topics: None,
+    ) -> None:
         """Request an assignment, or a new one; `membership.complete_join` obtains it.
 
-        To be repeated if it raises.
+        `keep_only` is called before, with the topics that will be subscribed to. To be repeated if
+        it raises.
         """
         topics, failed = resolve(self._cluster, subscription, self.membership.topics)
         if failed is not None and self._failed_joins < FAILED_JOINS_MAX:
             self._failed_joins += 1
             raise failed
         self._failed_joins = 0
+        keep_only(topics)
         self._manual_generation = NO_GENERATION
         self._pending_watch = None
         self._start_thread()
@@ -165,13 +171,32 @@ class GroupSession:
             or not self._done.empty()
         )
 
-    def status(self) -> MembershipStatus:
-        """What this consumer must do with its assignment."""
-        self._last_group = self.heartbeat.group
-        status = self.membership.status(self._last_group)
+    def status(self, *, look: bool = False) -> MembershipStatus:
+        """What this consumer must do with its assignment.
+
+        By the heartbeat thread's last row; with `look` by the newest one.
+        """
+        self._last_group = group = self.heartbeat.group
+        if look:
+            group = self._cluster.groups.describe(self.settings.group_id)
+        status = self.membership.status(group)
         if status is MembershipStatus.STABLE and self.heartbeat.needs_rejoin:
             return MembershipStatus.REBALANCING
         return status
+
+    def has_lost(self) -> bool:
+        """Whether a refused request means that the partitions belong to others.
+
+        An eager member is refused for nothing else.
+        """
+        membership = self.membership
+        if not membership.is_cooperative:
+            return True
+        try:
+            group = self._cluster.groups.describe(self.settings.group_id)
+        except TxnLogError:
+            return True
+        return not membership.keeps(group)
 
     def metadata(self) -> ConsumerGroupMetadata:
         """For Producer.send_offsets_to_transaction. Raises RebalanceInProgressError."""

@@ -30,13 +30,14 @@ from txnlog.errors import (
     UnknownMemberIdError,
 )
 from txnlog.process.client_events import ClientEvents
+from txnlog.protocol.cooperation import is_cooperative, is_member_of, keeps_partitions
 from txnlog.protocol.group_metadata import Group, Member
+from txnlog.protocol.groups import OffsetsCommit
 from txnlog.protocol.membership import (
     GroupObservation,
     MembershipStatus,
     is_assignment_outdated,
     is_fenced,
-    is_member_of,
     is_rebalancing,
     membership_status,
     prepare_heartbeat,
@@ -91,7 +92,10 @@ def member_settings(config: Config) -> MemberSettings:
 class Membership:
     """The consumer thread's state: member id, generation and assignment.
 
-    `unassigned_topics` are those that it wants and that no member has partitions of.
+    `unassigned_topics` are those that it wants and that no member has partitions of. A cooperative
+    member has its generation and assignment while it waits for the next one; `has_lost` says that
+    they belong to others by now, `must_rejoin` that it is to revoke some, and then to rejoin;
+    `is_handing_over` that any member is, so that another generation follows soon.
     """
 
     def __init__(self, cluster: Cluster, settings: MemberSettings) -> None:
@@ -104,7 +108,8 @@ class Membership:
         self._topics: tuple[str, ...] = ()
         self._released = NO_GENERATION
         self._has_joined = False
-        self.is_waiting = False
+        self.is_waiting = self.has_lost = self.must_rejoin = self.is_handing_over = False
+        self.is_cooperative = is_cooperative(settings.assignors)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -112,37 +117,72 @@ class Membership:
         return self._topics
 
     def join(self, topics: tuple[str, ...]) -> None:
-        """Revoke the assignment and request a new one; `complete_join` writes the request."""
+        """Request a new assignment; `complete_join` writes that. An eager one is given up."""
         if not self.member_id:
             self.member_id = f"{self.settings.client_id}-{uuid.uuid4()}"
         if self.generation != NO_GENERATION:
             self._released = self.generation
         self._topics = topics
-        self.generation, self.assignment, self.is_waiting = NO_GENERATION, {}, True
+        self.is_waiting = True
+        if not self.is_cooperative:
+            self.generation, self.assignment = NO_GENERATION, {}
 
     def complete_join(self) -> bool:
         """Whether a generation has begun since `join`; if so, `assignment` is set.
 
         To be repeated until `accept`. Writes the join, if necessary again: the member may have been
-        expelled while waiting, or a consumer outside the group has begun a generation. Raises
-        InconsistentGroupProtocolError, FencedInstanceIdError.
+        expelled while waiting, or a consumer outside the group has begun a generation. With
+        `has_lost` nothing is written before `lose`. Raises InconsistentGroupProtocolError,
+        FencedInstanceIdError.
         """
         group_id = self.settings.group_id
         group = self._cluster.groups.describe(group_id)
         self._check_instance(group)
+        if self._note_loss(group):
+            return False
         if not self._has_assignment(group) and not self._is_join_written(group):
             self._write_join()
+            if self.has_lost:
+                return False
             self._has_joined = True
             group = self._cluster.offsets_log(group_id).view.rows.get(group_id)
         if group is None or not self._has_assignment(group):
-            # A generation that was completed, but not accepted, is over.
-            self.generation, self.assignment = NO_GENERATION, {}
+            if not self.is_cooperative:
+                # A generation that was completed, but not accepted, is over.
+                self.generation, self.assignment = NO_GENERATION, {}
             return False
         self.generation = group.generation
+        self.must_rejoin = bool(group.members[self.member_id].revoking)
+        self.is_handing_over = any(member.revoking for member in group.members.values())
         self.assignment = group.assignment[self.member_id]
         assigned = frozenset().union(*group.assignment.values())
         self.unassigned_topics = tuple(topic for topic in self._topics if topic not in assigned)
         return True
+
+    def keeps(self, group: Group | None) -> bool:
+        """Whether a cooperative member is one, by this row, and still has its partitions."""
+        if self.generation == NO_GENERATION or group is None or self.member_id not in group.members:
+            return False
+        return keeps_partitions(group, member_id=self.member_id, generation=self.generation)
+
+    def _note_loss(self, group: Group | None) -> bool:
+        """Whether the row shows that a cooperative member's partitions belong to others.
+
+        It stays so until `lose`: a later row need not show it.
+        """
+        if self.is_cooperative and self.generation != NO_GENERATION and not self.has_lost:
+            self.has_lost = not keeps_partitions(
+                group, member_id=self.member_id, generation=self.generation
+            )
+        return self.has_lost
+
+    def lose(self) -> None:
+        """The partitions belong to others: the next request claims none."""
+        if self.generation != NO_GENERATION:
+            self._released = self.generation
+        if self.is_cooperative:
+            self.generation, self.assignment = NO_GENERATION, {}
+        self.has_lost = False
 
     def accept(self) -> None:
         """The consumer has the partitions of `assignment`: it no longer waits for them."""
@@ -166,7 +206,7 @@ class Membership:
         """
         member_id, self.member_id = self.member_id, ""
         self.generation, self.assignment, self.is_waiting = NO_GENERATION, {}, False
-        self._released, self._has_joined = NO_GENERATION, False
+        self._released, self._has_joined, self.has_lost = NO_GENERATION, False, False
         if member_id and not self.settings.instance_id:
             leave(self._cluster, self.settings.group_id, member_id)
 
@@ -198,9 +238,12 @@ class Membership:
             host=socket.gethostname(),
         )
         counts = PartitionCounts(cluster)
-        cluster.groups.change_members(
-            settings.group_id,
-            lambda group: prepare_join(
+
+        def decide(group: Group | None) -> OffsetsCommit | None:
+            # What this write follows on, later rows do not show.
+            if self._note_loss(group):
+                return None
+            return prepare_join(
                 group,
                 group_id=settings.group_id,
                 member_id=self.member_id,
@@ -208,9 +251,9 @@ class Membership:
                 released=self._released,
                 counts=counts.of(group, self._topics),
                 now_ms=cluster.store.clock.now_ms(),
-            ),
-            by=self.member_id,
-        )
+            )
+
+        cluster.groups.change_members(settings.group_id, decide, by=self.member_id)
 
 
 class Heartbeat:

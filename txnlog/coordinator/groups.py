@@ -12,6 +12,7 @@ from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
 from txnlog.errors import IllegalGenerationError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
+from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.fencing_lines import group_lines
 from txnlog.protocol.group_metadata import Positions, TicketHolder
 from txnlog.protocol.groups import (
@@ -138,12 +139,7 @@ class GroupCoordinator:
             if not met:
                 return positions
             is_patient = clock.boot_ms() < patient_until_ms
-            others = [
-                one
-                for one in met
-                if generation is not None
-                and (one.generation, one.member_id) != (generation, member_id)
-            ]
+            others = _others(group, met, generation, member_id)
             skipped = others if fence and not is_patient else ()
             open_ones = self._look_at(group_id, met, partitions, but=skipped)
             if not open_ones:
@@ -227,7 +223,13 @@ class GroupCoordinator:
 
         def decide(view: RowView[Group], version: int) -> OffsetsCommit | MustFence | None:
             group = view.rows.get(group_id)
-            row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+            row = check_member(
+                group,
+                group_id=group_id,
+                generation=generation,
+                member_id=member_id,
+                partitions=positions,
+            )
             left = [one for one in holders_met(row, positions) if one.ticket not in looked]
             if left:
                 return MustFence(tuple(left))
@@ -384,3 +386,16 @@ class GroupCoordinator:
 
     def _now_ms(self) -> int:
         return self._root.store.clock.now_ms()
+
+
+def _others(
+    group: Group | None,
+    holders: Sequence[TicketHolder],
+    generation: int | None,
+    member_id: str,
+) -> list[TicketHolder]:
+    """Those that registered under another generation, or as another member; none without one."""
+    if generation is None:
+        return []
+    mine = current_generation(group, member_id=member_id, generation=generation), member_id
+    return [one for one in holders if (one.generation, one.member_id) != mine]

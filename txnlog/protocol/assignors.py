@@ -1,4 +1,4 @@
-"""Partition assignment: the range and sticky assignors, as in Kafka.
+"""Partition assignment: the range, sticky and cooperative-sticky assignors, as in Kafka.
 
 Pure and deterministic: the same members, topics and previous assignment give the same result in
 every process.
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from txnlog.errors import InconsistentGroupProtocolError
+from txnlog.protocol.cooperation import COOPERATIVE, held_of, is_cooperative, without_moves
 from txnlog.protocol.group_metadata import Assignment
 
 Subscriptions = Mapping[str, Sequence[str]]
@@ -63,9 +64,18 @@ def assign_sticky(members: Subscriptions, counts: Counts, former: Assignment) ->
     return _by_topic(owned)
 
 
+def assign_cooperative(members: Subscriptions, counts: Counts, former: Assignment) -> Assignment:
+    """As the sticky one, but what another member has is assigned to nobody, until it is revoked.
+
+    A member has in `former` what it has not revoked, of the topics that it still subscribes to.
+    """
+    return without_moves(assign_sticky(members, counts, former), held_of(members, former))
+
+
 ASSIGNORS: Mapping[str, Callable[[Subscriptions, Counts, Assignment], Assignment]] = {
     "range": assign_range,
     "sticky": assign_sticky,
+    COOPERATIVE: assign_cooperative,
 }
 
 
@@ -77,9 +87,12 @@ def choose_assignor(supported: Mapping[str, Sequence[str]]) -> str:
     common = set.intersection(*(set(names) for names in supported.values())) & set(ASSIGNORS)
     if not common:
         strategies = {member: tuple(names) for member, names in sorted(supported.items())}
+        mixed = ""
+        if any(is_cooperative(names) for names in supported.values()):
+            mixed = f" To change a group to or from {COOPERATIVE}, stop all of its members first."
         raise InconsistentGroupProtocolError(
             f"The group's members support no common assignor: {strategies}. Give all of them the "
-            f"same partition.assignment.strategy, of {', '.join(ASSIGNORS)}.",
+            f"same partition.assignment.strategy, of {', '.join(ASSIGNORS)}.{mixed}",
         )
     votes = Counter(next(n for n in names if n in common) for names in supported.values())
     return min(votes, key=lambda name: (-votes[name], name))

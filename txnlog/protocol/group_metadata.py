@@ -74,7 +74,8 @@ class Member(Extensible, frozen=True, kw_only=True):
 
     `joined` is the generation whose assignment it has revoked: it waits for the next one. `topics`
     are its subscription, `assignors` the names of its assignors in order of preference. A static
-    member (`instance_id`) replaces the former member with that id.
+    member (`instance_id`) replaces the former member with that id. `revoking`: what a cooperative
+    member no longer has in this generation, and is the owner of until it has rejoined.
     """
 
     topics: tuple[str, ...]
@@ -86,6 +87,7 @@ class Member(Extensible, frozen=True, kw_only=True):
     client_id: str = ""
     host: str = ""
     instance_id: str = ""
+    revoking: dict[str, tuple[PartitionNumber, ...]] = msgspec.field(default_factory=dict)
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

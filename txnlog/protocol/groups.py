@@ -17,6 +17,7 @@ from txnlog.errors import (
     UnknownMemberIdError,
     UnstableOffsetCommitError,
 )
+from txnlog.protocol.cooperation import Partitions, current_generation, find_taken
 from txnlog.protocol.group_metadata import (
     GROUP_COLUMNS,
     CommittedOffset,
@@ -32,6 +33,7 @@ __all__ = [
     "Group",
     "GroupOffsets",
     "OffsetsCommit",
+    "Partitions",
     "Positions",
     "prepare_fetch",
     "prepare_generation",
@@ -40,7 +42,7 @@ __all__ = [
     "unstable",
 ]
 
-Partitions = Mapping[str, Collection[int]]
+_NONE: Partitions = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,15 @@ def prepare_offset_commit(
 
     It counts as a heartbeat. Raises IllegalGenerationError, UnknownMemberIdError (R48).
     """
-    row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+    row = check_member(
+        group,
+        group_id=group_id,
+        generation=generation,
+        member_id=member_id,
+        partitions=offsets,
+    )
+    # That of the group: the one given may be a little older.
+    generation = row.generation
     merged = {topic: dict(known) for topic, known in row.offsets.items()}
     changed = False
     for topic, partitions in offsets.items():
@@ -128,13 +138,22 @@ def prepare_offset_commit(
     return OffsetsCommit(operation="OFFSET COMMIT", groups=(put,))
 
 
-def check_member(group: Group | None, *, group_id: str, generation: int, member_id: str) -> Group:
-    """The group, if it still has this generation and member (R48).
+def check_member(
+    group: Group | None,
+    *,
+    group_id: str,
+    generation: int,
+    member_id: str,
+    partitions: Partitions = _NONE,
+) -> Group:
+    """The group, if it still has this generation and member, and no other these partitions (R48).
 
+    Only cooperative members are asked about partitions, and may be late by one generation.
     Raises IllegalGenerationError, UnknownMemberIdError.
     """
     current = 0 if group is None else group.generation
-    if group is None or current != generation:
+    asked = current_generation(group, member_id=member_id, generation=generation)
+    if group is None or current != asked:
         raise _illegal_generation(group_id, generation, current)
     if member_id and member_id not in group.members:
         raise UnknownMemberIdError(
@@ -143,6 +162,18 @@ def check_member(group: Group | None, *, group_id: str, generation: int, member_
             "Records read since its last commit will be read again; it rejoins at its next poll.",
             group_id=group_id,
             member_id=member_id,
+        )
+    taken = find_taken(group, member_id=member_id, partitions=partitions)
+    if taken is not None:
+        raise IllegalGenerationError(
+            f"Partition {taken.partition} of topic {taken.topic!r} is assigned to member "
+            f"{taken.member_id!r} in generation {current} of group {group_id!r}: {member_id!r} has "
+            "revoked it, and may no longer commit it. Commit in on_revoke, or leave it out.",
+            group_id=group_id,
+            topic=taken.topic,
+            partition=taken.partition,
+            expected_generation=current,
+            actual_generation=generation,
         )
     return group
 

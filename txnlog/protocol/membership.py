@@ -9,7 +9,8 @@ these writes. A rebalance follows Kafka's classic protocol:
     3. The write that records the last revocation begins generation + 1 with a new assignment.
 
 So a member that follows the protocol commits before its partitions are reassigned. One that does
-not is expelled, and from then on its commits fail by their generation (R48). Mirrors the states of
+not is expelled, and from then on its commits fail by their generation (R48). Cooperative members
+revoke less in step 2, see txnlog.protocol.cooperation. Mirrors the states of
 org.apache.kafka.coordinator.group.classic.ClassicGroup.
 """
 
@@ -22,6 +23,7 @@ from enum import Enum
 from msgspec.structs import replace
 
 from txnlog.protocol.assignors import ASSIGNORS, Counts, choose_assignor
+from txnlog.protocol.cooperation import held_of, is_cooperative, is_member_of, to_revoke
 from txnlog.protocol.group_metadata import Group, Member
 from txnlog.protocol.groups import OffsetsCommit, check_member
 from txnlog.protocol.watching import GAP_INTERVALS_MAX, Watch
@@ -118,25 +120,21 @@ def membership_status(group: Group | None, *, member_id: str, generation: int) -
     return MembershipStatus.REBALANCING if is_rebalancing(group) else MembershipStatus.STABLE
 
 
-def is_member_of(group: Group | None, member_id: str, *, after: int) -> bool:
-    """Whether the member has an assignment in a generation later than `after`."""
-    if group is None or group.generation <= after or member_id not in group.assignment:
-        return False
-    member = group.members.get(member_id)
-    return member is not None and member.joined < group.generation
-
-
 def is_assignment_outdated(group: Group, counts: Counts) -> bool:
-    """Whether the assigned partitions differ from those of the subscribed topics."""
+    """Whether the assigned partitions differ from those of the subscribed topics.
+
+    What a member has still to revoke counts as assigned: then it rejoins.
+    """
     wanted = {
         (topic, partition)
         for member in group.members.values()
         for topic in member.topics
         for partition in range(counts.get(topic, 0))
     }
+    found = [*group.assignment.values(), *(one.revoking for one in group.members.values())]
     assigned = {
         (topic, partition)
-        for topics in group.assignment.values()
+        for topics in found
         for topic, partitions in topics.items()
         for partition in partitions
     }
@@ -235,7 +233,8 @@ def _replace(
     is_stable = not is_rebalancing(row) and replaced.topics == member.topics
     joined = replaced.joined if is_stable else row.generation
     members = {name: m for name, m in row.members.items() if name != former}
-    members[member_id] = replace(member, heartbeat=replaced.heartbeat + 1, joined=joined)
+    beats, revoking = replaced.heartbeat + 1, replaced.revoking if is_stable else {}
+    members[member_id] = replace(member, heartbeat=beats, joined=joined, revoking=revoking)
     choose_assignor({name: m.assignors for name, m in members.items()})
     assignment = dict(row.assignment)
     if former in assignment:
@@ -247,14 +246,24 @@ def _replace(
 def _write(operation: str, row: Group, counts: Counts, now_ms: int) -> OffsetsCommit:
     """The row; with generation + 1 and a new assignment when all members have revoked theirs."""
     if all(member.joined == row.generation for member in row.members.values()):
-        row = replace(row, generation=row.generation + 1, assignment=_assign(row, counts))
+        row = _begin(row, counts)
     return OffsetsCommit(operation=operation, groups=(replace(row, updated_ms=now_ms),))
 
 
-def _assign(row: Group, counts: Counts) -> dict[str, dict[str, tuple[int, ...]]]:
+def _begin(row: Group, counts: Counts) -> Group:
+    """Generation + 1, of the members that there are."""
+    begun = replace(row, generation=row.generation + 1, assignment={})
     if not row.members:
-        return {}
+        return begun
     name = choose_assignor({member_id: m.assignors for member_id, m in row.members.items()})
     topics = {member_id: m.topics for member_id, m in row.members.items()}
     assigned = ASSIGNORS[name](topics, counts, row.assignment)
-    return {member_id: dict(found) for member_id, found in assigned.items()}
+    left = to_revoke(held_of(topics, row.assignment), assigned) if is_cooperative({name}) else {}
+    return replace(
+        begun,
+        assignment={member_id: dict(found) for member_id, found in assigned.items()},
+        members={
+            member_id: replace(member, revoking=dict(left.get(member_id, {})))
+            for member_id, member in row.members.items()
+        },
+    )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from txnlog.errors import OffsetConflictError, UnstableOffsetCommitError
+from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.group_metadata import CommittedOffset, Group, Positions, TicketHolder
 from txnlog.protocol.groups import GroupOffsets, OffsetsCommit, check_member, without
 from txnlog.protocol.metadata import GroupTicket, Holder, ProducerIdAndEpoch, TransactionMetadata
@@ -67,6 +68,7 @@ def find_ticket(
     The group's row may be an old read, and so may the floor: a ticket that was fenced since is
     refused by PREPARE_COMMIT.
     """
+    generation = current_generation(group, member_id=member_id, generation=generation)
     if group is None or group.generation != generation:
         return None
     own = [
@@ -138,7 +140,13 @@ def prepare_registration(
     transaction under way stays: others must meet it. Raises IllegalGenerationError,
     UnknownMemberIdError, and OffsetConflictError if the group is past the start.
     """
-    row = check_member(group, group_id=group_id, generation=generation, member_id=member_id)
+    row = check_member(
+        group,
+        group_id=group_id,
+        generation=generation,
+        member_id=member_id,
+        partitions=partitions,
+    )
     # First: who cannot read from there must not fence who does.
     check_start(row, start)
     others = tuple(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from txnlog.errors import ConfigError
+from txnlog.protocol.cooperation import COOPERATIVE, is_cooperative
 from txnlog.protocol.decoding import PARTITIONS_MAX
 from txnlog.protocol.expiry import DELIVERY_TIMEOUT_MS_DEFAULT
 from txnlog.protocol.transitions import TIMEOUT_MS_DEFAULT
@@ -73,7 +74,7 @@ OBJECTS: Final = (callback, logger)
 ASSIGNORS: Final = {
     "range": "range",
     "sticky": "sticky",
-    "cooperative-sticky": "sticky",
+    "cooperative-sticky": "cooperative-sticky",
     "roundrobin": "sticky",
 }
 """The names that Kafka's clients know, and the assignor that does their work."""
@@ -89,7 +90,15 @@ def assignors(name: str, value: str) -> tuple[str, ...]:
             "them, separated by commas.",
             option=name,
         )
-    return tuple(dict.fromkeys(ASSIGNORS[part] for part in found))
+    taken = tuple(dict.fromkeys(ASSIGNORS[part] for part in found))
+    if is_cooperative(taken) and len(taken) > 1:
+        raise ConfigError(
+            f"Setting {name} is {shown(value)}: {COOPERATIVE} goes with no other, since its "
+            "members keep partitions that the others give up. To change a group over, stop all of "
+            "its members first.",
+            option=name,
+        )
+    return taken
 
 
 def idempotence(name: str, value: str) -> bool:
@@ -261,9 +270,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         default=("range",),
         clients=CONSUMER,
         doc="`range`, `sticky` or both, in order of preference; the group uses one that all "
-        "members support. `roundrobin` is taken as `sticky`, which is as even. So is "
-        "`cooperative-sticky`: partitions stay with their members, but each rebalance revokes all "
-        "of them first, and `on_revoke` and `on_assign` get all.",
+        "members support. `roundrobin` is taken as `sticky`, which is as even. Or "
+        "`cooperative-sticky` alone: a rebalance revokes only what moves, and all members of the "
+        "group must have it.",
     ),
     Setting(
         name="metadata.max.age.ms",

@@ -203,6 +203,11 @@ class Consumer:
         with translated():
             return self._open().memberid() or None
 
+    def rebalance_protocol(self) -> str:
+        """ "COOPERATIVE", "EAGER", or "NONE" outside of a group, as rd_kafka_rebalance_protocol."""
+        with translated():
+            return self._open().rebalance_protocol()
+
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
         """For Producer.send_offsets_to_transaction."""
         with translated():

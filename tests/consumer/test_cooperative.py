@@ -1,0 +1,502 @@
+"""partition.assignment.strategy=cooperative-sticky: a rebalance revokes only what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.consumer.records import (
+    BEAT_MS,
+    Told,
+    at,
+    beat,
+    committed,
+    group_row,
+    member,
+    messages,
+    parts,
+    process,
+    put,
+    read,
+    sent,
+    turn,
+    world,
+)
+from txnlog.admin.topics import create_partitions
+from txnlog.consumer import Consumer
+from txnlog.errors import (
+    ClientStateError,
+    ConfigError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+)
+from txnlog.messages import TopicPartition
+from txnlog.protocol.metadata import Owner
+from txnlog.settings.config import parse_config
+from txnlog.testing.faults import SharedMemory
+
+COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
+
+
+def cooperative(shared: SharedMemory, topics: Sequence[str] = ("t",), **config: Any) -> Consumer:
+    return member(shared, topics, **COOPERATIVE, **config)
+
+
+def filled(partitions: int = 4, records: int = 3) -> SharedMemory:
+    """Topic t with some records in each partition, "<partition>.<number>"."""
+    shared = world(partitions)
+    for number in range(partitions):
+        put(
+            process(shared),
+            *[f"{number}.{n}".encode() for n in range(records)],
+            partition=number,
+        )
+    return shared
+
+
+def taken(*calls: tuple[str, list[int]]) -> list[tuple[str, list[int]]]:
+    return list(calls)
+
+
+# --- Who reads what -------------------------------------------------------------------------------
+
+
+def test_new_member_gets_what_the_others_revoke_and_nothing_else_is_revoked() -> None:
+    shared = filled()
+    told, told_other = Told(), Told()
+    first = cooperative(shared, **told.callbacks())
+    turn(shared, first)
+    second = cooperative(shared, **told_other.callbacks())
+    turn(shared, first, second)
+    assert (parts(first), parts(second)) == ([0, 1], [2, 3])
+    assert told.calls == [
+        ("on_assign", [0, 1, 2, 3]),
+        ("on_revoke", [2, 3]),
+        ("on_assign", []),
+        ("on_assign", []),
+    ]
+    assert told_other.calls == [("on_assign", []), ("on_assign", [2, 3])]
+    row = group_row(shared)
+    assert row.generation == 3
+    assert not any(one.revoking for one in row.members.values())
+
+
+def test_kept_partitions_keep_their_position_and_what_was_fetched() -> None:
+    """Also without a commit: nothing is read twice, or asked of the store again."""
+    shared = filled()
+    first = cooperative(shared, enable_auto_commit=False)
+    before = [first.poll(0) for _ in range(2)]
+    assert all(message is not None for message in before)
+    reader = first._consumption().readers["t", 0]
+    position = at(first)
+    second = cooperative(shared, enable_auto_commit=False)
+    turn(shared, first, second)
+    assert parts(first) == [0, 1]
+    assert first._consumption().readers["t", 0] is reader
+    assert at(first) == position
+    values = [m.value() for m in before if m is not None] + read(first)
+    kept = sorted(v for v in values if v is not None and v[:1] in (b"0", b"1"))
+    assert kept == sorted(f"{p}.{n}".encode() for p in (0, 1) for n in range(3))
+
+
+def test_member_reads_on_and_commits_while_its_group_rebalances() -> None:
+    """One that does not rejoin holds up the others, and takes nothing from them."""
+    shared = filled()
+    first, slow = cooperative(shared), cooperative(shared)
+    turn(shared, first, slow)
+    held = parts(first)
+    read(first)
+    third = cooperative(shared)
+    third.poll(0)
+    beat(first)
+    first._consumption().maintain()
+    row = group_row(shared)
+    assert row.members[first.memberid()].joined == row.generation
+    for number in held:
+        put(process(shared), b"new", partition=number)
+    assert read(first) == [b"new"] * 2
+    first.commit(asynchronous=False)
+    assert [committed(first, number) for number in held] == [4, 4]
+    assert first.consumer_group_metadata().generation == row.generation
+    assert parts(first) == held
+
+
+def test_commit_before_the_member_has_seen_its_generation_is_accepted() -> None:
+    """The last one to rejoin began it; this one's next poll may be far away."""
+    shared = filled()
+    first, second = cooperative(shared), cooperative(shared)
+    turn(shared, first, second)
+    third = cooperative(shared)
+    third.poll(0)
+    for one in (first, second):
+        beat(one)
+        one._consumption().maintain()
+    assert group_row(shared).generation == first.consumer_group_metadata().generation + 1
+    held = parts(first)
+    values = read(first)
+    assert len(values) == 6
+    first.commit(asynchronous=False)
+    assert [committed(first, number) for number in held] == [3, 3]
+    turn(shared, first, second, third)
+    assert sorted(parts(first) + parts(second) + parts(third)) == [0, 1, 2, 3]
+
+
+def test_revoked_partitions_are_committed_before_they_move() -> None:
+    shared = filled()
+    first = cooperative(shared)
+    assert len(read(first)) == 12
+    second = cooperative(shared)
+    turn(shared, first, second)
+    assert parts(second) == [2, 3]
+    assert read(second) == []
+    assert [committed(second, number) for number in (2, 3)] == [3, 3]
+
+
+def test_on_revoke_can_commit_what_moves() -> None:
+    """As an application without automatic commits does it (R48)."""
+    shared = filled()
+    found: list[list[int]] = []
+
+    def on_revoke(one: Consumer, partitions: list[TopicPartition]) -> None:
+        found.append([p.offset for p in one.position(partitions)])
+        one.commit(offsets=one.position(partitions), asynchronous=False)
+
+    first = cooperative(shared, enable_auto_commit=False, on_revoke=on_revoke)
+    read(first)
+    second = cooperative(shared, enable_auto_commit=False)
+    turn(shared, first, second)
+    assert found == [[3, 3]]
+    assert [committed(second, number) for number in range(4)] == [-1001, -1001, 3, 3]
+    assert read(second) == []
+
+
+def test_member_that_leaves_hands_over_to_who_keeps_the_rest() -> None:
+    shared = filled()
+    told = Told()
+    first, second = cooperative(shared, **told.callbacks()), cooperative(shared)
+    turn(shared, first, second)
+    told.calls.clear()
+    second.close()
+    turn(shared, first)
+    assert parts(first) == [0, 1, 2, 3]
+    assert told.calls == [("on_assign", [2, 3])]
+
+
+def test_dead_member_is_expelled_and_its_partitions_go_to_the_others() -> None:
+    shared = filled()
+    told = Told()
+    first, dead = cooperative(shared, **told.callbacks()), cooperative(shared)
+    turn(shared, first, dead)
+    read(dead)
+    told.calls.clear()
+    turn(shared, first, rounds=20)
+    assert parts(first) == [0, 1, 2, 3]
+    assert told.calls == [("on_assign", [2, 3])]
+    with pytest.raises(IllegalGenerationError):
+        dead.commit(asynchronous=False)
+
+
+def test_member_that_wakes_up_after_its_expulsion_has_lost_everything() -> None:
+    shared = filled()
+    told = Told()
+    first, sleepy = cooperative(shared), cooperative(shared, **told.callbacks())
+    turn(shared, first, sleepy)
+    turn(shared, first, rounds=20)
+    told.calls.clear()
+    turn(shared, first, sleepy)
+    assert told.calls[0] == ("on_lost", [2, 3])
+    assert sorted(parts(first) + parts(sleepy)) == [0, 1, 2, 3]
+    assert len(parts(sleepy)) == 2
+
+
+def test_member_that_slept_while_it_waited_has_lost_everything() -> None:
+    """It had rejoined with all it has; the others went on without it, and it rejoins twice."""
+    shared = filled()
+    told = Told()
+    first, sleepy = cooperative(shared), cooperative(shared, **told.callbacks())
+    turn(shared, first, sleepy)
+    third = cooperative(shared)
+    third.poll(0)
+    beat(sleepy)
+    sleepy._consumption().maintain()
+    told.calls.clear()
+    for _ in range(20):
+        turn(shared, first, third, rounds=1)
+    assert sorted(parts(first) + parts(third)) == [0, 1, 2, 3]
+    turn(shared, first, third, sleepy, rounds=8)
+    assert told.calls[0][0] == "on_lost"
+    owned = parts(first) + parts(third) + parts(sleepy)
+    assert sorted(owned) == [0, 1, 2, 3]
+
+
+def test_generation_from_outside_loses_everything() -> None:
+    """An offset reset, or a Spark query in the same group (R48)."""
+    shared = filled()
+    told = Told()
+    first = cooperative(shared, **told.callbacks())
+    turn(shared, first)
+    read(first)
+    told.calls.clear()
+    process(shared).groups.reset("g", {"t": {0: 1}})
+    turn(shared, first)
+    assert told.calls == taken(("on_lost", [0, 1, 2, 3]), ("on_assign", [0, 1, 2, 3]))
+    assert at(first, 0) == 1
+
+
+# --- Subscriptions --------------------------------------------------------------------------------
+
+
+def two_topics() -> SharedMemory:
+    shared = world(2)
+    process(shared).create_topic("u", partitions=2)
+    return shared
+
+
+def keys(one: Consumer) -> list[str]:
+    return [f"{p.topic}{p.partition}" for p in one.assignment()]
+
+
+def test_new_subscription_revokes_only_topics_that_it_has_not() -> None:
+    shared = two_topics()
+    calls: list[tuple[str, list[str]]] = []
+
+    def noted(name: str) -> Any:
+        return lambda _, given: calls.append((name, [f"{p.topic}{p.partition}" for p in given]))
+
+    callbacks = {name: noted(name) for name in ("on_assign", "on_revoke", "on_lost")}
+    first = cooperative(shared, ["t"], **callbacks)
+    turn(shared, first)
+    first.subscribe(["t", "u"], **callbacks)
+    turn(shared, first)
+    first.subscribe(["u"], **callbacks)
+    turn(shared, first)
+    assert keys(first) == ["u0", "u1"]
+    assert calls == [
+        ("on_assign", ["t0", "t1"]),
+        ("on_assign", ["u0", "u1"]),
+        ("on_revoke", ["t0", "t1"]),
+        ("on_assign", []),
+    ]
+
+
+def test_pattern_adds_a_topic_without_touching_the_others() -> None:
+    shared = two_topics()
+    first = cooperative(shared, ["^[tuv]$"], metadata_max_age_ms=1_000)
+    turn(shared, first)
+    reader = first._consumption().readers["t", 0]
+    process(shared).create_topic("v", partitions=1)
+    turn(shared, first)
+    assert keys(first) == ["t0", "t1", "u0", "u1", "v0"]
+    assert first._consumption().readers["t", 0] is reader
+
+
+def test_partitions_that_are_added_to_a_topic_are_added() -> None:
+    shared = filled(2)
+    told = Told()
+    first = cooperative(shared, **told.callbacks())
+    turn(shared, first)
+    create_partitions(process(shared), "t", 3)
+    turn(shared, first, rounds=12)
+    assert told.calls == [("on_assign", [0, 1]), ("on_assign", [2])]
+
+
+def test_unsubscribe_revokes_all_and_leaves() -> None:
+    shared = filled()
+    told = Told()
+    first, second = cooperative(shared, **told.callbacks()), cooperative(shared)
+    turn(shared, first, second)
+    told.calls.clear()
+    first.unsubscribe()
+    assert told.calls == [("on_revoke", [0, 1])]
+    turn(shared, second)
+    assert parts(second) == [0, 1, 2, 3]
+    assert first.rebalance_protocol() == "NONE"
+
+
+# --- Static members -------------------------------------------------------------------------------
+
+
+def test_restarted_static_member_takes_over_without_a_rebalance() -> None:
+    shared = filled()
+    told = Told()
+    first = cooperative(shared, group_instance_id="one", **told.callbacks())
+    second = cooperative(shared, group_instance_id="two")
+    turn(shared, first, second)
+    generation, held = group_row(shared).generation, parts(second)
+    told.calls.clear()
+    again = cooperative(shared, group_instance_id="two")
+    turn(shared, first, again)
+    assert parts(again) == held
+    assert group_row(shared).generation == generation
+    assert told.calls == []
+    with pytest.raises(FencedInstanceIdError):
+        turn(shared, second)
+    assert parts(second) == []
+
+
+def test_static_member_that_restarts_before_it_has_revoked_revokes_nothing_and_rejoins() -> None:
+    """What its predecessor was to hand over must not stay with nobody."""
+    shared = filled()
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    first = cooperative(shared, group_instance_id="one", on_revoke=fails)
+    turn(shared, first)
+    second = cooperative(shared)
+    second.poll(0)
+    beat(first)
+    with pytest.raises(ZeroDivisionError):
+        first.poll(0)
+    assert group_row(shared).generation == 2
+    assert group_row(shared).members[first.memberid()].revoking == {"t": (2, 3)}
+    again = cooperative(shared, group_instance_id="one")
+    turn(shared, again, second)
+    assert (parts(again), parts(second)) == ([0, 1], [2, 3])
+
+
+# --- Callbacks, and the protocol ------------------------------------------------------------------
+
+
+def test_callbacks_assign_and_unassign_incrementally() -> None:
+    """What confluent-kafka's programs for cooperative-sticky do."""
+    shared = filled()
+
+    def on_assign(one: Consumer, partitions: list[TopicPartition]) -> None:
+        one.incremental_assign([TopicPartition(p.topic, p.partition, 2) for p in partitions])
+
+    def on_revoke(one: Consumer, partitions: list[TopicPartition]) -> None:
+        one.incremental_unassign(partitions)
+
+    first = cooperative(shared, on_assign=on_assign, on_revoke=on_revoke)
+    assert sorted(v or b"" for v in read(first)) == [b"0.2", b"1.2", b"2.2", b"3.2"]
+    second = cooperative(shared, on_assign=on_assign, on_revoke=on_revoke)
+    turn(shared, first, second)
+    assert (parts(first), parts(second)) == ([0, 1], [2, 3])
+    assert sorted(v or b"" for v in read(second)) == [b"2.2", b"3.2"]
+    assert read(first) == []
+
+
+def test_assign_in_on_assign_is_refused() -> None:
+    """It would drop what the member keeps, and is not told about."""
+    shared = filled()
+    first = cooperative(shared, on_assign=lambda one, given: one.assign(given))
+    with pytest.raises(ClientStateError, match="incremental_assign"):
+        first.poll(0)
+
+
+@pytest.mark.parametrize("callback", ["on_revoke", "on_assign"])
+def test_callback_that_raises_delays_nothing_for_ever(callback: str) -> None:
+    shared = filled()
+    raised: list[int] = []
+
+    def fails(_: object, partitions: list[TopicPartition]) -> None:
+        if callback == "on_revoke" or raised == [0]:
+            raised.append(len(partitions))
+            raise ZeroDivisionError
+        raised.append(0)
+
+    first = cooperative(shared, **{callback: fails})
+    turn(shared, first)
+    second = cooperative(shared)
+    errors = 0
+    for _ in range(6):
+        try:
+            turn(shared, first, second, rounds=1)
+        except ZeroDivisionError:
+            errors += 1
+    assert errors == 1
+    assert (parts(first), parts(second)) == ([0, 1], [2, 3])
+
+
+def test_protocol_of_the_group_is_told() -> None:
+    shared = filled()
+    first, eager = cooperative(shared), member(shared, group_id="other")
+    assert (first.rebalance_protocol(), eager.rebalance_protocol()) == ("NONE", "NONE")
+    first.poll(0)
+    eager.poll(0)
+    assert (first.rebalance_protocol(), eager.rebalance_protocol()) == ("COOPERATIVE", "EAGER")
+
+
+@pytest.mark.parametrize("strategy", ["range", "sticky", "roundrobin,range"])
+def test_eager_and_cooperative_members_do_not_mix(strategy: str) -> None:
+    """The one that comes second is refused, and the group goes on."""
+    shared = filled()
+    first = cooperative(shared)
+    turn(shared, first)
+    other = member(shared, partition_assignment_strategy=strategy)
+    with pytest.raises(InconsistentGroupProtocolError, match="stop all of its members first"):
+        other.poll(0)
+    turn(shared, first)
+    assert parts(first) == [0, 1, 2, 3]
+    assert group_row(shared).generation == 1
+
+
+@pytest.mark.parametrize("named", ["cooperative-sticky,range", "sticky, cooperative-sticky"])
+def test_cooperative_strategy_stands_alone(named: str) -> None:
+    """As in librdkafka: a member has one protocol."""
+    config = {"txnlog.root": "memory://", "partition.assignment.strategy": named}
+    with pytest.raises(ConfigError, match="goes with no other"):
+        parse_config(config, "consumer")
+
+
+# --- Fencing --------------------------------------------------------------------------------------
+
+
+def test_partition_that_moved_can_no_longer_be_committed_by_who_had_it() -> None:
+    """Its generation is the right one; what it has kept it may commit, and is not lost (R48)."""
+    shared = filled()
+    told = Told()
+    first = cooperative(shared, enable_auto_commit=False, **told.callbacks())
+    late = [message for message in messages(first) if message.partition() == 3]
+    second = cooperative(shared, enable_auto_commit=False)
+    turn(shared, first, second)
+    assert parts(second) == [2, 3]
+    with pytest.raises(IllegalGenerationError, match="is assigned to member"):
+        first.commit(late[-1], asynchronous=False)
+    first.commit(offsets=[TopicPartition("t", 0, 2)], asynchronous=False)
+    turn(shared, first, second)
+    assert parts(first) == [0, 1]
+    assert ("on_lost", [0, 1]) not in told.calls
+    assert committed(second, 3) == -1001
+
+
+def test_transaction_with_a_partition_that_moved_is_refused() -> None:
+    """The new owner reads the position that the former one committed, and fences its ticket."""
+    shared = filled()
+    first = cooperative(shared, enable_auto_commit=False)
+    read(first)
+    cluster = process(shared)
+    row = cluster.coordinator.init_producer_id("copy", Owner(run_id="r1"))
+    stale = sent(first)
+    row = cluster.coordinator.commit(row, (), offsets=[stale])
+    second = cooperative(shared, enable_auto_commit=False)
+    turn(shared, first, second)
+    assert [at(second, number) for number in (2, 3)] == [3, 3]
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, (), offsets=[stale])
+    kept = sent(first)
+    assert set(kept.end["t"]) == {0, 1}
+    cluster.coordinator.commit(row, (), offsets=[kept])
+
+
+def test_transaction_of_kept_partitions_goes_on_over_a_rebalance() -> None:
+    """It was begun under the generation before, which this member has not seen end."""
+    shared = filled()
+    first = cooperative(shared, enable_auto_commit=False)
+    read(first)
+    before = sent(first)
+    second = cooperative(shared, enable_auto_commit=False)
+    second.poll(0)
+    beat(first)
+    first._consumption().maintain()
+    assert group_row(shared).generation == before.generation + 1
+    cluster = process(shared)
+    row = cluster.coordinator.init_producer_id("copy", Owner(run_id="r1"))
+    cluster.coordinator.commit(row, (), offsets=[before])
+    turn(shared, first, second)
+    assert [at(second, number) for number in (2, 3)] == [3, 3]
+    assert shared.clock.boot_ms() > BEAT_MS
