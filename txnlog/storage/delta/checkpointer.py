@@ -21,7 +21,7 @@ _REST_PER_WORK = 19
 """A checkpoint is at most a twentieth of the time, however fast a process commits: it shares a lock
 of the interpreter with the commits."""
 _RESTS_MAX = 4
-"""That many checkpoints in a row are left out for it: the next process reads as many more commits."""
+"""That many checkpoints in a row are left out for it, so the next process reads more commits."""
 
 
 class Checkpointer:
