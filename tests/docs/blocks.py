@@ -3,7 +3,8 @@
 A ```console block is a session: lines after `$ ` are commands (a line that ends in a backslash, or
 an open here-document, continues), the lines below are what they print. `...` stands for any text
 within a line, and alone on a line for any number of lines. A ```python block with a title is a
-file, one without runs as it is. The comment `<!-- not run: why -->` above a block exempts it.
+file, one without runs as it is. The comment `<!-- not run: why -->` above a block exempts it. Below
+`<!-- output of one run -->` words with a digit (numbers, times, ids) stand for any others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ WAIT_S = 300
 
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n+)?"
+    r"(?:^(?P<varies><!-- output of one run -->)\n+)?"
     r"^```(?P<language>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -42,6 +44,7 @@ class Block:
     language: str
     title: str | None
     reason: str | None
+    varies: bool
     text: str
 
     @property
@@ -65,6 +68,7 @@ def blocks(page: Path) -> list[Block]:
             language=found["language"],
             title=title[1] if (title := _TITLE.search(found["info"])) else None,
             reason=found["reason"],
+            varies=found["varies"] is not None,
             text=found["text"],
         )
         for found in _BLOCK.finditer(text)
@@ -96,8 +100,10 @@ def _continues(command: list[str]) -> bool:
     return end is not None and end[1] not in command[1:]
 
 
-def agrees(expected: list[str], printed: list[str]) -> bool:
+def agrees(expected: list[str], printed: list[str], *, varies: bool = False) -> bool:
     """Whether the output is what a page shows."""
+    if varies:
+        expected = [re.sub(r"\S*\d\S*", "...", line) for line in expected]
     lines = [r"(?:.*\n)*" if line.strip() == "..." else _pattern(line) + "\n" for line in expected]
     output = "".join(f"{line.rstrip()}\n" for line in printed)
     return re.fullmatch("".join(lines), output) is not None
@@ -197,6 +203,6 @@ def play(shell: Shell, folder: Path, found: list[Block]) -> None:
         elif block.language == "console":
             for command, expected in steps(block):
                 printed = shell.run(command)
-                assert agrees(expected, printed), (
+                assert agrees(expected, printed, varies=block.varies), (
                     f"{block.place}: {command}\nprinted\n" + "\n".join(printed)
                 )

@@ -7,39 +7,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
-from txnlog.compat.confluent_kafka.schema_registry.schemas import (
-    Schema,
-    checked_conf,
-    context,
-    framed,
-    topic_subject_name_strategy,
-    unframed,
+from txnlog.compat.confluent_kafka.schema_registry.framing import (
+    DEFAULTS,
+    Convert,
+    FramingDeserializer,
+    FramingSerializer,
 )
-from txnlog.compat.confluent_kafka.serialization import (
-    Deserializer,
-    SerializationContext,
-    SerializationError,
-    Serializer,
-)
+from txnlog.compat.confluent_kafka.schema_registry.schemas import Schema, checked_conf
+from txnlog.compat.confluent_kafka.serialization import SerializationError
 from txnlog.errors import ConfigError
 
 __all__ = ["JSONDeserializer", "JSONSerializer"]
 
-Convert = Callable[[Any, SerializationContext], Any]
-
-_DEFAULTS = {
-    "auto.register.schemas": True,
-    "use.latest.version": False,
-    "subject.name.strategy": topic_subject_name_strategy,
-    "validate": True,
-}
+_DEFAULTS = {**DEFAULTS, "validate": True}
 
 
-class JSONSerializer(Serializer):
+class JSONSerializer(FramingSerializer):
     """Objects to JSON in the registry's wire format; `to_dict(obj, ctx)` makes them dicts.
 
     They are validated against the schema unless the setting `validate` is False.
     """
+
+    schema_type = "JSON"
+    defaults = _DEFAULTS
 
     def __init__(
         self,
@@ -49,45 +39,28 @@ class JSONSerializer(Serializer):
         conf: Mapping[str, Any] | None = None,
         json_encode: Callable[[Any], str] | None = None,
     ) -> None:
-        self._registry = schema_registry_client
-        self._to_dict = to_dict
-        self._encode = json_encode or json.dumps
-        self._conf = checked_conf(conf, _DEFAULTS, ignored=("normalize.schemas",))
-        self._schema = Schema(schema_str, "JSON") if isinstance(schema_str, str) else schema_str
-        if self._schema is None and not self._conf["use.latest.version"]:
-            raise ValueError("A JSONSerializer needs schema_str, or use.latest.version=True.")
-        self._ids: dict[str, int] = {}
+        super().__init__(schema_registry_client, schema_str, to_dict, conf)
+        self._json_encode = json_encode or json.dumps
         self._validate = _validator() if self._conf["validate"] else None
 
-    def __call__(self, obj: Any, ctx: SerializationContext | None = None) -> bytes | None:
-        if obj is None:
-            return None
-        ctx = context(ctx)
-        schema = self._schema
-        title = None if schema is None else json.loads(schema.schema_str or "{}").get("title")
-        subject = self._conf["subject.name.strategy"](ctx, title)
-        if self._conf["use.latest.version"]:
-            latest = self._registry.get_latest_version(subject)
-            schema, self._ids[subject] = latest.schema, latest.schema_id
-        assert schema is not None
-        if subject not in self._ids:
-            if self._conf["auto.register.schemas"]:
-                self._ids[subject] = self._registry.register_schema(subject, schema)
-            else:
-                self._ids[subject] = self._registry.lookup_schema(subject, schema).schema_id
-        value = obj if self._to_dict is None else self._to_dict(obj, ctx)
+    def _encode(self, value: Any, schema: Schema) -> bytes:
         if self._validate is not None:
             self._validate(value, schema)
-        encoded = self._encode(value)
-        return framed(self._ids[subject], encoded.encode())
+        return self._json_encode(value).encode()
+
+    def _record_name(self, schema: Schema) -> str | None:
+        name: str | None = json.loads(schema.schema_str or "{}").get("title")
+        return name
 
 
-class JSONDeserializer(Deserializer):
+class JSONDeserializer(FramingDeserializer):
     """JSON in the registry's wire format to dicts, or what `from_dict(dict, ctx)` makes of them.
 
     They are validated against `schema_str`, or without it against the schema they were written
     with, unless the setting `validate` is False.
     """
+
+    schema_type = "JSON"
 
     def __init__(
         self,
@@ -97,21 +70,17 @@ class JSONDeserializer(Deserializer):
         conf: Mapping[str, Any] | None = None,
         json_decode: Callable[[str], Any] | None = None,
     ) -> None:
+        super().__init__(schema_str, from_dict)
         self._registry = schema_registry_client
-        self._from_dict = from_dict
-        self._decode = json_decode or json.loads
-        self._schema = Schema(schema_str, "JSON") if isinstance(schema_str, str) else schema_str
+        self._json_decode = json_decode or json.loads
         if self._schema is None and self._registry is None:
-            raise ValueError("A JSONDeserializer needs schema_str, or schema_registry_client.")
+            raise ValueError("JSONDeserializer needs schema_str, or schema_registry_client.")
         is_validating = checked_conf(conf, _DEFAULTS)["validate"]
         self._validate = _validator() if is_validating else None
 
-    def __call__(self, value: bytes | None, ctx: SerializationContext | None = None) -> Any:
-        if value is None:
-            return None
-        schema_id, data = unframed(value)
+    def _decode(self, schema_id: int, data: bytes) -> Any:
         try:
-            found = self._decode(data.decode())
+            found = self._json_decode(data.decode())
         except ValueError as error:
             raise SerializationError(f"The record is not JSON: {error}") from error
         if self._validate is not None:
@@ -120,7 +89,7 @@ class JSONDeserializer(Deserializer):
                 schema = self._registry.get_schema(schema_id)
             assert schema is not None
             self._validate(found, schema)
-        return found if self._from_dict is None else self._from_dict(found, context(ctx))
+        return found
 
 
 def _validator() -> Callable[[Any, Schema], None]:
