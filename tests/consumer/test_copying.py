@@ -93,8 +93,13 @@ class Worker:
         return True
 
 
-def new_worker(shared: SharedMemory, name: str) -> Worker:
-    reader = member(shared, enable_auto_commit=False, client_id=name)
+def new_worker(shared: SharedMemory, name: str, strategy: str = "range") -> Worker:
+    reader = member(
+        shared,
+        enable_auto_commit=False,
+        client_id=name,
+        partition_assignment_strategy=strategy,
+    )
     cluster = reader._consumption().cluster
     row = cluster.coordinator.init_producer_id(name, Owner(run_id=str(uuid.uuid4())))
     return Worker(name, reader, cluster, row)
@@ -108,16 +113,17 @@ def check_copied_once(shared: SharedMemory, produced: int) -> None:
     check_cluster(process(shared))
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
-    fault: Fault,
+    fault: Fault, strategy: str
 ) -> None:
     """The new owner continues at the committed offsets if none is pending (R36, R45, R46, R48)."""
     for number in range(20):
         shared = world(1)
         process(shared).create_topic("out", partitions=1)
         put(process(shared), b"0", b"1", b"2")
-        worker = new_worker(shared, "dying")
+        worker = new_worker(shared, "dying", strategy)
         worker.copy(2)
         store = worker.cluster.store
         assert isinstance(store, FaultyStore)
@@ -125,7 +131,7 @@ def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
         with suppress(SimulatedCrash):
             worker.commit()
         is_dead = store.dead
-        successor = new_worker(shared, "successor")
+        successor = new_worker(shared, "successor", strategy)
         successor.reader._consumption().require_session().join(("t",))
         successor.reader._consumption().require_session().membership.complete_join()
         for _ in range(SESSION_MS // BEAT_MS + 2):
@@ -148,6 +154,8 @@ def test_worker_killed_at_any_call_of_its_transaction_loses_and_repeats_nothing(
 class Copying(RuleBasedStateMachine):
     """Workers start, stop, die, sleep past their time-outs and wake up, in any order."""
 
+    strategy = "range"
+
     @initialize()
     def begin(self) -> None:
         self.shared = world(PARTITIONS)
@@ -165,7 +173,7 @@ class Copying(RuleBasedStateMachine):
     def start(self) -> None:
         if len(self.workers) == 3:
             return
-        self.workers.append(new_worker(self.shared, f"w{self.started}"))
+        self.workers.append(new_worker(self.shared, f"w{self.started}", self.strategy))
         self.started += 1
 
     def pick(self, number: int) -> Worker | None:
@@ -256,7 +264,7 @@ class Copying(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "shared"):
             return
-        finisher = new_worker(self.shared, "last")
+        finisher = new_worker(self.shared, "last", self.strategy)
         for _ in range(25):
             self.shared.clock.advance_ms(BEAT_MS)
             finisher.copy(100)
@@ -271,4 +279,11 @@ class Copying(RuleBasedStateMachine):
         check_copied_once(self.shared, self.produced)
 
 
+class CooperativeCopying(Copying):
+    """The same; those that live keep their partitions while others come and go (R48)."""
+
+    strategy = "cooperative-sticky"
+
+
 TestCopying: Any = Copying.TestCase
+TestCooperativeCopying: Any = CooperativeCopying.TestCase

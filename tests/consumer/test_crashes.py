@@ -34,6 +34,7 @@ from txnlog.testing.faults import (
 from txnlog.testing.invariants import check_cluster
 
 CRASHES = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+COOPERATIVE = "cooperative-sticky"
 ERRORS = (Fault.FAIL_BEFORE, Fault.LOSE_REPLY, Fault.LAND_LATE)
 
 
@@ -84,9 +85,9 @@ def full_world() -> SharedMemory:
     return shared
 
 
-def newcomer(shared: SharedMemory) -> Consumer:
+def newcomer(shared: SharedMemory, strategy: str = "range") -> Consumer:
     """A consumer that has only opened the cluster."""
-    one = member(shared, enable_auto_commit=False)
+    one = member(shared, enable_auto_commit=False, partition_assignment_strategy=strategy)
     one._consumption()
     return one
 
@@ -128,10 +129,12 @@ def test_member_that_crashes_at_any_call_leaves_a_working_group(
         judge(shared, one, is_dead, f"{act.__name__} with {fault} at {number}")
 
 
-def judge(shared: SharedMemory, one: Consumer, is_dead: bool, where: str) -> None:
+def judge(
+    shared: SharedMemory, one: Consumer, is_dead: bool, where: str, strategy: str = "range"
+) -> None:
     """The live members soon read all uncommitted records, each partition by one member."""
     before = process(shared).groups.fetch("g") if group_exists(shared) else {}
-    other = member(shared, enable_auto_commit=False)
+    other = newcomer(shared, strategy)
     living = [other] if is_dead or one._is_closed else [one, other]
     for _ in range((SESSION_MS + 10_000) // BEAT_MS):
         turn(shared, *living, rounds=1)
@@ -186,3 +189,91 @@ def test_member_suspended_at_any_call_does_no_harm(
         assert held == [0, 1], f"{act.__name__} at {number}"
         assert [value for reader in living for value in read(reader)] == []
         check_cluster(process(shared))
+
+
+# --- Cooperative members --------------------------------------------------------------------------
+
+
+class HandOver:
+    """Two cooperative members, one of which hands a partition over to a third."""
+
+    def __init__(self) -> None:
+        self.shared = full_world()
+        self.first = newcomer(self.shared, COOPERATIVE)
+        turn(self.shared, self.first)
+        read(self.first)
+        self.first.commit(asynchronous=False)
+        self.second = newcomer(self.shared, COOPERATIVE)
+
+    def run(self) -> None:
+        """Both rejoin, the first revokes and rejoins, the second gets its part."""
+        turn(self.shared, self.second, self.first, rounds=3)
+
+    def judge(self, dead: Consumer | None, where: str) -> None:
+        """Each partition is read by one member, from where the former owner has committed."""
+        living = [one for one in (self.first, self.second) if one is not dead]
+        for _ in range((SESSION_MS + 10_000) // BEAT_MS):
+            with suppress(TxnLogError):
+                turn(self.shared, *living, rounds=1)
+        turn(self.shared, *living, rounds=4)
+        held = sorted(p.partition for reader in living for p in reader.assignment())
+        assert held == [0, 1], where
+        row = group_row(self.shared)
+        assert set(row.members) == {reader.memberid() for reader in living}, where
+        assert not any(one.revoking for one in row.members.values()), where
+        assert [value for reader in living for value in read(reader)] == [], where
+        check_cluster(process(self.shared))
+
+
+def hand_over_calls(which: str) -> int:
+    world_ = HandOver()
+    plan = FaultsAt({})
+    store_of(getattr(world_, which)).plan = plan
+    world_.run()
+    return plan.calls
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *CRASHES,
+        Fault.LOSE_REPLY,
+        pytest.param(Fault.FAIL_BEFORE, marks=pytest.mark.soak),
+        pytest.param(Fault.LAND_LATE, marks=pytest.mark.soak),
+    ],
+)
+def test_hand_over_survives_a_fault_at_any_call(which: str, fault: Fault, some: Some[Any]) -> None:
+    """Whoever dies, and whenever: no partition stays with two members, or with none (R48, R63)."""
+    for number in some(range(hand_over_calls(which))):
+        made = HandOver()
+        one = getattr(made, which)
+        store = store_of(one)
+        store.plan = FaultsAt({number: fault})
+        dead = None
+        try:
+            made.run()
+        except SimulatedCrash:
+            dead = one
+        except TxnLogError:
+            pass
+        store.plan = no_faults
+        made.shared.land_late()
+        made.judge(dead, f"{which}, {fault} at {number}")
+
+
+@pytest.mark.parametrize("act", [live, commit])
+def test_cooperative_member_that_crashes_at_any_call_leaves_a_working_group(
+    act: Callable[[Consumer], None], some: Some[Any]
+) -> None:
+    for number in some(range(calls_of(act))):
+        shared = full_world()
+        one = newcomer(shared, COOPERATIVE)
+        store_of(one).plan = FaultsAt({number: Fault.CRASH_AFTER})
+        is_dead = False
+        try:
+            act(one)
+        except SimulatedCrash:
+            is_dead = True
+        store_of(one).plan = no_faults
+        judge(shared, one, is_dead, f"{act.__name__} at {number}", COOPERATIVE)

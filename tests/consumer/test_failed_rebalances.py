@@ -106,7 +106,8 @@ def failing(reader: Consumer, path: str, verb: str = "") -> Iterator[None]:
 def check_shared(shared: SharedMemory, reader: Consumer) -> None:
     """The reader is a member like any other: with a second one it shares the partitions."""
     assert parts(reader) == [0, 1]
-    other = member(shared)
+    strategy = reader._config.get("partition.assignment.strategy")
+    other = member(shared, partition_assignment_strategy=",".join(strategy))
     turn(shared, reader, other)
     assert sorted(parts(reader) + parts(other)) == [0, 1]
     assert len(parts(reader)) == 1
@@ -335,9 +336,10 @@ def rejoin(reader: Consumer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("steps", [(join,), (join, rejoin)], ids=["join", "rejoin"])
 def test_interrupt_at_any_place_only_delays(
-    steps: Sequence[Callable[[Consumer], None]], seed: int
+    steps: Sequence[Callable[[Consumer], None]], strategy: str, seed: int
 ) -> None:
     """After Ctrl-C a consumer held partitions that it did not read (R48).
 
@@ -348,7 +350,7 @@ def test_interrupt_at_any_place_only_delays(
     while place is not None:
         number += STRIDE
         shared = filled()
-        reader = member(shared)
+        reader = member(shared, partition_assignment_strategy=strategy)
         for step in steps[:-1]:
             step(reader)
         place = interrupted_at(number, partial(steps[-1], reader), FILES)

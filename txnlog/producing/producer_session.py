@@ -37,6 +37,7 @@ from txnlog.errors import (
     TxnLogError,
 )
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
@@ -178,25 +179,30 @@ class ProducerSession:
             partial(self._cluster.groups.describe, group.group_id),
             self._catch_up,
         ]
-        check_member(
-            self._cluster.store.together(together)[0],
-            group_id=group.group_id,
-            generation=group.generation,
-            member_id=group.member_id,
-        )
+        row = self._cluster.store.together(together)[0]
         before = self._offsets.get(group.group_id)
-        if before is not None and before.generation != group.generation:
-            raise IllegalGenerationError(
-                f"This transaction has offsets of generation {before.generation} of group "
-                f"{group.group_id!r}, and now of generation {group.generation}. Abort it, and "
-                "begin again from the committed positions.",
-                group_id=group.group_id,
-            )
         entry = before or _Positions(group.generation, group.member_id)
         end = {topic: dict(offsets) for topic, offsets in entry.end.items()}
         for position in positions:
             end.setdefault(position.topic, {})[position.partition] = position.offset
-        sent = replace(entry, end=end)
+        check_member(
+            row,
+            group_id=group.group_id,
+            generation=group.generation,
+            member_id=group.member_id,
+            partitions=end,
+        )
+        # A cooperative member keeps what it was assigned, and so does its transaction.
+        current = partial(current_generation, row, member_id=group.member_id)
+        generation = current(generation=group.generation)
+        if current(generation=entry.generation) != generation:
+            raise IllegalGenerationError(
+                f"This transaction has offsets of generation {entry.generation} of group "
+                f"{group.group_id!r}, and now of generation {group.generation}. Abort it, and "
+                "begin again from the committed positions.",
+                group_id=group.group_id,
+            )
+        sent = replace(entry, end=end, generation=generation)
         if eager:
             self.open((), (_request(group.group_id, sent),))
         # All or none, or the commit after an interrupt would commit some of them.
