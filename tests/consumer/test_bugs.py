@@ -8,7 +8,8 @@ import pytest
 
 from tests.coordinator.processes import process, world
 from txnlog.consumer import Consumer
-from txnlog.consuming.membership import Heartbeat, HeartbeatThread, MemberSettings
+from txnlog.consuming.heartbeat_thread import HeartbeatThread
+from txnlog.consuming.membership import Heartbeat, MemberSettings
 from txnlog.errors import UnexpectedError
 from txnlog.messages import TopicPartition
 from txnlog.process.client_events import ClientEvents

@@ -13,10 +13,10 @@ import queue
 from collections.abc import Callable, Collection, Mapping
 
 from txnlog.cluster import Cluster
+from txnlog.consuming.heartbeat_thread import HeartbeatThread
 from txnlog.consuming.membership import (
     NO_GENERATION,
     Heartbeat,
-    HeartbeatThread,
     MemberSettings,
     Membership,
     leave,
