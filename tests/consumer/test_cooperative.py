@@ -24,14 +24,10 @@ from tests.consumer.records import (
 from txnlog.admin.topics import create_partitions
 from txnlog.consumer import Consumer
 from txnlog.errors import (
-    ClientStateError,
-    ConfigError,
     FencedInstanceIdError,
     IllegalGenerationError,
-    InconsistentGroupProtocolError,
 )
 from txnlog.messages import TopicPartition
-from txnlog.settings.config import parse_config
 from txnlog.testing.faults import SharedMemory
 
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -352,88 +348,3 @@ def test_static_member_that_restarts_before_it_has_revoked_revokes_nothing_and_r
     again = cooperative(shared, group_instance_id="one")
     turn(shared, again, second)
     assert (parts(again), parts(second)) == ([0, 1], [2, 3])
-
-
-# --- Callbacks, and the protocol ------------------------------------------------------------------
-
-
-def test_callbacks_assign_and_unassign_incrementally() -> None:
-    """What confluent-kafka's programs for cooperative-sticky do."""
-    shared = filled()
-
-    def on_assign(one: Consumer, partitions: list[TopicPartition]) -> None:
-        one.incremental_assign([TopicPartition(p.topic, p.partition, 2) for p in partitions])
-
-    def on_revoke(one: Consumer, partitions: list[TopicPartition]) -> None:
-        one.incremental_unassign(partitions)
-
-    first = cooperative(shared, on_assign=on_assign, on_revoke=on_revoke)
-    assert sorted(v or b"" for v in read(first)) == [b"0.2", b"1.2", b"2.2", b"3.2"]
-    second = cooperative(shared, on_assign=on_assign, on_revoke=on_revoke)
-    turn(shared, first, second)
-    assert (parts(first), parts(second)) == ([0, 1], [2, 3])
-    assert sorted(v or b"" for v in read(second)) == [b"2.2", b"3.2"]
-    assert read(first) == []
-
-
-def test_assign_in_on_assign_is_refused() -> None:
-    """It would drop what the member keeps, and is not told about."""
-    shared = filled()
-    first = cooperative(shared, on_assign=lambda one, given: one.assign(given))
-    with pytest.raises(ClientStateError, match="incremental_assign"):
-        first.poll(0)
-
-
-@pytest.mark.parametrize("callback", ["on_revoke", "on_assign"])
-def test_callback_that_raises_delays_nothing_for_ever(callback: str) -> None:
-    shared = filled()
-    raised: list[int] = []
-
-    def fails(_: object, partitions: list[TopicPartition]) -> None:
-        if callback == "on_revoke" or raised == [0]:
-            raised.append(len(partitions))
-            raise ZeroDivisionError
-        raised.append(0)
-
-    first = cooperative(shared, **{callback: fails})
-    turn(shared, first)
-    second = cooperative(shared)
-    errors = 0
-    for _ in range(6):
-        try:
-            turn(shared, first, second, rounds=1)
-        except ZeroDivisionError:
-            errors += 1
-    assert errors == 1
-    assert (parts(first), parts(second)) == ([0, 1], [2, 3])
-
-
-def test_protocol_of_the_group_is_told() -> None:
-    shared = filled()
-    first, eager = cooperative(shared), member(shared, group_id="other")
-    assert (first.rebalance_protocol(), eager.rebalance_protocol()) == ("NONE", "NONE")
-    first.poll(0)
-    eager.poll(0)
-    assert (first.rebalance_protocol(), eager.rebalance_protocol()) == ("COOPERATIVE", "EAGER")
-
-
-@pytest.mark.parametrize("strategy", ["range", "sticky", "roundrobin,range"])
-def test_eager_and_cooperative_members_do_not_mix(strategy: str) -> None:
-    """The one that comes second is refused, and the group goes on."""
-    shared = filled()
-    first = cooperative(shared)
-    turn(shared, first)
-    other = member(shared, partition_assignment_strategy=strategy)
-    with pytest.raises(InconsistentGroupProtocolError, match="stop all of its members first"):
-        other.poll(0)
-    turn(shared, first)
-    assert parts(first) == [0, 1, 2, 3]
-    assert group_row(shared).generation == 1
-
-
-@pytest.mark.parametrize("named", ["cooperative-sticky,range", "sticky, cooperative-sticky"])
-def test_cooperative_strategy_stands_alone(named: str) -> None:
-    """As in librdkafka: a member has one protocol."""
-    config = {"txnlog.root": "memory://", "partition.assignment.strategy": named}
-    with pytest.raises(ConfigError, match="goes with no other"):
-        parse_config(config, "consumer")

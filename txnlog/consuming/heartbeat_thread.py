@@ -1,4 +1,4 @@
-"""The thread of a group member: heartbeats, and jobs in between."""
+"""The background thread of a group member: its heartbeats, and jobs in between."""
 
 from __future__ import annotations
 
