@@ -8,8 +8,8 @@ import pytest
 from tests.producer.worlds import BOTH, Reports, producer, started, world
 from txnlog.consumer import Consumer
 from txnlog.messages import TopicPartition
-from txnlog.producer import Producer
 from txnlog.process.clock import VirtualClock
+from txnlog.producer import Producer
 
 
 def clock_of(made: Producer) -> VirtualClock:
