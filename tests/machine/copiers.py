@@ -145,7 +145,7 @@ def consumer(process: Process, group: str, isolation: str) -> Consumer:
         "enable.auto.commit": False,
         "session.timeout.ms": 10_000,
         "max.poll.interval.ms": 120_000,
-        "partition.assignment.strategy": "sticky" if group == COPIERS else "range",
+        "partition.assignment.strategy": "cooperative-sticky" if group == COPIERS else "range",
     }
     return Consumer(config, cluster=process.open(), background=False)
 
