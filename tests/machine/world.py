@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
+from txnlog.admin import topics
 from txnlog.cluster import Cluster
 from txnlog.consuming import fetching
 from txnlog.consuming.fetcher import Fetcher
@@ -110,12 +111,15 @@ class World:
         self.cluster = cluster
         self._readers = {committed: reader(cluster, committed) for committed in (False, True)}
         self._looked_at = -1
-        # The readers read all records before retention or compaction removes them.
+        # The readers read all records before retention, compaction or an operator removes them.
         self.patch.setattr(
             retention, "prepare_retention", self._after_look(retention.prepare_retention)
         )
         self.patch.setattr(
             segments, "prepare_compaction", self._after_look(segments.prepare_compaction)
+        )
+        self.patch.setattr(
+            topics, "prepare_delete_records", self._after_look(topics.prepare_delete_records)
         )
         self.patch.setattr(local, "settings_of", lambda _: SEGMENTS)
 
