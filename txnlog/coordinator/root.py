@@ -13,7 +13,7 @@ from txnlog.process.failures import Failures
 from txnlog.protocol.expiry import CLOCK_ERROR_MS
 from txnlog.protocol.leases import Lease
 from txnlog.protocol.shards import offsets_table, shard_number, state_table
-from txnlog.protocol.topics import check_topic_name
+from txnlog.protocol.topics import INTERNAL_PREFIX, check_topic_name
 from txnlog.protocol.txn_memory import TxnMemory
 from txnlog.storage.delta.log_settings import LogSettings
 from txnlog.storage.store.objects import ObjectStore
@@ -57,8 +57,9 @@ class Root:
 
     def topic_log(self, name: str, *, internal: bool = False) -> TopicLog:
         """Handle of a topic that may not exist, as of its last refresh."""
-        check_topic_name(name, internal=internal)
         log = self._topics.get(name)
+        if log is None or name.startswith(INTERNAL_PREFIX):
+            check_topic_name(name, internal=internal)
         if log is None:
             log = TopicLog(
                 self.store, name, settings=self.settings, cluster_id=self._meta.cluster_id

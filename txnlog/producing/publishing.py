@@ -184,6 +184,8 @@ class Deferred:
 
     def _stage(self, buffers: Sequence[_DeferredPartition]) -> None:
         """Write a file for each partition, together; raises after all have been tried."""
+        if not buffers:
+            return
         store = self._cluster.store
         failures = Failures("Writing the files of the transaction", logging.DEBUG)
 

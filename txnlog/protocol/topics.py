@@ -105,13 +105,15 @@ class PartitionState:
 
     def add(self, batch: BatchHeader) -> None:
         """Add a batch, or replace the header of a known path."""
-        at = bisect_left(self.batches, batch.base_offset, key=_base_offset)
-        if at < len(self.batches) and self.batches[at].path == batch.path:
-            self.batches[at] = batch
-        elif at == len(self.batches):
-            self.batches.append(batch)
+        batches = self.batches
+        if not batches or batch.base_offset > batches[-1].base_offset:
+            batches.append(batch)
         else:
-            insort(self.batches, batch, key=_base_offset)
+            at = bisect_left(batches, batch.base_offset, key=_base_offset)
+            if batches[at].path == batch.path:
+                batches[at] = batch
+            else:
+                insort(batches, batch, key=_base_offset)
         if batch.status == ONGOING:
             self.ongoing[batch.path] = batch
         else:

@@ -12,6 +12,7 @@ calls into numpy would (25 records of 100 bytes: 3 against 40 microseconds per c
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -31,9 +32,11 @@ from txnlog.storage.batches.small_batch_form import (
 T = TypeVar("T")
 
 ROWS_MAX = 512
+_PAGES_KEPT = 128
 _INT64 = struct.Struct("<q")
 _UINT32 = struct.Struct("<I")
 _LENGTHS = tuple(_UINT32.pack(length) for length in range(4096))
+_SNAPPY = pa.Codec("snappy")
 
 
 class EncodedBatch(NamedTuple):
@@ -48,58 +51,105 @@ class EncodedBatch(NamedTuple):
 def encode(records: RecordLists, codec: str) -> EncodedBatch:
     """Encode 1 to ROWS_MAX records without headers as one file with BARE_SCHEMA."""
     rows = len(records.values)
-    times = _timestamps(records.timestamps_us)
-    columns = (
-        _Column(DELTA_BYTES[: 8 * rows], 0, (0, rows - 1)),
+    times, low, high = _timestamps(records.timestamps_us, codec)
+    pages = (
+        _deltas(rows, codec),
         times,
-        _binaries(records.keys),
-        _binaries(records.values),
+        _binaries(records.keys, codec),
+        _binaries(records.values, codec),
     )
-    compress = pa.Codec("snappy").compress if codec == "snappy" else None
+    num_values = b"\x16" + number_bytes(rows)
     parts = [b"PAR1"]
     chunks: list[bytes] = []
     at, total_bytes = 4, 0
-    for described, column in zip(CHUNKS[codec], columns, strict=True):
-        raw = column.page
-        data = compress(raw, asbytes=True) if compress else raw
-        header = _page_header(rows, len(raw), len(data))
-        sizes = (len(header) + len(raw), len(header) + len(data))
-        chunks += (described, _chunk(rows, sizes, at, column))
-        parts += (header, data)
-        total_bytes += sizes[0]
-        at += sizes[1]
-    footer = _footer(rows, b"".join(chunks), total_bytes, at - 4)
-    low, high = times.extremes or (0, 0)
+    for described, page in zip(CHUNKS[codec], pages, strict=True):
+        parts.append(page.data)
+        chunks += (
+            described,
+            num_values,
+            page.sizes,
+            b"\x26",  # data_page_offset
+            number_bytes(at),
+            page.statistics,
+        )
+        total_bytes += page.raw_bytes
+        at += len(page.data)
+    footer = _footer(num_values, b"".join(chunks), total_bytes, at - 4)
     return EncodedBatch(b"".join(parts), footer, low, high)
 
 
-# -- values ----------------------------------------------------------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 
 
-class _Column(NamedTuple):
-    """A page's bytes before compression, and its statistics."""
+class _Page(NamedTuple):
+    """A page with its header, and what the footer says of it; `raw_bytes`: before compression."""
 
-    page: bytes
-    null_count: int
-    extremes: tuple[int, int] | None = None
+    data: bytes
+    raw_bytes: int
+    sizes: bytes
+    statistics: bytes
 
 
-def _timestamps(times: list[int | None]) -> _Column:
+def _page(rows: int, raw: bytes, codec: str, null_count: int, extremes: bytes = b"") -> _Page:
+    data = raw if codec == "none" else _SNAPPY.compress(raw, asbytes=True)
+    kind, compressed, values, rest = PAGE_HEADER
+    header = b"".join(
+        (
+            kind,
+            number_bytes(len(raw)),
+            compressed,
+            number_bytes(len(data)),
+            values,
+            number_bytes(rows),
+            rest,
+        )
+    )
+    raw_bytes = len(header) + len(raw)
+    sizes = (
+        b"\x16",  # total_uncompressed_size
+        number_bytes(raw_bytes),
+        b"\x16",  # total_compressed_size
+        number_bytes(len(header) + len(data)),
+    )
+    # statistics, null_count
+    statistics = b"\x3c\x36" + number_bytes(null_count) + extremes + b"\x00\x00\x00"
+    return _Page(header + data, raw_bytes, b"".join(sizes), statistics)
+
+
+@lru_cache(_PAGES_KEPT)
+def _deltas(rows: int, codec: str) -> _Page:
+    """The same in all files with so many records."""
+    return _page(rows, DELTA_BYTES[: 8 * rows], codec, 0, _extremes(0, rows - 1))
+
+
+@lru_cache(_PAGES_KEPT)
+def _nulls(rows: int, codec: str) -> _Page:
+    """A column without values."""
+    return _page(rows, _same_levels(rows, False), codec, rows)
+
+
+def _timestamps(times: list[int | None], codec: str) -> tuple[_Page, int, int]:
+    """The page, the first and the last time; 0 if there is none."""
     levels, present = _levels(times)
-    extremes = (min(present), max(present)) if present else None
-    page = levels + struct.pack(f"<{len(present)}q", *present)
-    return _Column(page, len(times) - len(present), extremes)
+    if not present:
+        return _nulls(len(times), codec), 0, 0
+    low, high = min(present), max(present)
+    raw = levels + struct.pack(f"<{len(present)}q", *present)
+    page = _page(len(times), raw, codec, len(times) - len(present), _extremes(low, high))
+    return page, low, high
 
 
-def _binaries(values: list[bytes | None]) -> _Column:
+def _binaries(values: list[bytes | None], codec: str) -> _Page:
     """Each value is preceded by its length, 4 bytes."""
     levels, present = _levels(values)
+    if not present:
+        return _nulls(len(values), codec)
     parts = [levels]
     for value in present:
         size_bytes = len(value)
         parts.append(_LENGTHS[size_bytes] if size_bytes < 4096 else _UINT32.pack(size_bytes))
         parts.append(value)
-    return _Column(b"".join(parts), len(values) - len(present))
+    return _page(len(values), b"".join(parts), codec, len(values) - len(present))
 
 
 def _levels(values: list[T | None]) -> tuple[bytes, list[T]]:
@@ -107,57 +157,44 @@ def _levels(values: list[T | None]) -> tuple[bytes, list[T]]:
     rows = len(values)
     present = [value for value in values if value is not None]
     if len(present) == rows or not present:
-        runs = varint_bytes(rows << 1) + (b"\x01" if present else b"\x00")
-    else:
-        bits = sum(1 << at for at, value in enumerate(values) if value is not None)
-        packed = bits.to_bytes(-(-rows // 8), "little")
-        runs = varint_bytes(len(packed) << 1 | 1) + packed
+        return _same_levels(rows, bool(present)), present
+    bits = sum(1 << at for at, value in enumerate(values) if value is not None)
+    packed = bits.to_bytes(-(-rows // 8), "little")
+    runs = varint_bytes(len(packed) << 1 | 1) + packed
     return _UINT32.pack(len(runs)) + runs, present
+
+
+@lru_cache(_PAGES_KEPT)
+def _same_levels(rows: int, is_present: bool) -> bytes:
+    runs = varint_bytes(rows << 1) + (b"\x01" if is_present else b"\x00")
+    return _UINT32.pack(len(runs)) + runs
+
+
+def _extremes(low: int, high: int) -> bytes:
+    return b"\x28\x08" + _INT64.pack(high) + b"\x18\x08" + _INT64.pack(low)  # max_, min_value
 
 
 # -- metadata --------------------------------------------------------------------------------------
 
-
-def _page_header(rows: int, raw_bytes: int, page_bytes: int) -> bytes:
-    kind, compressed, values, rest = PAGE_HEADER
-    sizes = (number_bytes(raw_bytes), compressed, number_bytes(page_bytes))
-    return b"".join((kind, *sizes, values, number_bytes(rows), rest))
+_CREATED_BY = text_bytes("txnlog version 1.0.0 (build 1)")
 
 
-def _chunk(rows: int, sizes: tuple[int, int], at: int, column: _Column) -> bytes:
-    """The rest of a ColumnChunk; `sizes` are page and header before and after compression."""
-    return b"".join(
-        (
-            b"\x16" + number_bytes(rows),  # num_values
-            b"\x16" + number_bytes(sizes[0]),  # total_uncompressed_size
-            b"\x16" + number_bytes(sizes[1]),  # total_compressed_size
-            b"\x26" + number_bytes(at),  # data_page_offset
-            b"\x3c\x36" + number_bytes(column.null_count),  # statistics, null_count
-            _extremes(column.extremes),
-            b"\x00\x00\x00",
-        )
-    )
-
-
-def _extremes(extremes: tuple[int, int] | None) -> bytes:
-    if extremes is None:
-        return b""
-    low, high = extremes
-    return b"\x28\x08" + _INT64.pack(high) + b"\x18\x08" + _INT64.pack(low)  # max_, min_value
-
-
-def _footer(rows: int, chunks: bytes, total_bytes: int, pages_bytes: int) -> bytes:
+def _footer(num_rows: bytes, chunks: bytes, total_bytes: int, pages_bytes: int) -> bytes:
     metadata = b"".join(
         (
             SCHEMA,
-            b"\x16" + number_bytes(rows),  # num_rows
-            ROW_GROUP + chunks,
-            b"\x16" + number_bytes(total_bytes),  # total_byte_size
-            b"\x16" + number_bytes(rows),  # num_rows
+            num_rows,
+            ROW_GROUP,
+            chunks,
+            b"\x16",  # total_byte_size
+            number_bytes(total_bytes),
+            num_rows,
             b"\x19\x1c\x15\x00\x12\x12\x00",  # sorting_columns: the first, ascending, nulls last
             b"\x16\x08",  # file_offset
-            b"\x16" + number_bytes(pages_bytes) + b"\x00",  # total_compressed_size
-            b"\x28" + text_bytes("txnlog version 1.0.0 (build 1)"),  # created_by
+            b"\x16",  # total_compressed_size
+            number_bytes(pages_bytes),
+            b"\x00\x28",  # created_by
+            _CREATED_BY,
             b"\x19\x4c" + 4 * b"\x1c\x00\x00" + b"\x00",  # column_orders: TYPE_ORDER
         )
     )

@@ -225,13 +225,13 @@ class DeltaLog:
             source = commit_path(self.path, self.version + 1)
             data = self._get_if_there(source)
             if data is None:
-                if self.exists:
-                    self.store.check_folder(f"{self.path}/_delta_log")
                 if self._trusted() and self._is_at_head(base, sure=sure or not is_proved):
                     self._confirmed_ms = sent_ms
                     self._unproved = None
-                else:
-                    self._open()
+                    return
+                if self.exists:
+                    self.store.check_folder(f"{self.path}/_delta_log")
+                self._open()
                 return
             if not self._trusted():
                 self._open()
@@ -254,16 +254,24 @@ class DeltaLog:
         `check_head`: also where the head is ours, so that most likely nothing follows it. That
         nothing was freed meanwhile is proved after the put only. Raises as `refresh`.
         """
-        if self.exists and self.likely_current and not (check_head and self.store.is_local):
-            is_due = self._must_look_for_hole() and not self.store.is_local
-            slots = [self.version + 1] * check_head + [self.version + 2] * is_due
-            paths = [commit_path(self.path, slot) for slot in slots]
-            if not any(self.store.together([partial(self.store.exists, path) for path in paths])):
-                if is_due:
-                    self._saw_no_hole_ms = self._clock.boot_ms()
-                return
-        self.refresh()
-        self._is_ready = self.exists
+        if not (self.exists and self.likely_current and self._is_still_head(check_head)):
+            self.refresh()
+            self._is_ready = self.exists
+
+    def _is_still_head(self, check_head: bool) -> bool:
+        """Whether no slot is taken after the newest commit in memory; see `get_ready`."""
+        if self.store.is_local:
+            # Where that commit is, the folder is, too: it was not unmounted.
+            return not check_head or (
+                not self._is_there(self.version + 1) and self._is_there(self.version)
+            )
+        is_due = self._must_look_for_hole()
+        slots = [self.version + 1] * check_head + [self.version + 2] * is_due
+        if any(self.store.together([partial(self._is_there, slot) for slot in slots])):
+            return False
+        if is_due:
+            self._saw_no_hole_ms = self._clock.boot_ms()
+        return True
 
     def _get_if_there(self, path: str) -> bytes | None:
         """None: it does not exist. On a local disk the question costs a third of the error."""
@@ -639,6 +647,8 @@ class DeltaLog:
         base = version - 1 if self._unproved is None else self._unproved
         try:
             if version > 0:
+                if not beside:
+                    return self._is_there(base)
                 calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
                 return self.store.together(calls)[0] is True
             files = log_files.list_whole_log(self.store, self.path)
