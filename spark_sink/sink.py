@@ -25,7 +25,7 @@ from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import reports_causes
 from txnlog.connector.executors import executor_cluster
-from txnlog.connector.worker_memory import collect_garbage
+from txnlog.connector.worker_memory import collect_garbage, keep_freed_memory
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.process.failpoint import reach
 from txnlog.protocol.metadata import StagedBatch
@@ -171,6 +171,7 @@ def _stage(
     """Stage one task's rows; returns its files and the ns of work, without waiting for rows."""
     began_ns = perf_counter_ns()
     warn_about(options)
+    keep_freed_memory()
     cluster = executor_cluster(options.root, options.storage, cluster_id=cluster_id)
     stager = Stager(
         cluster,

@@ -44,7 +44,7 @@ __all__ = ["Limits", "Stager"]
 # Incoming batches are combined until the average lane gets this many rows: slices of a few rows
 # cost more than the rows.
 ROWS_PER_SLICE_MIN = 256
-ROWS_PER_CHUNK_MIN = 8192
+ROWS_PER_CHUNK_MIN = 1024
 COMBINED_BYTES_MAX = 16 << 20
 PUTS_AT_ONCE = 8
 

@@ -12,7 +12,7 @@ from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
 from txnlog.connector.executors import executor_cluster
 from txnlog.connector.record_batches import combined
-from txnlog.connector.worker_memory import collect_garbage
+from txnlog.connector.worker_memory import collect_garbage, keep_freed_memory
 from txnlog.process.arrow_arrays import number_array
 from txnlog.storage.batches.read_ahead import read_ahead
 from txnlog.storage.batches.reader import FileSpan, read_records
@@ -31,6 +31,7 @@ def read_partition(settings: SourceSettings, partition: InputPartition) -> Itera
     """
     if not isinstance(partition, SourcePartition):
         return iter(())
+    keep_freed_memory()
     options = settings.options
     cluster = executor_cluster(options.root, options.storage, cluster_id=partition.cluster_id)
     return read_ranges(cluster.store, partition.ranges, include_headers=settings.include_headers)

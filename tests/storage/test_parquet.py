@@ -189,12 +189,13 @@ def test_batch_file_reads_only_the_requested_columns(store: ObjectStore) -> None
     assert found.equals(records(10).select(["key", "value"]))
 
 
-def test_large_remote_file_is_read_by_ranges(
+def test_large_file_is_read_by_ranges(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large file must not be fetched whole into memory."""
     written = write_batch_file(store, PATH, records(3_000))
     monkeypatch.setattr("txnlog.storage.batches.reader.READ_WHOLE_BELOW_BYTES", 100)
+    monkeypatch.setattr("txnlog.storage.batches.reader.READ_LOCAL_WHOLE_BELOW_BYTES", 100)
     monkeypatch.setattr("txnlog.storage.batches.reader.SMALL_BYTES_MAX", 100)
     monkeypatch.setattr(store, "get", None)
     assert read(store, size_bytes=written.size_bytes).equals(expected(records(3_000)))

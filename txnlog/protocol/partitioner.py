@@ -38,6 +38,8 @@ ROWS_PER_STRETCH = 32_768
 # Below this many rows a numpy call per block costs more than a Python step per block and row, so
 # that one key of a megabyte among short ones does not cost a quarter of a million numpy calls.
 ROWS_PER_BLOCK_MIN = 64
+# Keys whose numbers of blocks differ by more are sorted first, which costs as much as four blocks.
+UNSORTED_BLOCKS_MAX = 4
 
 # For k bytes left over after the last whole block: the bits of a little-endian word they fill.
 _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
@@ -87,7 +89,10 @@ def partition_for_keys(keys: KeyColumn, partitions: int) -> npt.NDArray[np.int32
             continue
         _hash_array(_plain(chunk), part.view(np.uint32))
         np.bitwise_and(part, MASK_POSITIVE, out=part)
-        np.remainder(part, np.int32(partitions), out=part)
+        if partitions & (partitions - 1):
+            np.remainder(part, np.int32(partitions), out=part)
+        else:
+            np.bitwise_and(part, np.int32(partitions - 1), out=part)
         if chunk.null_count:
             part[chunk.is_null().to_numpy(zero_copy_only=False)] = NO_PARTITION
     return found
@@ -161,7 +166,33 @@ def _hash_array(keys: KeyArray, out: UInt32s) -> None:
     words = np.ndarray(shape=(data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
     for at in range(0, rows, ROWS_PER_STRETCH):
         stretch = offsets[at : at + ROWS_PER_STRETCH + 1].astype(np.int64)
-        out[at : at + ROWS_PER_STRETCH] = _hash_rows(words, stretch[:-1], np.diff(stretch))
+        starts, lengths = stretch[:-1], np.diff(stretch)
+        blocks = lengths >> 2
+        fewest, most = int(blocks.min()), int(blocks.max())
+        if most - fewest <= UNSORTED_BLOCKS_MAX:
+            hashes = _hash_like_rows(words, starts, lengths, blocks, fewest, most)
+        else:
+            hashes = _hash_rows(words, starts, lengths)
+        out[at : at + ROWS_PER_STRETCH] = hashes
+
+
+def _hash_like_rows(
+    words: UInt32s, starts: Int64s, lengths: Int64s, blocks: Int64s, fewest: int, most: int
+) -> UInt32s:
+    """Hash rows of nearly the same length: all that have `fewest` blocks, then some up to `most`."""
+    h: UInt32s = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    at = starts.copy()
+    for _ in range(fewest):
+        h *= np.uint32(M)
+        h ^= _mix(words[at])
+        at += 4
+    for i in range(fewest, most):
+        longer = np.flatnonzero(blocks > i)
+        positions = at[longer]
+        h[longer] = h[longer] * np.uint32(M) ^ _mix(words[positions])
+        at[longer] = positions + 4
+    _add_tails(words, at, lengths & 3, h)
+    return _finished(h)
 
 
 def _hash_rows(words: UInt32s, starts: Int64s, lengths: Int64s) -> UInt32s:
@@ -183,13 +214,19 @@ def _hash_rows(words: UInt32s, starts: Int64s, lengths: Int64s) -> UInt32s:
         active = h[:rows]
         active *= np.uint32(M)
         active ^= k
-    _add_tails(words, starts, lengths, h)
+    left = lengths & 3
+    _add_tails(words, starts + (lengths - left), left, h)
+    hashes = np.empty_like(h)
+    hashes[order] = _finished(h)
+    return hashes
+
+
+def _finished(h: UInt32s) -> UInt32s:
+    """The last step of murmur2, in place."""
     h ^= h >> np.uint32(13)
     h *= np.uint32(M)
     h ^= h >> np.uint32(15)
-    hashes = np.empty_like(h)
-    hashes[order] = h
-    return hashes
+    return h
 
 
 def _mix(k: UInt32s) -> UInt32s:
@@ -212,13 +249,16 @@ def _finish_long_rows(
         h[row] = value
 
 
-def _add_tails(words: UInt32s, starts: Int64s, lengths: Int64s, h: UInt32s) -> None:
-    """Hash in the one to three bytes after the last whole block, where there are any."""
-    left = lengths & 3
-    at = starts + (lengths - left)
+def _add_tails(words: UInt32s, at: Int64s, left: Int64s, h: UInt32s) -> None:
+    """Hash in the `left` bytes, up to three, after the last whole block, which ends at `at`."""
+    if not left.any():
+        return
     # The last bytes of the buffer start no whole word: read the last word and shift it down.
-    readable = np.minimum(at, words.size - 1)
-    # A row without left-over bytes may begin past the end; it is masked to nothing below.
-    shift = np.minimum(at - readable, 3).astype(np.uint32) * np.uint32(8)
-    tail = (words[readable] >> shift) & _TAIL_MASKS[left]
+    last = words.size - 1
+    readable = np.minimum(at, last)
+    tail = words[readable]
+    if int(at.max()) > last:
+        # A row without left-over bytes may begin past the end; it is masked to nothing below.
+        tail >>= np.minimum(at - readable, 3).astype(np.uint32) * np.uint32(8)
+    tail &= _TAIL_MASKS[left]
     np.copyto(h, (h ^ tail) * np.uint32(M), where=left > 0)

@@ -29,6 +29,9 @@ from txnlog.storage.store.parquet_claims import ClaimError, check_pages, check_s
 from txnlog.storage.store.seals import Seal, SealBrokenError, check_span, read_seal, split_footer
 
 READ_WHOLE_BELOW_BYTES = 4 << 20
+READ_LOCAL_WHOLE_BELOW_BYTES = 8 << 20
+"""A local file up to this size is read once, checked and decoded in place; of a larger one each row
+group is read twice."""
 SMALL_BYTES_MAX = 256 << 10
 """Files with few records are smaller."""
 SORTED_ROWS_MAX = 10_000_000
@@ -182,6 +185,9 @@ def _open(
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
         return _open_small(store.get(path) if data is None else data, size_bytes, name)
     local = store.local_path(path)
+    if data is None and local is not None:
+        if size_bytes is not None and size_bytes <= READ_LOCAL_WHOLE_BELOW_BYTES:
+            data = store.get(path)
     source: Any
     if data is not None:
         source, found_bytes = pa.BufferReader(data), len(data)
@@ -230,6 +236,18 @@ def _reading(source: Any) -> Callable[[int, int], bytes]:
     return lambda start, end: source.read_at(end - start, start)
 
 
+def _lending(source: Any) -> Callable[[int, int], Any]:
+    """As `_reading`; the bytes of a file in memory are not copied."""
+    if isinstance(source, RemoteFile):
+        return source.read_span
+
+    def read_at(start: int, end: int) -> pa.Buffer:
+        source.seek(start)
+        return source.read_buffer(end - start)
+
+    return read_at
+
+
 class _File:
     """An open Parquet file, with its seal if it has one."""
 
@@ -273,7 +291,7 @@ class _File:
             return
         for group in range(self._metadata.num_row_groups):
             if _may_hold(self._metadata.row_group(group), span):
-                check_span(_reading(self._source), self._seal.spans, group)
+                check_span(_lending(self._source), self._seal.spans, group)
                 yield from self._file.iter_batches(
                     batch_rows, row_groups=[group], columns=wanted, use_threads=False
                 )
@@ -305,7 +323,7 @@ class _File:
             _check_not_null(deltas)
             values = deltas.to_numpy()
             if len(values):
-                if values[0] <= last or not np.all(np.diff(values) > 0):
+                if values[0] <= last or not np.all(values[1:] > values[:-1]):
                     return False
                 last = int(values[-1])
         return True
@@ -330,7 +348,7 @@ def _check_not_null(deltas: pa.Array | pa.ChunkedArray) -> None:
 def _check_deltas(deltas: pa.Array) -> None:
     _check_not_null(deltas)
     values = deltas.to_numpy()
-    if len(values) and (values[0] < 0 or np.any(np.diff(values) <= 0)):
+    if len(values) and (values[0] < 0 or not np.all(values[1:] > values[:-1])):
         raise _DamageError("its offset_delta does not rise from record to record")
 
 

@@ -335,8 +335,12 @@ class _Sink(io.RawIOBase):
         if self.target is None:
             self._held.append(bytes(data))
         else:
-            with store_errors(self._path, "upload"):
+            try:
                 self.target.write(data)
+            except BaseException:
+                # Called for each page, so the context is entered only where it has work.
+                with store_errors(self._path, "upload"):
+                    raise
         self.position += len(data)
 
 
