@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+import typer
 
 from tests.cli.runner import Command
 from txnlog.cli.times import parse_duration_ms, parse_since_ms
@@ -143,6 +144,12 @@ def test_durations_of_iso_8601_and_short_ones(text: str, duration_ms: int) -> No
     assert parse_duration_ms("--by-duration", text) == duration_ms
     now_ms = time.time_ns() // 1_000_000
     assert 0 <= parse_since_ms("--since", text) - (now_ms - duration_ms) < 60_000
+
+
+def test_error_of_since_names_both_forms() -> None:
+    """It named a time only."""
+    with pytest.raises(typer.BadParameter, match="takes a duration before now as in 15m, a time"):
+        parse_since_ms("--since", "yesterday")
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1M", "P1DT", "1", "h", "-1h", "9" * 20 + "d"])

@@ -88,6 +88,14 @@ def test_asyncio(programs: Path, root: str, tmp_path: Path) -> None:
     assert 20 <= said.count("Consumed: b'testvalue") <= len(found)
 
 
+def test_asyncio_avro_producer(programs: Path, root: str, tmp_path: Path) -> None:
+    """asyncio_avro_producer.py: its registry and serializer are awaited, too."""
+    arguments = ("-b", root, "-s", root, "-t", "people")
+    said = run(programs / "asyncio_avro_producer.py", tmp_path, *arguments)
+    assert re.search(r"Produced to people \[\d\] @ 0\n", said)
+    assert values(root, "people") == [b"\0\0\0\0\1\x0aalice"]
+
+
 @pytest.mark.parametrize("kind", ["json", "avro"])
 def test_serializers(programs: Path, root: str, tmp_path: Path, kind: str) -> None:
     """json_producer.py, json_consumer.py and the same for Avro; the registry is in the root."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -13,14 +14,22 @@ from typing import Any, ClassVar
 import pytest
 
 from txnlog.compat.confluent_kafka.schema_registry import (
+    AsyncSchemaRegistryClient,
     Schema,
     SchemaReference,
     SchemaRegistryClient,
     SchemaRegistryError,
     record_subject_name_strategy,
 )
-from txnlog.compat.confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from txnlog.compat.confluent_kafka.schema_registry.avro import (
+    AsyncAvroDeserializer,
+    AsyncAvroSerializer,
+    AvroDeserializer,
+    AvroSerializer,
+)
 from txnlog.compat.confluent_kafka.schema_registry.json_schema import (
+    AsyncJSONDeserializer,
+    AsyncJSONSerializer,
     JSONDeserializer,
     JSONSerializer,
 )
@@ -205,6 +214,29 @@ def test_json_is_validated(registry: SchemaRegistryClient) -> None:
     free = JSONSerializer(schema, registry, conf={"validate": False})
     with pytest.raises(SerializationError, match="'age' is a required"):
         JSONDeserializer(schema)(free({}, CONTEXT))
+
+
+def test_serializers_for_asyncio_do_the_same_in_threads(tmp_path: Path) -> None:
+    """They are awaited when they are made, too, as in confluent-kafka."""
+    schema = json.dumps({"title": "User", "type": "object", "required": ["name"]})
+    user = {"name": "Ann"}
+
+    async def found() -> None:
+        async with AsyncSchemaRegistryClient({"url": str(tmp_path / "root")}) as client:
+            write = await AsyncAvroSerializer(client, schema_str=USER)
+            read = await AsyncAvroDeserializer(schema_registry_client=client)
+            written = await asyncio.gather(*(write(user, CONTEXT) for _ in range(5)))
+            assert len({*written}) == 1
+            assert await read(written[0], CONTEXT) == user
+            assert await client.get_subjects() == ["users-value"]
+            assert (await client.get_latest_version("users-value")).schema == Schema(USER)
+            write_json = await AsyncJSONSerializer(schema, client)
+            data = await write_json(user, SerializationContext("people", MessageField.VALUE))
+            assert await (await AsyncJSONDeserializer(schema))(data) == user
+            with pytest.raises(SerializationError, match="does not fit"):
+                await write({}, CONTEXT)
+
+    asyncio.run(found())
 
 
 def test_clients_that_register_at_once_agree_on_ids(tmp_path: Path) -> None:

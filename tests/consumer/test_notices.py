@@ -141,6 +141,20 @@ def test_statistics_have_librdkafkas_names() -> None:
     assert (found["cgrp"]["join_state"], found["cgrp"]["assignment_size"]) == ("steady", 2)
 
 
+def test_statistics_have_what_will_be_committed_without_store_offsets() -> None:
+    """By default the position is stored; stored_offset said that nothing was."""
+    shared = world(1)
+    put(process(shared), b"a", b"b")
+    told: list[str] = []
+    reader = member(shared, stats_cb=told.append, statistics_interval_ms=1_000)
+    assert reader.poll(0) is not None
+    shared.clock.advance_ms(1_000)
+    # It polls before it tells.
+    turn(shared, reader, rounds=1)
+    first = json.loads(told[-1])["topics"]["t"]["partitions"]["0"]
+    assert first["stored_offset"] == first["app_offset"] >= 1
+
+
 def test_failed_heartbeat_is_an_error_of_error_cb(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes in the application's own poll, not in the thread's."""
     shared = world(1)

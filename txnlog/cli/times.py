@@ -36,7 +36,7 @@ def parse_since_ms(option: str, value: str) -> int:
     """A time as `parse_time_ms` reads it, or a duration before now. Raises BadParameter."""
     duration_ms = _duration_ms(value)
     if duration_ms is None:
-        return parse_time_ms(option, value)
+        return parse_time_ms(option, value, "a duration before now as in 15m, ")
     return max(0, time.time_ns() // 1_000_000 - duration_ms)
 
 
@@ -49,8 +49,11 @@ def _duration_ms(value: str) -> int | None:
     return None
 
 
-def parse_time_ms(option: str, value: str) -> int:
-    """A time: milliseconds since 1970, or ISO 8601 (UTC by default). Raises BadParameter."""
+def parse_time_ms(option: str, value: str, others: str = "") -> int:
+    """A time: milliseconds since 1970, or ISO 8601 (UTC by default).
+
+    Raises BadParameter, which names `others` that the option takes.
+    """
     if value.isascii() and value.isdigit():
         from txnlog.settings.values import timestamp_ms
 
@@ -59,7 +62,8 @@ def parse_time_ms(option: str, value: str) -> int:
         at = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:
         raise typer.BadParameter(
-            f"{option} takes a time as in 2026-01-31T12:00:00, or ms since 1970, not {value!r}."
+            f"{option} takes {others}a time as in 2026-01-31T12:00:00, or ms since 1970, "
+            f"not {value!r}."
         ) from None
     if at.tzinfo is None:
         at = at.replace(tzinfo=timezone.utc)

@@ -94,8 +94,11 @@ class Commits:
             self._stored.pop(key, None)
 
     def stored(self, key: Key) -> int:
-        """The offset stored for a partition; OFFSET_INVALID without one."""
-        found = (self._stored or {}).get(key)
+        """The offset that is to be committed for an assigned partition; OFFSET_INVALID: none."""
+        if self._stored is None:
+            position = self._readers[key].position
+            return OFFSET_INVALID if position is None else position
+        found = self._stored.get(key)
         return OFFSET_INVALID if found is None else found.offset
 
     def wanted(

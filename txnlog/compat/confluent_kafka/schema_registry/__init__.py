@@ -1,5 +1,6 @@
 """confluent_kafka.schema_registry: a schema registry in a topic, or Confluent's server."""
 
+from txnlog.compat.confluent_kafka.schema_registry.asynchronous import AsyncSchemaRegistryClient
 from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
 from txnlog.compat.confluent_kafka.schema_registry.schemas import (
     RegisteredSchema,
@@ -12,6 +13,7 @@ from txnlog.compat.confluent_kafka.schema_registry.schemas import (
 )
 
 __all__ = [
+    "AsyncSchemaRegistryClient",
     "RegisteredSchema",
     "Schema",
     "SchemaReference",

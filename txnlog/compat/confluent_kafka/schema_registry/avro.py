@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
+from txnlog.compat.confluent_kafka.schema_registry.asynchronous import AsyncSerde
 from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
 from txnlog.compat.confluent_kafka.schema_registry.framing import (
     DEFAULTS,
@@ -18,7 +19,7 @@ from txnlog.compat.confluent_kafka.schema_registry.schemas import Schema, checke
 from txnlog.compat.confluent_kafka.serialization import SerializationError
 from txnlog.errors import ConfigError
 
-__all__ = ["AvroDeserializer", "AvroSerializer"]
+__all__ = ["AsyncAvroDeserializer", "AsyncAvroSerializer", "AvroDeserializer", "AvroSerializer"]
 
 
 class AvroSerializer(FramingSerializer):
@@ -91,6 +92,18 @@ class AvroDeserializer(FramingDeserializer):
 
     def _parse(self, schema: Schema) -> Any:
         return _parsed(self._avro, self._registry, self._parsed, schema)
+
+
+class AsyncAvroSerializer(AsyncSerde):
+    """AvroSerializer for asyncio."""
+
+    made_by = AvroSerializer
+
+
+class AsyncAvroDeserializer(AsyncSerde):
+    """AvroDeserializer for asyncio."""
+
+    made_by = AvroDeserializer
 
 
 def _fastavro() -> Any:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from txnlog.compat.confluent_kafka.schema_registry.asynchronous import AsyncSerde
 from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
 from txnlog.compat.confluent_kafka.schema_registry.framing import (
     DEFAULTS,
@@ -17,7 +18,7 @@ from txnlog.compat.confluent_kafka.schema_registry.schemas import Schema, checke
 from txnlog.compat.confluent_kafka.serialization import SerializationError
 from txnlog.errors import ConfigError
 
-__all__ = ["JSONDeserializer", "JSONSerializer"]
+__all__ = ["AsyncJSONDeserializer", "AsyncJSONSerializer", "JSONDeserializer", "JSONSerializer"]
 
 _DEFAULTS = {**DEFAULTS, "validate": True}
 
@@ -90,6 +91,18 @@ class JSONDeserializer(FramingDeserializer):
             assert schema is not None
             self._validate(found, schema)
         return found
+
+
+class AsyncJSONSerializer(AsyncSerde):
+    """JSONSerializer for asyncio."""
+
+    made_by = JSONSerializer
+
+
+class AsyncJSONDeserializer(AsyncSerde):
+    """JSONDeserializer for asyncio."""
+
+    made_by = JSONDeserializer
 
 
 def _validator() -> Callable[[Any, Schema], None]:

@@ -1,0 +1,1 @@
+"""Where confluent-kafka's own programs import the serializers for asyncio from."""
