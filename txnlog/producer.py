@@ -144,7 +144,12 @@ class Producer:
         return f"Producer({self._config!r}, {self._lifecycle.state.value})"
 
     def __len__(self) -> int:
-        """Records not sent or not visible yet; callbacks that wait for poll or flush."""
+        """Records not sent or not visible yet; callbacks that wait for poll or flush.
+
+        None in a child of a fork: they are the parent's.
+        """
+        if self._lifecycle.is_forked:
+            return 0
         return self._sender.num_records() + self._num_invisible() + len(self._deliveries)
 
     def __bool__(self) -> bool:

@@ -46,6 +46,11 @@ class Lifecycle:
         return self._state
 
     @property
+    def is_forked(self) -> bool:
+        """Whether the producer belongs to the parent of this process."""
+        return self._is_forked
+
+    @property
     def is_over(self) -> bool:
         """Whether the producer is closed, or belongs to the parent of this process."""
         return self._is_forked or self._state is LifecycleState.CLOSED
