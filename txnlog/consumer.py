@@ -29,6 +29,7 @@ from txnlog.messages import (
     Message,
     TopicPartition,
 )
+from txnlog.process.forking import refusal, watch
 from txnlog.settings import arguments
 from txnlog.settings.arguments import INT32_MAX
 from txnlog.settings.config import parse_config
@@ -69,9 +70,12 @@ class Consumer:
         self._given = cluster
         self._background = background
         self._opened: Consumption | None = None
+        self._inherited: Consumption | None = None
+        """In the child of a fork, that of the parent: kept, and never used."""
         self._is_closed = False
         self._failures = 0
         """How many polls in a row have failed."""
+        watch(self)
 
     def __repr__(self) -> str:
         return f"Consumer({self._config!r})"
@@ -369,7 +373,10 @@ class Consumer:
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit (with enable.auto.commit), call on_revoke, leave the group. Idempotent."""
+        """Commit (with enable.auto.commit), call on_revoke, leave the group. Idempotent.
+
+        In a child of a fork it does nothing: the member is the parent's.
+        """
         if self._is_closed:
             return
         try:
@@ -377,6 +384,11 @@ class Consumer:
                 self._opened.close()
         finally:
             self._is_closed = True
+
+    def forked(self) -> None:
+        """In the child of a fork: refuse every call, if this was used before."""
+        if self._opened is not None:
+            self._inherited, self._opened = self._opened, None
 
     def __enter__(self) -> Consumer:
         return self
@@ -393,6 +405,8 @@ class Consumer:
         if self._is_closed:
             raise ClientStateError("This consumer is closed; make a new one.")
         if self._opened is None:
+            if self._inherited is not None:
+                raise refusal("consumer")
             cluster = self._given or Cluster.open(self._config.root, self._config.storage)
             self._opened = Consumption(cluster, self._config, background=self._background)
         return self._opened

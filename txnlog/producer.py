@@ -144,7 +144,12 @@ class Producer:
         return f"Producer({self._config!r}, {self._lifecycle.state.value})"
 
     def __len__(self) -> int:
-        """Records not sent or not visible yet; callbacks that wait for poll or flush."""
+        """Records not sent or not visible yet; callbacks that wait for poll or flush.
+
+        None in a child of a fork: they are the parent's.
+        """
+        if self._lifecycle.is_forked:
+            return 0
         return self._sender.num_records() + self._num_invisible() + len(self._deliveries)
 
     def __bool__(self) -> bool:
@@ -199,11 +204,13 @@ class Producer:
         if called is not None and not callable(called):
             arguments.function("on_delivery", called)
         deadline: Deadline | None = None
+        number = 0
         while not self._accumulator.append(
             topic, value, key, partition, timestamp, named, called, size_bytes
         ):
-            deadline = deadline or self._deadline("produce()", None)
-            self._admission.open_buffer(topic, key, partition, size_bytes, deadline)
+            if deadline is None:
+                deadline, number = self._deadline("produce()", None), self._lifecycle.transaction
+            self._admission.open_buffer(topic, key, partition, size_bytes, deadline, number)
 
     def produce_batch(
         self,
@@ -222,10 +229,10 @@ class Producer:
         deadline = self._deadline("produce_batch()", None)
         topic = arguments.topic("topic", topic)
         called = arguments.function("on_delivery", on_delivery) or self._on_delivery
-        rows_taken = 0
+        rows_taken, number = 0, self._lifecycle.transaction
         try:
             for part in to_slices(table, self._clock.now_ms()):
-                self._admission.add_table(topic, part, called, deadline)
+                self._admission.add_table(topic, part, called, deadline, number)
                 rows_taken += part.records.num_rows
         except TxnLogError as error:
             if not rows_taken:

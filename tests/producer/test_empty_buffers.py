@@ -10,7 +10,8 @@ from txnlog.producer import Producer
 
 def open_buffer(made: Producer, topic: str) -> None:
     """The state after another thread's `produce` has opened the buffer, before it appends."""
-    made._admission.open_buffer(topic, None, 0, 1, made._deadline("produce()", None))
+    deadline = made._deadline("produce()", None)
+    made._admission.open_buffer(topic, None, 0, 1, deadline, made._lifecycle.transaction)
 
 
 @pytest.mark.parametrize("publish", ["deferred", "eager", None])

@@ -51,6 +51,7 @@ from txnlog.cluster import Cluster
 from txnlog.consuming.lookups import describe_topics
 from txnlog.errors import unexpected
 from txnlog.messages import ClusterMetadata, TopicPartition
+from txnlog.process.forking import refusal, watch
 from txnlog.protocol.states import TransactionState
 from txnlog.protocol.transitions import TIMEOUT_MS_MAX
 from txnlog.settings import arguments
@@ -87,6 +88,9 @@ class AdminClient:
             config = {"txnlog.root": cluster.root, **config}
         self._config = parse_config(config, "admin")
         self._cluster = cluster
+        self._inherited: Cluster | None = None
+        """In the child of a fork, that of the parent: kept, and never used."""
+        watch(self)
         who = self._config.get("client.id")
         self._by = f"{who}, an admin client in process {os.getpid()} on {socket.gethostname()}"
 
@@ -98,8 +102,15 @@ class AdminClient:
         """The cluster, opened at the first use. Raises ConfigError when there is none."""
         return self._open(create=False)
 
+    def forked(self) -> None:
+        """In the child of a fork: refuse every call, if this was used before."""
+        if self._cluster is not None:
+            self._inherited, self._cluster = self._cluster, None
+
     def _open(self, *, create: bool) -> Cluster:
         if self._cluster is None:
+            if self._inherited is not None:
+                raise refusal("admin client")
             self._cluster = Cluster.open(
                 self._config.root,
                 self._config.storage,

@@ -17,6 +17,12 @@ class Forkable(Protocol):
         """Called in the child process: the object's threads, locks and stores must not be used."""
 
 
+ADVICE = (
+    'Start processes with multiprocessing.get_context("spawn"); or, under a server that forks its '
+    "workers, use no client of txnlog before the fork. Make the clients in each process."
+)
+"""What a process does that was refused."""
+
 _WATCHED: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
@@ -29,8 +35,7 @@ def refusal(kind: str) -> ForkedProcessError:
     """The error of every call to a forked client."""
     return ForkedProcessError(
         f"This {kind} was made before os.fork(): its threads and its store are not in this "
-        'process. Start processes with multiprocessing.get_context("spawn"), and make a '
-        f"{kind} in each."
+        f"process. {ADVICE}"
     )
 
 

@@ -39,20 +39,32 @@ class Admission:
         partition: int,
         size_bytes: int,
         deadline: Deadline,
+        number: int,
     ) -> None:
-        """Prepare the accumulator for one record, which may be appended next."""
+        """Prepare the accumulator for one record, which may be appended next.
+
+        Raises InvalidTxnStateError if the transaction of this number is not the present one: of
+        those that waited.
+        """
         destination = self._await_room(topic, deadline)
         check_record(destination, key, partition, size_bytes)
+        self._lifecycle.check_transaction(ProducerCall.SEND, number)
         self._accumulator.open_buffer(destination)
 
     def add_table(
-        self, topic: str, part: TableSlice, callback: OnDelivery | None, deadline: Deadline
+        self,
+        topic: str,
+        part: TableSlice,
+        callback: OnDelivery | None,
+        deadline: Deadline,
+        number: int,
     ) -> None:
-        """Add Arrow records."""
+        """Add Arrow records to the transaction of this number; raises as `open_buffer`."""
         is_added = False
         while not is_added:
             destination = self._await_room(topic, deadline)
             check_records(part, destination)
+            self._lifecycle.check_transaction(ProducerCall.SEND, number)
             is_added = self._accumulator.add_table(destination, part, callback)
 
     def _await_room(self, topic: str, deadline: Deadline) -> Destination:

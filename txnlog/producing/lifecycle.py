@@ -6,7 +6,9 @@ guards state and error: whether a record may be appended changes together with t
 
 from __future__ import annotations
 
-from txnlog.errors import ClientStateError, TxnLogError
+from collections.abc import Callable
+
+from txnlog.errors import ClientStateError, InvalidTxnStateError, TxnLogError
 from txnlog.process.forking import refusal
 from txnlog.producing.accumulator import Accumulator
 from txnlog.protocol.producer_states import (
@@ -29,6 +31,15 @@ _ABORTED_BY_CLOSE = frozenset(
         LifecycleState.ABORTABLE_ERROR,
     }
 )
+_DURING = {
+    ProducerCall.BEGIN: (LifecycleState.READY,),
+    ProducerCall.SEND_OFFSETS: (LifecycleState.IN_TRANSACTION,),
+    ProducerCall.PREPARE: (LifecycleState.PREPARING, LifecycleState.PREPARED),
+    ProducerCall.COMMIT: (LifecycleState.COMMITTING,),
+    ProducerCall.ABORT: (LifecycleState.ABORTING,),
+}
+"""The states in which a call may act that has waited for other threads' calls."""
+
 _PURGEABLE = _OPEN | {LifecycleState.ABORTABLE_ERROR}
 
 
@@ -39,11 +50,23 @@ class Lifecycle:
         self._accumulator = accumulator
         self._error: TxnLogError | None = None
         self._is_forked = False
+        self._number = 0
+        self._ended: tuple[int, ProducerCall] | None = None
         self._set(LifecycleState.UNINITIALIZED if is_transactional else LifecycleState.IDLE)
 
     @property
     def state(self) -> LifecycleState:
         return self._state
+
+    @property
+    def transaction(self) -> int:
+        """The number of the transaction that began last: 0 before the first."""
+        return self._number
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether the producer belongs to the parent of this process."""
+        return self._is_forked
 
     @property
     def is_over(self) -> bool:
@@ -79,27 +102,58 @@ class Lifecycle:
             raise failed_transaction(error) from error
         return prepare_call(self._state, call)
 
-    def enter(self, call: ProducerCall, *, move: bool = True) -> None:
+    def enter(
+        self, call: ProducerCall, *, move: bool = True, of: int | None = None
+    ) -> int:
         """Begin a call, in the state that the table has for it. Raises as both checks do.
 
-        Without `move` the state changes only when the call has succeeded.
+        Without `move` the state changes only when the call has succeeded. Returns the number of
+        the transaction, which is `of`, if given.
         """
         self.check_usable()
         with self._accumulator.lock:
             entered = self.check_call(call)
+            if of not in (None, self._number):
+                raise _over(call, self._state)
             if move:
                 self._set(entered)
+            return self._number
 
-    def is_done_by_another(self, call: ProducerCall, during: LifecycleState) -> bool:
-        """Whether another thread's call did the same while this one waited for `io`.
+    def begin(self, reset: Callable[[], object]) -> None:
+        """Enter a new transaction, after `reset`, unless another thread has. Raises as `enter`."""
+        self.check_usable()
+        with self._accumulator.lock:
+            entered = self.check_call(ProducerCall.BEGIN)
+            reset()
+            self._set(entered, self._number + 1)
 
-        Raises as `check_call` does when that call failed.
-        """
-        if self._state is during:
-            return False
-        if self._state not in (LifecycleState.READY, LifecycleState.PREPARED):
+    def check_transaction(self, call: ProducerCall, number: int) -> None:
+        """Raises InvalidTxnStateError if another transaction has begun since the call did."""
+        if number != self._number:
+            raise _over(call, self._state)
+
+    def has_ended(self, call: ProducerCall, number: int) -> bool:
+        """Whether another thread's call did the same while this one waited for `io`."""
+        if call is ProducerCall.INIT:
+            return self._state in (LifecycleState.READY, LifecycleState.PREPARED)
+        if call is ProducerCall.ABORT and number < self._number:
+            # Nothing else ends a transaction whose abort has begun.
+            return True
+        return not self._may_act(call, number) and self._ended == (number, call)
+
+    def overtaken(self, call: ProducerCall, number: int) -> TxnLogError | None:
+        """What refuses a call that has waited for `io`, while other threads' calls were made."""
+        if self._may_act(call, number):
+            return None
+        try:
             self.check_call(call)
-        return True
+        except TxnLogError as error:
+            return error
+        return _over(call, self._state) if call in _DURING else None
+
+    def _may_act(self, call: ProducerCall, number: int) -> bool:
+        is_same = number == self._number or call is ProducerCall.BEGIN
+        return is_same and self._state in _DURING.get(call, ())
 
     def move(self, to: LifecycleState) -> None:
         """Record the outcome of a call."""
@@ -121,7 +175,9 @@ class Lifecycle:
 
     def end_transaction(self, error: TxnLogError | None) -> None:
         """Record the end of a transaction; `error` prevents another one."""
+        is_commit = self._state is LifecycleState.COMMITTING
         self._error = error
+        self._ended = self._number, ProducerCall.COMMIT if is_commit else ProducerCall.ABORT
         self.move(LifecycleState.READY)
         if error is not None:
             self.move(LifecycleState.FATAL_ERROR)
@@ -134,7 +190,16 @@ class Lifecycle:
         """In the child of a fork: refuse every call from now on."""
         self._is_forked = True
 
-    def _set(self, to: LifecycleState) -> None:
+    def _set(self, to: LifecycleState, number: int | None = None) -> None:
         """The accumulator's lock is held."""
-        is_open = to in _OPEN
-        self._state, self._accumulator.is_open = to, is_open
+        is_open, number = to in _OPEN, self._number if number is None else number
+        self._state, self._number, self._accumulator.is_open = to, number, is_open
+
+
+def _over(call: ProducerCall, state: LifecycleState) -> InvalidTxnStateError:
+    return InvalidTxnStateError(
+        f"{call.value} did nothing: while it waited, calls of other threads ended its transaction. "
+        "Begin, send, and end a transaction in one thread, or wait for the calls of the others.",
+        state=state.name,
+        call=call.value,
+    )

@@ -225,8 +225,9 @@ class Sender:
 
         Nothing in a child of a fork, which has another `pid`.
         """
-        count = self.num_records()
-        if count and os.getpid() == pid:
+        # Not asked in a child: a thread of the parent may have held the lock.
+        count = self.num_records() if os.getpid() == pid else 0
+        if count:
             logger.warning(
                 "%d records of a producer were not sent when it was dropped, or the program ended: "
                 "call flush() or close() before that, and commit_transaction() in a transaction.",

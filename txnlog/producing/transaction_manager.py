@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from txnlog.coordinator.staged_files import Staging
 from txnlog.errors import (
@@ -79,10 +79,10 @@ class TransactionManager:
 
     def init(self, deadline: Deadline, *, keep_prepared: bool) -> None:
         call = ProducerCall.INIT
-        self._lifecycle.enter(call)
+        number = self._lifecycle.enter(call)
 
         def init() -> None:
-            if self._lifecycle.is_done_by_another(call, LifecycleState.INITIALIZING):
+            if self._lifecycle.has_ended(call, number):
                 return
             is_kept = deadline.retry(lambda: self.session.init(keep_prepared=keep_prepared))
             row = self.session.row
@@ -94,23 +94,26 @@ class TransactionManager:
             )
             self._lifecycle.move(LifecycleState.PREPARED if is_kept else LifecycleState.READY)
 
-        self._run(call, deadline, init)
+        self._run(call, number, deadline, init)
 
     def begin(self, deadline: Deadline) -> None:
         call = ProducerCall.BEGIN
-        self._lifecycle.enter(call, move=False)
+        number = self._lifecycle.enter(call, move=False)
         if self.session.is_stale or self._publish_error is not None:
-            self._run(call, deadline, lambda: deadline.retry(self._publish))
+            self._run(call, number, deadline, lambda: deadline.retry(self._publish))
         if self.session.is_stale:
-            self._run(call, deadline, lambda: deadline.retry(self.session.renew))
-        self.session.begin()
-        self._sender.publication = (
-            Eager(self._outlet, open_partitions=self._open)
-            if self.is_eager
-            else Deferred(self._outlet)
-        )
-        # Checked again: its thread may have met another owner meanwhile.
-        self._lifecycle.enter(call)
+            self._run(call, number, deadline, lambda: deadline.retry(self.session.renew))
+
+        def reset() -> None:
+            self.session.begin()
+            self._sender.publication = (
+                Eager(self._outlet, open_partitions=self._open)
+                if self.is_eager
+                else Deferred(self._outlet)
+            )
+
+        # Checked again: its thread may have met another owner meanwhile, or another thread begun.
+        self._lifecycle.begin(reset)
 
     def add_offsets(
         self,
@@ -119,17 +122,17 @@ class TransactionManager:
         deadline: Deadline,
     ) -> None:
         call = ProducerCall.SEND_OFFSETS
-        self._lifecycle.enter(call)
+        number = self._lifecycle.enter(call)
 
         def add() -> None:
             self._publish()
             self.session.add_offsets(positions, group, eager=self.is_eager)
 
-        self._run(call, deadline, lambda: deadline.retry(add))
+        self._run(call, number, deadline, lambda: deadline.retry(add))
 
     def prepare(self, deadline: Deadline) -> str:
         call = ProducerCall.PREPARE
-        self._lifecycle.enter(call)
+        number = self._lifecycle.enter(call)
 
         def prepare() -> str:
             if self._lifecycle.state is LifecycleState.PREPARED:
@@ -140,17 +143,17 @@ class TransactionManager:
             self._lifecycle.move(LifecycleState.PREPARED)
             return state
 
-        return self._run(call, deadline, prepare)
+        return self._run(call, number, deadline, prepare)
 
     def complete(self, state: str | None, deadline: Deadline) -> bool:
         """Commit if `state` is that of the prepared transaction, else abort; whether it committed.
 
         A transaction that is being aborted stays so (R41).
         """
-        self._lifecycle.enter(ProducerCall.COMPLETE)
+        number = self._lifecycle.enter(ProducerCall.COMPLETE)
         entered = self._lifecycle.state
         if state == self.session.prepared_state and entered is not LifecycleState.ABORTING:
-            self.commit(deadline)
+            self.commit(deadline, of=number)
             return True
         if entered is LifecycleState.COMMITTING:
             raise InvalidTxnStateError(
@@ -158,15 +161,16 @@ class TransactionManager:
                 f"{state!r} now. Call commit_transaction() again.",
                 state=entered.name,
             )
-        self.abort(deadline)
+        self.abort(deadline, of=number)
         return False
 
-    def commit(self, deadline: Deadline) -> None:
+    def commit(self, deadline: Deadline, *, of: int | None = None) -> None:
+        """Commit the transaction of this number, or the one that is open."""
         call = ProducerCall.COMMIT
-        self._lifecycle.enter(call)
+        number = self._lifecycle.enter(call, of=of)
 
         def commit() -> None:
-            if self._lifecycle.is_done_by_another(call, LifecycleState.COMMITTING):
+            if self._lifecycle.has_ended(call, number):
                 return
             staging = self._flush(deadline)
             publication = self._sender.publication
@@ -182,21 +186,22 @@ class TransactionManager:
             if not self.session.is_visible:
                 self._sender.wake()
 
-        self._run(call, deadline, commit)
+        self._run(call, number, deadline, commit)
 
-    def abort(self, deadline: Deadline) -> None:
+    def abort(self, deadline: Deadline, *, of: int | None = None) -> None:
+        """Abort the transaction of this number, or the one that is open."""
         call = ProducerCall.ABORT
-        self._lifecycle.enter(call)
+        number = self._lifecycle.enter(call, of=of)
 
         def abort() -> None:
-            if self._lifecycle.is_done_by_another(call, LifecycleState.ABORTING):
+            if self._lifecycle.has_ended(call, number):
                 return
             self._sender.discard_held(aborted(self.session.transactional_id))
             deadline.retry(self.session.abort)
             logger.info("Producer %r has aborted its transaction", self.session.transactional_id)
             self._end()
 
-        self._run(call, deadline, abort)
+        self._run(call, number, deadline, abort)
 
     @property
     def num_invisible(self) -> int:
@@ -316,10 +321,24 @@ class TransactionManager:
             raise failed_transaction(error) from error
         return publication.staging if isinstance(publication, Deferred) else Staging.done(())
 
-    def _run(self, call: ProducerCall, deadline: Deadline, action: Callable[[], T]) -> T:
-        """Make a call while `io` is held; record in the state the error that ends it."""
+    def _run(
+        self, call: ProducerCall, number: int, deadline: Deadline, action: Callable[[], T]
+    ) -> T:
+        """Make a call while `io` is held; record in the state the error that ends it.
+
+        What other threads did to its transaction, of this number, while it waited is its error,
+        and changes nothing.
+        """
+        refused: TxnLogError | None = None
+
+        def act() -> T | None:
+            nonlocal refused
+            if not self._lifecycle.has_ended(call, number):
+                refused = self._lifecycle.overtaken(call, number)
+            return action() if refused is None else None
+
         try:
-            return self._sender.exclusively(deadline, action)
+            found = self._sender.exclusively(deadline, act)
         except OperationTimedOutError:
             # The state says which call may be repeated.
             raise
@@ -330,6 +349,9 @@ class TransactionManager:
             if shown is raised:
                 raise
             raise shown from raised
+        if refused is not None:
+            raise refused
+        return cast(T, found)
 
     def _fail(self, call: ProducerCall, error: TxnLogError) -> None:
         self.session.note_failure(error)

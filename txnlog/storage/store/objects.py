@@ -29,6 +29,7 @@ from txnlog.errors import (
 from txnlog.process.caches import local_path
 from txnlog.process.clock import Clock, SystemClock
 from txnlog.process.failures import Failures
+from txnlog.process.forking import ADVICE
 from txnlog.process.latency import Latency
 from txnlog.process.together import together
 from txnlog.settings.roots import place_of
@@ -523,8 +524,7 @@ def _check_fork() -> None:
     if _forked_after_use:
         raise ForkedProcessError(
             "This process is a child of os.fork(), and its parent had used the object store, "
-            "whose threads are not here: calls would hang. Start it with "
-            'multiprocessing.get_context("spawn") instead.'
+            f"whose threads are not here: calls would hang. {ADVICE}"
         )
 
 
