@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -455,20 +453,3 @@ def test_aio_consumer_calls_back_on_the_loop_and_keeps_messages_of_cancelled_pol
     assert found == [b"a", b"b", b"c"]
     assert told == ["1"]
     assert json.loads(stats[-1])["type"] == "consumer"
-
-
-def test_command_of_the_page_changes_every_form_of_import(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import confluent_kafka\nfrom confluent_kafka import Producer\n"
-        "def consumer():\n    from confluent_kafka.admin import AdminClient\n"
-        "import confluent_kafka_tools\n"
-    )
-    [command] = re.findall(r"^\$ (sed .*)$", (ROOT / "docs/confluent-kafka.md").read_text(), re.M)
-    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
-    assert program.read_text() == (
-        "import txnlog.compat.confluent_kafka as confluent_kafka\n"
-        "from txnlog.compat.confluent_kafka import Producer\n"
-        "def consumer():\n    from txnlog.compat.confluent_kafka.admin import AdminClient\n"
-        "import confluent_kafka_tools\n"
-    )
