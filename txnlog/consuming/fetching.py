@@ -232,14 +232,15 @@ class PartitionReader:
         return None
 
     def _open(self, header: BatchHeader) -> None:
-        count = header.num_records or header.last_offset - header.base_offset + 1
+        num_records = header.num_records
+        count = num_records or header.last_offset - header.base_offset + 1
         rows = CHUNK_BYTES // max(1, header.size_bytes // count)
         self._header = header
         span = FileSpan(
             f"{self.log.path}/{header.path}",
             first_delta=max(0, self._next - header.base_offset),
             end_delta=min(self._end, header.last_offset + 1) - header.base_offset,
-            num_records=header.num_records,
+            num_records=num_records,
             size_bytes=header.size_bytes,
         )
         self._records = read_records(

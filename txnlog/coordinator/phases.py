@@ -14,8 +14,7 @@ complete       step 4: COMPLETE_COMMIT; not in that commit itself, which is writ
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 
 
 class Phases:
@@ -33,14 +32,9 @@ class Phases:
         self._began_ns = now_ns()
         self._stopped_ns: int | None = None
 
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add the time that the block takes to a phase, also when it raises."""
-        began_ns = self._now_ns()
-        try:
-            yield
-        finally:
-            self.add(name, self._now_ns() - began_ns)
+    def measure(self, name: str) -> _Measured:
+        """Add the time that a `with` block takes to a phase, also when it raises."""
+        return _Measured(self, name, self._now_ns)
 
     def add(self, name: str, duration_ns: int) -> None:
         """Add a time that was measured elsewhere."""
@@ -65,6 +59,23 @@ class Phases:
         """One line for people: "8.312 ms: tail 0.512, prepare 1.204, ..."."""
         parts = ", ".join(f"{name} {_ms(ns)}" for name, ns in self.times_ns.items())
         return f"{_ms(self.elapsed_ns)} ms: {parts}"
+
+
+class _Measured:
+    """A block of Phases.measure."""
+
+    __slots__ = ("_began_ns", "_name", "_now_ns", "_phases")
+
+    def __init__(self, phases: Phases, name: str, now_ns: Callable[[], int]) -> None:
+        self._phases = phases
+        self._name = name
+        self._now_ns = now_ns
+
+    def __enter__(self) -> None:
+        self._began_ns = self._now_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self._phases.add(self._name, self._now_ns() - self._began_ns)
 
 
 def _ms(duration_ns: int) -> str:

@@ -130,7 +130,8 @@ class Accumulator:
         """
         with self.lock:
             rows = self.buffers.get(topic)
-            if rows is None or not self.is_open or self.held_bytes >= self.memory_bytes:
+            held_bytes = self.held_bytes
+            if rows is None or not self.is_open or held_bytes >= self.memory_bytes:
                 return False
             destination = rows.destination
             if (
@@ -139,11 +140,11 @@ class Accumulator:
                 or not -1 <= partition < destination.partitions
             ):
                 check_record(destination, key, partition, size_bytes)
-            values = rows.values
+            values, timestamps_ms = rows.values, rows.timestamps_ms
             at = len(values)
-            if len(rows.timestamps_ms) != at:
+            if len(timestamps_ms) != at:
                 rows.drop_incomplete()
-            rows.timestamps_ms.append(timestamp_ms or self._now_ms())
+            timestamps_ms.append(timestamp_ms or self._now_ms())
             if partition >= 0:
                 rows.partitions[at] = partition
             if headers:
@@ -152,9 +153,9 @@ class Accumulator:
                 rows.callbacks[at] = callback, self._boot_ms()
             rows.keys.append(key)
             values.append(value)
-            held_bytes = self.held_bytes + size_bytes
-            rows.size_bytes, self.held_bytes = rows.size_bytes + size_bytes, held_bytes
-            if rows.size_bytes >= destination.wake_bytes and not self.is_full:
+            rows_bytes = rows.size_bytes + size_bytes
+            rows.size_bytes, self.held_bytes = rows_bytes, held_bytes + size_bytes
+            if rows_bytes >= destination.wake_bytes and not self.is_full:
                 self._wake()
             return True
 

@@ -91,20 +91,20 @@ def read_records(
     Then that is all there is, whatever `batch_rows` says: every record of the span, one offset
     after the other. `data` is the whole file if it was fetched before (read_ahead).
     """
-    schema = _schema_of_named(columns)
-    names = schema.names
     with _damage_named(store, span.path):
         file = _open(store, span.path, span.size_bytes, data)
         if isinstance(file, RecordLists):
             _check_count(file.num_rows, span.num_records)
         else:
             file.check_counts(span.num_records)
-            batches = file.batches(["offset_delta", *names], span, batch_rows)
     if isinstance(file, RecordLists):
         lists = file.slice(span.first_delta, span.end_delta)
         if lists.num_rows:
             yield lists
         return
+    schema = _schema_of_named(columns)
+    names = schema.names
+    batches = file.batches(["offset_delta", *names], span, batch_rows)
     while True:
         with _damage_named(store, span.path):
             batch = next(batches, None)

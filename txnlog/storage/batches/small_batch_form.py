@@ -8,6 +8,8 @@ struct. Comments have parquet.thrift's names.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 CODECS = {"none": 0, "snappy": 1}
@@ -48,6 +50,7 @@ def text_bytes(value: str) -> bytes:
     return varint_bytes(len(data)) + data
 
 
+@cache
 def footer_begin(codec: str) -> tuple[bytes, bytes]:
     """The bytes before and after the number of rows in each footer with this codec."""
     return SCHEMA + b"\x16", ROW_GROUP + CHUNKS[codec][0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from functools import lru_cache
 from typing import TypeVar, cast
 
 import pyarrow as pa
@@ -28,6 +29,9 @@ _PAGE_HEADER = re.compile(_VARINT.join(map(re.escape, PAGE_HEADER)), re.DOTALL)
 _LENGTH = struct.Struct("<I")
 
 
+_SNAPPY = pa.Codec("snappy")
+_PAGES_KEPT = 64
+_NUMBERS_KEPT = 4096
 _PAGE_BYTES_MAX = 64 << 20
 _VARINT_BITS_MAX = 64
 
@@ -42,10 +46,10 @@ def decode(data: bytes, pages_end: int, footer_at: int) -> RecordLists | None:
         rows, codec = _describe(data, footer_at)
         pages = _Pages(data, 4, rows, codec)
         # Offsets are consecutive in this form.
-        if pages.next() != DELTA_BYTES[: 8 * rows]:
+        if pages.next_often_equal() != DELTA_BYTES[: 8 * rows]:
             raise _UnknownFormError
         times_us = _instants(pages.next(), rows)
-        keys, values = _binaries(pages.next(), rows), _binaries(pages.next(), rows)
+        keys, values = _binaries(pages.next_often_equal(), rows), _binaries(pages.next(), rows)
         if pages.end != pages_end:
             raise _UnknownFormError
     except (_UnknownFormError, IndexError, ValueError, struct.error, pa.ArrowException):
@@ -71,23 +75,43 @@ class _Pages:
         self._data = data
         self.end = at
         self._rows = rows
-        self._codec = pa.Codec("snappy") if codec == "snappy" else None
+        self._codec = codec
 
     def next(self) -> bytes:
+        return _decompressed(self._codec, *self._take())
+
+    def next_often_equal(self) -> bytes:
+        """The same for a column whose pages are equal in many files, and small."""
+        return _decompressed_before(self._codec, *self._take())
+
+    def _take(self) -> tuple[bytes, int]:
+        """The next page, and its size before compression."""
         header = _PAGE_HEADER.match(self._data, self.end)
         if header is None:
             raise _UnknownFormError
-        raw_bytes, page_bytes, rows = (_number(number, 0)[0] for number in header.groups())
+        raw_bytes, page_bytes, rows = map(_number_alone, header.groups())
         at = header.end()
         self.end = at + page_bytes
         page = self._data[at : self.end]
         # Pages of so few records are smaller than the memory that this reader would allocate.
         if rows != self._rows or len(page) != page_bytes or raw_bytes > _PAGE_BYTES_MAX:
             raise _UnknownFormError
-        if self._codec is None:
-            return page
-        found: bytes = self._codec.decompress(page, decompressed_size=raw_bytes, asbytes=True)
-        return found
+        return page, raw_bytes
+
+
+def _decompressed(codec: str, page: bytes, raw_bytes: int) -> bytes:
+    if codec == "none":
+        return page
+    found: bytes = _SNAPPY.decompress(page, decompressed_size=raw_bytes, asbytes=True)
+    return found
+
+
+_decompressed_before = lru_cache(_PAGES_KEPT)(_decompressed)
+
+
+@lru_cache(_NUMBERS_KEPT)
+def _number_alone(data: bytes) -> int:
+    return _number(data, 0)[0]
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
@@ -136,16 +160,19 @@ def _spread(values: list[T], rows: int, is_there: list[bool] | None) -> list[T |
 
 def _instants(page: bytes, rows: int) -> list[int | None]:
     at, is_there = _levels(page, rows)
-    times_us = list(struct.unpack(f"<{(len(page) - at) // 8}q", page[at:]))
-    return _spread(times_us, rows, is_there)
+    count, rest = divmod(len(page) - at, 8)
+    if rest:
+        raise _UnknownFormError
+    return _spread(list(struct.unpack_from(f"<{count}q", page, at)), rows, is_there)
 
 
 def _binaries(page: bytes, rows: int) -> list[bytes | None]:
     at, is_there = _levels(page, rows)
     values = []
     end = len(page)
+    length_at = _LENGTH.unpack_from
     while at < end:
-        (length,) = _LENGTH.unpack_from(page, at)
+        (length,) = length_at(page, at)
         begin = at + 4
         at = begin + length
         values.append(page[begin:at])

@@ -49,7 +49,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     format: Format = Format()
 
 
-class Add(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Add(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A live file and its header; adding a path again replaces its header."""
 
     path: str
@@ -80,7 +80,7 @@ class Adds(msgspec.Struct, frozen=True):
             yield Add(path, values, size, at, False, stats)
 
 
-class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Remove(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A file that is no longer live; it remains in the store until vacuum."""
 
     path: str
@@ -91,7 +91,7 @@ class Remove(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     size: Int64 | None = None
 
 
-class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Txn(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The newest version that an application has written; replaces the one before."""
 
     app_id: str
@@ -99,7 +99,7 @@ class Txn(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     last_updated: Int64 | None = None
 
 
-class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class CommitInfo(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The writer and operation of a commit.
 
     `write_id` identifies it after a lost reply. `previous` is the digest of the previous commit:
@@ -116,7 +116,7 @@ class CommitInfo(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     checksum: Int64 = msgspec.field(default=-1, name="txnlogCrc32")
 
 
-class Line(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Line(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """One line of a commit: exactly one field is set."""
 
     commit_info: CommitInfo | None = None

@@ -8,10 +8,12 @@ bounded by the two Parquet files, the txn and tombstone columns, and one row gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -222,10 +224,7 @@ def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructA
     yield pa.StructArray.from_arrays(
         [
             pa.array([add.path for add in adds], pa.string()),
-            pa.array(
-                [list(add.partition_values.items()) for add in adds],
-                SCHEMA.field("add").type.field("partitionValues").type,
-            ),
+            _maps([add.partition_values for add in adds]),
             pa.array([add.size for add in adds], pa.int64()),
             pa.array([add.modification_time for add in adds], pa.int64()),
             pa.array([bool(add.data_change) for add in adds], pa.bool_()),
@@ -233,6 +232,15 @@ def _adds(file: pq.ParquetFile | None, changes: _Changes) -> Iterator[pa.StructA
         ],
         fields=list(SCHEMA.field("add").type),
     )
+
+
+def _maps(values: Sequence[Mapping[str, str | None]]) -> pa.MapArray:
+    """Partition values, without an object for each pair."""
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    keys = pa.array(list(chain.from_iterable(values)), pa.string())
+    items = pa.array(list(chain.from_iterable(one.values() for one in values)), pa.string())
+    kind = SCHEMA.field("add").type.field("partitionValues").type
+    return pa.MapArray.from_arrays(pa.array(ends), keys, items, kind)
 
 
 def _changed(changes: _Changes) -> pa.Array:

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 from txnlog.errors import TxnLogError
 from txnlog.process.threads import Threads
+from txnlog.storage.delta.actions import Commit
 from txnlog.storage.delta.checkpoints import Covered, continue_from, is_fresh, maintain
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_settings import LogSettings
@@ -22,6 +23,8 @@ _REST_PER_WORK = 19
 of the interpreter with the commits."""
 _RESTS_MAX = 4
 """That many checkpoints in a row are left out for it, so the next process reads more commits."""
+_KEPT_MAX = 1_000
+_KEPT_ACTIONS_MAX = 100
 
 
 class Checkpointer:
@@ -41,10 +44,15 @@ class Checkpointer:
         self._waiting_in: int | None = None
         """The process id in which a task is queued; it covers the commits of later calls, too."""
         self._rests_until_ms = self._rests = 0
+        self._kept: dict[int, Commit] | None = None
+        """Commits of a process that commits fast, which a checkpoint need not read: small ones, up
+        to a number, since the newest checkpoint or later."""
 
-    def after_commit(self, version: int, sent_ms: int) -> None:
+    def after_commit(self, commit: Commit, sent_ms: int) -> None:
         """To be called after each commit; `sent_ms` is the boot time before it was written."""
-        settings = self._settings
+        settings, version, kept = self._settings, commit.version, self._kept
+        if kept is not None and len(kept) < _KEPT_MAX and len(commit.actions) <= _KEPT_ACTIONS_MAX:
+            kept[version] = commit
         if settings.checkpoint_mode == "off" or version == 0:
             return
         if version % settings.checkpoint_interval:
@@ -58,6 +66,7 @@ class Checkpointer:
     def _rests_now(self) -> bool:
         """Whether this checkpoint is left out, as the last one took long."""
         is_early = self._store.clock.boot_ms() < self._rests_until_ms
+        self._kept = (self._kept or {}) if is_early else None
         self._rests = self._rests + 1 if is_early and self._rests < _RESTS_MAX else 0
         return self._rests > 0
 
@@ -97,9 +106,12 @@ class Checkpointer:
     def _run(self, head: Covered, *, clean: bool) -> None:
         store, table, settings = self._store, self._table, self._settings
         covered, self._covered = self._covered, None
+        kept = {} if self._kept is None else self._kept
         try:
             if covered is not None and is_fresh(store, covered, settings.trust_ms):
-                self._covered = continue_from(store, table, settings, covered, head)
+                self._covered = continue_from(store, table, settings, covered, head, kept)
+                for version in [one for one in list(kept) if one <= self._covered.version]:
+                    del kept[version]
             else:
                 self._covered = maintain(
                     store, table, settings.checkpoint_interval, settings.trust_ms

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -57,9 +58,17 @@ def is_fresh(store: ObjectStore, covered: Covered, trust_ms: int) -> bool:
 
 
 def continue_from(
-    store: ObjectStore, table: str, settings: LogSettings, covered: Covered, head: Covered
+    store: ObjectStore,
+    table: str,
+    settings: LogSettings,
+    covered: Covered,
+    head: Covered,
+    known: Mapping[int, Commit],
 ) -> Covered:
-    """Write the checkpoint of `head` if one is due after `covered`; the newest one after that."""
+    """Write the checkpoint of `head` if one is due after `covered`; the newest one after that.
+
+    `known` are commits that need not be read.
+    """
     newest = covered.version
     hint = read_hint(store, table)
     if hint is not None and newest < hint.version <= head.version:
@@ -68,7 +77,9 @@ def continue_from(
     if not _is_due(head.version - newest, covered.actions, settings.checkpoint_interval):
         return covered
     before = read_intact(store, table, newest)
-    actions = _checkpoint(store, table, before, head.version, covered.since_ms, settings.trust_ms)
+    actions = _checkpoint(
+        store, table, before, head.version, covered.since_ms, settings.trust_ms, known
+    )
     return head._replace(actions=actions)
 
 
@@ -155,18 +166,22 @@ def _checkpoint(
     version: int,
     since_ms: int,
     trust_ms: int,
+    known: Mapping[int, Commit] = MappingProxyType({}),
 ) -> int:
     """Write a version's checkpoint from the previous one and the commits after that.
 
-    What was read is trusted for `trust_ms` after `since_ms`. Returns the number of actions. Raises
-    CorruptLogError naming the previous checkpoint or the commit.
+    What was read is trusted for `trust_ms` after `since_ms`; `known` are commits that need not be
+    read. Returns the number of actions. Raises CorruptLogError naming the previous checkpoint or
+    the commit.
     """
     newest, digest = (-1, "") if before is None else (before.version, before.digest)
-    paths = [commit_path(table, v) for v in range(newest + 1, version + 1)]
-    commits = [
-        decode_commit(blob, version=newest + 1 + at, source=path)
-        for at, (path, blob) in enumerate(zip(paths, store.get_many(paths), strict=True))
-    ]
+    versions = range(newest + 1, version + 1)
+    paths = {v: commit_path(table, v) for v in versions if v not in known}
+    found = {
+        v: decode_commit(blob, version=v, source=path)
+        for (v, path), blob in zip(paths.items(), store.get_many(list(paths.values())), strict=True)
+    }
+    commits = [found[v] if v in found else known[v] for v in versions]
     check_chain(store, table, digest, commits)
     parquet, hint = _computed(store, table, before, commits)
     if store.clock.boot_ms() - since_ms > trust_ms:

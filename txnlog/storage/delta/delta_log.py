@@ -585,7 +585,7 @@ class DeltaLog:
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
         self._last_writer = True
-        self._checkpointer.after_commit(version, sent_ms)
+        self._checkpointer.after_commit(commit, sent_ms)
         return Committed(version)
 
     def _may_prove_later(self, version: int) -> bool:
