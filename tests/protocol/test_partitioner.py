@@ -102,11 +102,23 @@ def test_partition_for_keys_of_any_slice_with_nulls_equals_the_reference(
     assert found.tolist() == expected(sliced.to_pylist(), partitions)
 
 
-def test_partition_for_keys_of_more_rows_than_a_stretch_equals_the_reference() -> None:
+@pytest.mark.parametrize(
+    ("shortest", "longest"),
+    [
+        pytest.param(0, 29, id="sorted"),
+        pytest.param(0, 19, id="none to four blocks"),
+        pytest.param(38, 54, id="all have nine blocks, some up to thirteen"),
+        pytest.param(8, 8, id="no tail"),
+        pytest.param(1, 3, id="no block"),
+    ],
+)
+def test_partition_for_keys_of_more_rows_than_a_stretch_equals_the_reference(
+    shortest: int, longest: int
+) -> None:
     """Hazard: rows are put back in the wrong place after sorting, or at a stretch's border."""
     rng = np.random.default_rng(7)
     rows = partitioner.ROWS_PER_STRETCH * 2 + 5
-    keys = [rng.bytes(int(length)) for length in rng.integers(0, 30, rows)]
+    keys = [rng.bytes(int(length)) for length in rng.integers(shortest, longest + 1, rows)]
     assert partition_for_keys(pa.array(keys), 1000).tolist() == expected(list(keys), 1000)
 
 

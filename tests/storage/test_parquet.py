@@ -189,9 +189,7 @@ def test_batch_file_reads_only_the_requested_columns(store: ObjectStore) -> None
     assert found.equals(records(10).select(["key", "value"]))
 
 
-def test_large_file_is_read_by_ranges(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_file_is_read_by_ranges(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large file must not be fetched whole into memory."""
     written = write_batch_file(store, PATH, records(3_000))
     monkeypatch.setattr("txnlog.storage.batches.reader.READ_WHOLE_BELOW_BYTES", 100)
