@@ -179,7 +179,7 @@ def _hash_array(keys: KeyArray, out: UInt32s) -> None:
 def _hash_like_rows(
     words: UInt32s, starts: Int64s, lengths: Int64s, blocks: Int64s, fewest: int, most: int
 ) -> UInt32s:
-    """Hash rows of nearly the same length: all that have `fewest` blocks, then some up to `most`."""
+    """Hash rows of nearly the same length: all have `fewest` blocks, and some up to `most`."""
     h: UInt32s = np.uint32(SEED) ^ lengths.astype(np.uint32)
     at = starts.copy()
     for _ in range(fewest):
