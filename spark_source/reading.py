@@ -90,6 +90,7 @@ def _span_of(range_: PartitionRange, file: FileSlice) -> FileSpan:
         end_delta=min(range_.end, file.last_offset + 1) - file.base_offset,
         num_records=file.num_records,
         size_bytes=file.size_bytes,
+        is_dense=file.num_records == file.last_offset - file.base_offset + 1,
     )
 
 

@@ -1,4 +1,4 @@
-"""Garbage collection in Spark's Python workers: no leak, and few objects are traversed."""
+"""Memory of Spark's Python workers: no leak, few objects are traversed, pages are used again."""
 
 from __future__ import annotations
 
@@ -49,10 +49,35 @@ assert before() is None and later() is None, "after unfreezing they are"
 assert gc.get_freeze_count() > 1_000
 """
 
+FREED = """
+import resource
+import numpy as np
+from txnlog.connector.worker_memory import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(500):
+        whole = np.ones(200_000)
+        halves = [whole[:100_000] + 1, whole[100_000:] + 1]
+        del whole, halves
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if faults() > 50_000:
+    keep_freed_memory()
+    faults()
+    assert faults() < 5_000
+"""
+
 
 def test_only_what_is_new_is_looked_at_and_all_garbage_goes_in_time() -> None:
     project = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, cwd=project)
+
+
+def test_freed_memory_is_used_again() -> None:
+    """Where the C library gives it back to the system by default, as glibc does."""
+    project = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", FREED], check=True, cwd=project)
 
 
 def test_each_task_ends_with_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

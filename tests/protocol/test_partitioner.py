@@ -102,12 +102,41 @@ def test_partition_for_keys_of_any_slice_with_nulls_equals_the_reference(
     assert found.tolist() == expected(sliced.to_pylist(), partitions)
 
 
-def test_partition_for_keys_of_more_rows_than_a_stretch_equals_the_reference() -> None:
+@pytest.mark.parametrize(
+    ("shortest", "longest"),
+    [
+        pytest.param(0, 29, id="sorted"),
+        pytest.param(0, 19, id="none to four blocks"),
+        pytest.param(38, 54, id="all have nine blocks, some up to thirteen"),
+        pytest.param(8, 8, id="no tail"),
+        pytest.param(0, 0, id="empty"),
+        pytest.param(1, 1, id="one byte each"),
+        pytest.param(2, 2, id="two bytes each"),
+        pytest.param(3, 3, id="three bytes each"),
+        pytest.param(37, 37, id="all of one length"),
+        pytest.param(1, 3, id="no block"),
+    ],
+)
+def test_partition_for_keys_of_more_rows_than_a_stretch_equals_the_reference(
+    shortest: int, longest: int
+) -> None:
     """Hazard: rows are put back in the wrong place after sorting, or at a stretch's border."""
     rng = np.random.default_rng(7)
     rows = partitioner.ROWS_PER_STRETCH * 2 + 5
-    keys = [rng.bytes(int(length)) for length in rng.integers(0, 30, rows)]
+    keys = [rng.bytes(int(length)) for length in rng.integers(shortest, longest + 1, rows)]
     assert partition_for_keys(pa.array(keys), 1000).tolist() == expected(list(keys), 1000)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_partition_for_keys_at_both_ends_of_the_buffer_equals_the_reference(
+    length: int, rows: int
+) -> None:
+    """Hazard: the last tails lie behind the last whole word of the buffer, or before its start."""
+    keys = [bytes(range(at, at + length)) for at in range(rows + 2)]
+    for first in range(3):
+        sliced = pa.array(keys).slice(first, rows)
+        assert partition_for_keys(sliced, 1000).tolist() == expected(sliced.to_pylist(), 1000)
 
 
 def test_partition_for_keys_of_chunks_keeps_the_order_of_rows() -> None:

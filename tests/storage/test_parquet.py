@@ -166,19 +166,39 @@ def test_batch_file_writer_failing_upload_is_a_storage_error(
         writer.write(records(100))
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("columns", [["offset_delta"], ["value"], ["value", "offset_delta"]])
 @pytest.mark.parametrize(
     ("first", "end"), [(0, 1), (0, 999), (998, 1002), (1500, None), (2999, 3000), (5000, None)]
 )
 def test_batch_file_range_reads_only_that_range(
-    store: ObjectStore, first: int, end: int | None
+    store: ObjectStore, first: int, end: int | None, columns: list[str], dense: bool
 ) -> None:
     """A range plan that gives a record twice, or loses one at a row group's edge."""
     writer = BatchFileWriter(store, PATH)
     for seed in range(3):
         writer.write(records(1000, seed=seed))
     writer.close()
-    found = read(store, first_delta=first, end_delta=end, columns=["offset_delta"], batch_rows=64)
-    assert found.column(0).to_pylist() == list(range(first, 3000 if end is None else end))
+    whole = pa.concat_tables(expected(records(1000, seed=seed)) for seed in range(3))
+    numbered = whole.set_column(0, "offset_delta", [list(range(3000))])
+    found = read(
+        store,
+        first_delta=first,
+        end_delta=end,
+        columns=columns,
+        batch_rows=64,
+        num_records=3000,
+        is_dense=dense,
+    )
+    wanted = numbered.slice(first, max(0, (3000 if end is None else end) - first))
+    assert found.to_pydict() == wanted.select(found.column_names).to_pydict()
+
+
+def test_dense_file_of_another_writer_is_read_by_its_offsets(store: ObjectStore) -> None:
+    """It has no seal, so that its rows may be in any order."""
+    table = expected(records(100))
+    put_table(store, table.take(pa.array(range(99, -1, -1))))
+    assert read(store, num_records=100, is_dense=True).equals(table)
 
 
 def test_batch_file_reads_only_the_requested_columns(store: ObjectStore) -> None:
@@ -189,9 +209,7 @@ def test_batch_file_reads_only_the_requested_columns(store: ObjectStore) -> None
     assert found.equals(records(10).select(["key", "value"]))
 
 
-def test_large_file_is_read_by_ranges(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_file_is_read_by_ranges(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large file must not be fetched whole into memory."""
     written = write_batch_file(store, PATH, records(3_000))
     monkeypatch.setattr("txnlog.storage.batches.reader.READ_WHOLE_BELOW_BYTES", 100)

@@ -167,20 +167,44 @@ def _hash_array(keys: KeyArray, out: UInt32s) -> None:
     for at in range(0, rows, ROWS_PER_STRETCH):
         stretch = offsets[at : at + ROWS_PER_STRETCH + 1].astype(np.int64)
         starts, lengths = stretch[:-1], np.diff(stretch)
-        blocks = lengths >> 2
-        fewest, most = int(blocks.min()), int(blocks.max())
-        if most - fewest <= UNSORTED_BLOCKS_MAX:
-            hashes = _hash_like_rows(words, starts, lengths, blocks, fewest, most)
+        shortest, longest = int(lengths.min()), int(lengths.max())
+        fewest, most = shortest >> 2, longest >> 2
+        if shortest == longest:
+            hashes = _hash_equal_rows(words, int(starts[0]), longest, len(starts))
+        elif most - fewest <= UNSORTED_BLOCKS_MAX:
+            hashes = _hash_like_rows(words, starts, lengths, fewest, most)
         else:
             hashes = _hash_rows(words, starts, lengths)
         out[at : at + ROWS_PER_STRETCH] = hashes
 
 
+def _hash_equal_rows(words: UInt32s, start: int, length: int, rows: int) -> UInt32s:
+    """Hash rows of the same length, one after the other from `start` on: nothing is gathered."""
+    h: UInt32s = np.full(rows, np.uint32(SEED ^ length))
+    end = start + rows * length
+    tail_at = start + (length & ~3)
+    for at in range(start, tail_at, 4):
+        h *= np.uint32(M)
+        h ^= _mix(words[at:end:length].copy())
+    left = length & 3
+    if left:
+        tails = np.zeros(rows, dtype=np.uint32)
+        whole = words[tail_at:end:length]
+        tails[: len(whole)] = whole
+        for row in range(len(whole), rows):  # The last bytes of the buffer start no whole word.
+            missing = tail_at + row * length - (len(words) - 1)
+            tails[row] = words[-1] >> np.uint32(8 * missing)
+        h ^= tails & _TAIL_MASKS[left]
+        h *= np.uint32(M)
+    return _finished(h)
+
+
 def _hash_like_rows(
-    words: UInt32s, starts: Int64s, lengths: Int64s, blocks: Int64s, fewest: int, most: int
+    words: UInt32s, starts: Int64s, lengths: Int64s, fewest: int, most: int
 ) -> UInt32s:
-    """Hash rows of nearly the same length: all that have `fewest` blocks, then some up to `most`."""
+    """Hash rows of nearly the same length: all have `fewest` blocks, and some up to `most`."""
     h: UInt32s = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    blocks = lengths >> 2
     at = starts.copy()
     for _ in range(fewest):
         h *= np.uint32(M)

@@ -44,7 +44,9 @@ class FileSpan:
     """Records of one data file: those with first_delta <= offset_delta < end_delta.
 
     `num_records` and `size_bytes`, of the whole file, come from its batch header and are checked
-    if given (an erased file has a header of its own).
+    if given (an erased file has a header of its own). `is_dense`: by that header the file has a
+    record for each of its offsets, so that the column `offset_delta` of a sealed file need not be
+    decoded.
     """
 
     path: str
@@ -53,6 +55,7 @@ class FileSpan:
     end_delta: int | None = None
     num_records: int | None = None
     size_bytes: int | None = None
+    is_dense: bool = False
 
 
 def read_batch_file(
@@ -104,14 +107,16 @@ def read_records(
         return
     schema = _schema_of_named(columns)
     names = schema.names
-    batches = file.batches(["offset_delta", *names], span, batch_rows)
+    batches = file.batches(names, span, batch_rows)
     while True:
         with _damage_named(store, span.path):
             batch = next(batches, None)
             if batch is None:
                 return
-            deltas = _column(batch, "offset_delta")
-            _check_deltas(deltas)
+            deltas = batch.column("offset_delta")
+            if not file.counts_offsets(span):
+                deltas = _to_type(deltas, pa.int64())
+                _check_deltas(deltas)
             keep = _keep(deltas, span)
             arrays = [_column(batch, name).slice(*keep) for name in names]
             found = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -185,9 +190,9 @@ def _open(
     if size_bytes is not None and size_bytes <= SMALL_BYTES_MAX:
         return _open_small(store.get(path) if data is None else data, size_bytes, name)
     local = store.local_path(path)
-    if data is None and local is not None:
-        if size_bytes is not None and size_bytes <= READ_LOCAL_WHOLE_BELOW_BYTES:
-            data = store.get(path)
+    is_small = size_bytes is not None and size_bytes <= READ_LOCAL_WHOLE_BELOW_BYTES
+    if data is None and local is not None and is_small:
+        data = store.get(path)
     source: Any
     if data is not None:
         source, found_bytes = pa.BufferReader(data), len(data)
@@ -280,21 +285,36 @@ class _File:
             raise _DamageError(f"its row groups hold {found} of {self._metadata.num_rows} records")
         _check_count(found, num_records)
 
+    def counts_offsets(self, span: FileSpan) -> bool:
+        """Whether `batches` counts rows instead of decoding the column offset_delta."""
+        return span.is_dense and span.num_records is not None and self._seal is not None
+
     def batches(
         self, names: Iterable[str], span: FileSpan, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Batches that may hold wanted records, in offset order, each row group checked first."""
+        """Batches that may hold wanted records, in offset order, each row group checked first.
+
+        They have the columns `names` as far as the file does, and offset_delta.
+        """
         present = set(self._file.schema_arrow.names)
-        wanted = [name for name in dict.fromkeys(names) if name in present]
+        wanted = [name for name in dict.fromkeys(["offset_delta", *names]) if name in present]
         if self._seal is None:
             yield from self._foreign_batches(wanted, batch_rows)
             return
+        counts = self.counts_offsets(span)
+        first_delta = 0
         for group in range(self._metadata.num_row_groups):
-            if _may_hold(self._metadata.row_group(group), span):
+            metadata = self._metadata.row_group(group)
+            if _may_hold(metadata, span):
                 check_span(_lending(self._source), self._seal.spans, group)
-                yield from self._file.iter_batches(
-                    batch_rows, row_groups=[group], columns=wanted, use_threads=False
+                found = self._file.iter_batches(
+                    batch_rows,
+                    row_groups=[group],
+                    columns=wanted[1:] if counts else wanted,
+                    use_threads=False,
                 )
+                yield from _counted(found, first_delta) if counts else found
+            first_delta += metadata.num_rows
 
     def _foreign_batches(self, wanted: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         """All batches of a foreign file, sorted if its offset_delta is out of order.
@@ -327,6 +347,17 @@ class _File:
                     return False
                 last = int(values[-1])
         return True
+
+
+def _counted(batches: Iterable[pa.RecordBatch], first_delta: int) -> Iterator[pa.RecordBatch]:
+    """Batches of a row group whose records have each offset from `first_delta` on."""
+    for batch in batches:
+        end_delta = first_delta + batch.num_rows
+        deltas = number_array(np.arange(first_delta, end_delta, dtype=np.int64))
+        yield pa.RecordBatch.from_arrays(
+            [deltas, *batch.columns], names=["offset_delta", *batch.schema.names]
+        )
+        first_delta = end_delta
 
 
 def _may_hold(group: pq.RowGroupMetaData, span: FileSpan) -> bool:

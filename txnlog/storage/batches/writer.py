@@ -4,8 +4,9 @@ Settings were chosen by measuring 100-byte records on one core: zstd level 1 tak
 time than negative levels, at two thirds of their size. Values in which an LZ coder finds no repeats
 (hashes, random bytes; tested with a sample) are not compressed: zstd would halve hexadecimal digits
 in four times the time of everything else. Compaction, which no client waits for, uses zstd. A
-dictionary for keys only, with a small limit, saves 12 % of time on repeating keys and costs nothing
-on unique ones; DELTA_BINARY_PACKED makes `offset_delta` and constant timestamps nearly free. A
+dictionary for keys only, with a small limit, saves 12 % of time on repeating keys; on unique ones
+it would cost 0.25 ms per row group until it is given up, so a sample decides. DELTA_BINARY_PACKED
+makes `offset_delta` and constant timestamps nearly free. A
 column of nulls only, which readers also return for a missing column, costs a third of a small file:
 `headers` are written only if a record has some. Small files use snappy, as zstd contexts alone
 would take 0.15 ms, and those without headers are encoded by storage.batches.small_batch; compaction
@@ -44,11 +45,12 @@ _NOT_SMALL_BYTES = 2 * SNAPPY_BELOW_BYTES
 _SMALL_CODECS = (None, *CODECS)
 SAMPLE_BYTES = 32 << 10
 ZSTD_PAYS_BELOW = 0.8
+DICTIONARY_BYTES = 64 << 10
+SAMPLE_KEYS = 8192
 
 _TIMED = ["offset_delta", "timestamp"]
 _SETTINGS: Mapping[str, Any] = {
-    "use_dictionary": ["key"],
-    "dictionary_pagesize_limit": 64 << 10,
+    "dictionary_pagesize_limit": DICTIONARY_BYTES,
     "column_encoding": dict.fromkeys(_TIMED, "DELTA_BINARY_PACKED"),
     "write_statistics": _TIMED,
     "write_batch_size": 8192,
@@ -162,7 +164,7 @@ def _write_row_groups(
 def _encode(table: pa.Table, codec: str) -> EncodedBatch:
     sink = pa.BufferOutputStream()
     numbered = _numbered(table, 0)
-    with _encoder(sink, numbered.schema, codec) as encoder:
+    with _encoder(sink, numbered.schema, codec, repeating=_keys_repeat(table)) as encoder:
         encoder.write_table(numbered)
     encoded = memoryview(sink.getvalue()).cast("B")
     end = split_footer(encoded)
@@ -216,7 +218,8 @@ class BatchFileWriter:
             return
         numbered = _numbered(table, self.num_records)
         if self._encoder is None:
-            self._encoder = self._open(self._codec or _codec_for(table))
+            codec = self._codec or _codec_for(table)
+            self._encoder = self._open(codec, repeating=_keys_repeat(table))
         self._append(self._encoder, numbered)
         low, high = _timestamp_range(table)
         self._low_us = low if self._low_us is None else min(self._low_us, low)
@@ -238,7 +241,7 @@ class BatchFileWriter:
                 raise InvalidRecordError(
                     f"A record batch needs at least one record; {self.path} has none."
                 )
-            self._encoder = self._open("zstd")
+            self._encoder = self._open("zstd", repeating=False)
             self._append(self._encoder, self._schema.empty_table())
         self._encoder.close()
         self._sink.seal()
@@ -254,8 +257,9 @@ class BatchFileWriter:
             timestamp_max_us=self._high_us or 0,
         )
 
-    def _open(self, codec: str) -> pq.ParquetWriter:
-        return _encoder(pa.PythonFile(self._sink, mode="w"), self._schema, codec)
+    def _open(self, codec: str, *, repeating: bool) -> pq.ParquetWriter:
+        sink = pa.PythonFile(self._sink, mode="w")
+        return _encoder(sink, self._schema, codec, repeating=repeating)
 
     def _append(self, encoder: pq.ParquetWriter, numbered: pa.Table) -> None:
         self._sink.begin_row_group()
@@ -358,12 +362,27 @@ def _codec_for(records: pa.Table | pa.RecordBatch) -> str:
     return "zstd" if packed.size <= ZSTD_PAYS_BELOW * sample.size else "none"
 
 
-def _encoder(sink: Any, schema: pa.Schema, codec: str) -> pq.ParquetWriter:
-    """Arrow's schema is stored only if Parquet's is incomplete: for the names in headers."""
+def _keys_repeat(records: pa.Table | pa.RecordBatch) -> bool:
+    """Whether a dictionary of the first keys is small enough to be kept."""
+    if records.num_rows < SAMPLE_KEYS:
+        return True
+    keys = records.column("key").slice(0, SAMPLE_KEYS)
+    size_bytes = pc.sum(pc.binary_length(keys)).as_py() or 0
+    # Parquet stores each distinct key with its length.
+    key_bytes = size_bytes / max(1, SAMPLE_KEYS - keys.null_count) + 4
+    return bool(pc.count_distinct(keys).as_py() * key_bytes <= DICTIONARY_BYTES)
+
+
+def _encoder(sink: Any, schema: pa.Schema, codec: str, *, repeating: bool) -> pq.ParquetWriter:
+    """A dictionary for `repeating` keys only.
+
+    Arrow's schema is stored only if Parquet's is incomplete: for the names in headers.
+    """
     return pq.ParquetWriter(
         sink,
         schema,
         **_SETTINGS,
+        use_dictionary=["key"] if repeating else False,
         compression=codec,
         compression_level=1 if codec == "zstd" else None,
         store_schema="headers" in schema.names,
