@@ -185,3 +185,5 @@ class ClusterMetadata:
     topics: Mapping[str, TopicMetadata]
     brokers: Mapping[int, object] = field(default_factory=dict)
     controller_id: int = -1
+    orig_broker_id: int = -1
+    orig_broker_name: str = ""

@@ -31,6 +31,7 @@ TAG = "v2.15.0"
 COMMIT = "8b1c7a613434eee3d0e1287d624d7af04932f410"
 URL = f"https://raw.githubusercontent.com/confluentinc/confluent-kafka-python/{COMMIT}/examples"
 EXAMPLES_SHA256 = {
+    "adminapi.py": "89e2e974f244719c6645d04546724d729cf75e9bc32b1ecf72aa51e559277356",
     "asyncio_avro_producer.py": "e44d597fccf984c3955298f58424a4f845c1483ec9ba34977b2daa191104173a",
     "asyncio_example.py": "21e0aded80d7d39421e7c27dcab9f9d92761c6ac06b12db374f8c9371adb8e1a",
     "avro/user_generic.avsc": "319d22990b9d966c4f15495c97e170ef7039a8e5a83c2437e9d4a39b6ae417d3",

@@ -1,4 +1,4 @@
-"""txnlog.compat.confluent_kafka: errors, callbacks, admin client, serializers, asyncio."""
+"""txnlog.compat.confluent_kafka: errors, callbacks, serializers, asyncio."""
 
 from __future__ import annotations
 
@@ -15,23 +15,15 @@ from txnlog import errors
 from txnlog.compat.confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
-    ConsumerGroupTopicPartitions,
     DeserializingConsumer,
     KafkaError,
     KafkaException,
     Message,
     Producer,
     SerializingProducer,
-    TopicCollection,
     TopicPartition,
 )
-from txnlog.compat.confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from txnlog.compat.confluent_kafka.admin import AdminClient, NewTopic
 from txnlog.compat.confluent_kafka.aio import AIOConsumer, AIOProducer
 from txnlog.compat.confluent_kafka.error import (
     ConsumeError,
@@ -274,51 +266,6 @@ def test_rebalance_callbacks_get_the_consumer_that_was_made(root: str) -> None:
     assert reader.poll(60) is not None
     assert told == [(reader, [TopicPartition("t", 0)])]
     reader.close()
-
-
-# --- The admin client -----------------------------------------------------------------------------
-
-
-def test_admin_client_describes_the_cluster_and_its_groups(root: str) -> None:
-    put(root, "a", "b")
-    admin = AdminClient({"bootstrap.servers": root})
-    cluster = admin.describe_cluster(request_timeout=10).result()
-    assert cluster.cluster_id == admin.list_topics(timeout=5).cluster_id
-    with Producer({"bootstrap.servers": root}) as producer, reader_of(root) as reader:
-        ids = {client.cluster_id() for client in (admin, producer, reader)}
-    assert ids == {cluster.cluster_id}
-    assert [node.host for node in cluster.nodes] == [f"file://{root}"]
-    reader = reader_of(root)
-    reader.subscribe(["t"])
-    assert reader.poll(60) is not None
-    (group,) = admin.list_groups(timeout=5)
-    assert (group.id, group.state, group.protocol_type) == ("g", "Stable", "consumer")
-    assert [member.id for member in group.members] == [reader.memberid()]
-    assert admin.list_groups("other") == []
-    reader.close()
-    assert [group.state for group in admin.list_groups("g")] == ["Empty"]
-    asked = [ConsumerGroupTopicPartitions("g", [TopicPartition("t", 0)])]
-    offsets = admin.list_consumer_group_offsets(asked)["g"].result().topic_partitions
-    assert offsets is not None
-    assert offsets[0].offset == 1
-
-
-def test_admin_client_changes_topics(root: str) -> None:
-    put(root, "a", "b")
-    admin = AdminClient({"bootstrap.servers": root})
-    topic = ConfigResource("topic", "t", set_config={"retention.ms": "5000"})
-    admin.incremental_alter_configs([topic])[topic].result()
-    asked = ConfigResource(ResourceType.TOPIC, "t")
-    assert admin.describe_configs([asked])[topic].result()["retention.ms"].value == "5000"
-    assert len(admin.describe_topics(TopicCollection(["t"]))["t"].result().partitions) == 1
-    ends = admin.list_offsets({TopicPartition("t", 0): OffsetSpec.latest()})
-    assert ends[TopicPartition("t", 0)].result().offset == 2
-    assert admin.delete_records([TopicPartition("t", 0, 1)])
-    failed = admin.create_topics([NewTopic("t", 1)], request_timeout=5)["t"]
-    with pytest.raises(KafkaException) as caught:
-        failed.result()
-    assert caught.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-    assert admin.list_topics("no").topics["no"].error.code() == 3  # type: ignore[union-attr]
 
 
 # --- Serializers ----------------------------------------------------------------------------------

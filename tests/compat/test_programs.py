@@ -126,6 +126,44 @@ def test_context_managers(programs: Path, root: str, tmp_path: Path) -> None:
     )
 
 
+def test_adminapi(programs: Path, root: str, tmp_path: Path) -> None:
+    """adminapi.py: what exists here, and what is refused."""
+
+    def call(*arguments: str) -> str:
+        return run(programs / "adminapi.py", tmp_path, root, *arguments)
+
+    assert call("create_topics", "t", "u") == "Topic t created\nTopic u created\n"
+    run(programs / "producer.py", tmp_path, root, "t", stdin=lines(["a"]))
+    assert "t created" not in call("create_partitions", "t", "5")
+    assert '"t" with 5 partition(s)' in call("list", "topics")
+    assert "Id                : 4" in call("describe_topics", "0", "t")
+    call("incremental_alter_configs", "TOPIC", "t", "retention.ms=SET:5000")
+    call("delta_alter_configs", "TOPIC", "t", "segment.bytes=1000000")
+    described = call("describe_configs", "TOPIC", "t")
+    assert described.count("ConfigSource.DYNAMIC_TOPIC_CONFIG") == 2
+    call("alter_configs", "TOPIC", "t", "retention.bytes=100")
+    assert call("describe_configs", "TOPIC", "t").count("DYNAMIC_TOPIC_CONFIG") == 1
+    assert "t [1]: 0" in call("alter_consumer_group_offsets", "g", "t", "1", "0")
+    assert "id: g is_simple: True" in call("list_consumer_groups")
+    assert "State              : ConsumerGroupState.EMPTY" in call(
+        "describe_consumer_groups", "0", "g"
+    )
+    assert "Offset : 0" in call("list_offsets", "READ_COMMITTED", "t", "0", "EARLIEST")
+    assert "Cluster_id" in call("describe_cluster", "0")
+    assert "deleted" in call("delete_topics", "u")
+    acl = ("TOPIC", "t", "LITERAL", "User:x", "*", "READ", "ALLOW")
+    for refused in (
+        ("create_acls", *acl),
+        ("describe_acls", *acl),
+        ("delete_acls", *acl),
+        ("describe_user_scram_credentials",),
+        ("describe_user_scram_credentials", "x"),
+        ("alter_user_scram_credentials", "DELETE", "x", "SCRAM_SHA_256"),
+        ("elect_leaders", "PREFERRED", "t", "0"),
+    ):
+        assert "SECURITY_DISABLED" in call(*refused), refused
+
+
 def readme_block(first_line: str) -> str:
     """A block of Python of the sdist's README.md."""
     text = (downloaded("sdist") / "README.md").read_text()

@@ -13,12 +13,15 @@ from txnlog.compat.confluent_kafka.deserializing_consumer import DeserializingCo
 from txnlog.compat.confluent_kafka.error import KafkaError, KafkaException
 from txnlog.compat.confluent_kafka.model import (
     TIMESTAMP_LOG_APPEND_TIME,
+    ConsumerGroupType,
     Node,
     TopicCollection,
+    TopicPartitionInfo,
     libversion,
     version,
 )
 from txnlog.compat.confluent_kafka.producer import Producer
+from txnlog.compat.confluent_kafka.security import ElectionType
 from txnlog.compat.confluent_kafka.serializing_producer import SerializingProducer
 from txnlog.messages import (
     OFFSET_BEGINNING,
@@ -43,7 +46,9 @@ __all__ = [
     "Consumer",
     "ConsumerGroupState",
     "ConsumerGroupTopicPartitions",
+    "ConsumerGroupType",
     "DeserializingConsumer",
+    "ElectionType",
     "IsolationLevel",
     "KafkaError",
     "KafkaException",
@@ -53,6 +58,7 @@ __all__ = [
     "SerializingProducer",
     "TopicCollection",
     "TopicPartition",
+    "TopicPartitionInfo",
     "__version__",
     "libversion",
     "version",

@@ -4,37 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from enum import Enum
 from types import TracebackType
 from typing import Any, TypeVar
 
 from txnlog import admin as native
 from txnlog.admin import (
     AlterConfigOpType,
-    ConfigEntry,
-    ConsumerGroupDescription,
-    ConsumerGroupListing,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     DeletedRecords,
     IsolationLevel,
-    ListConsumerGroupsResult,
-    ListOffsetsResultInfo,
+    MemberAssignment,
     NewPartitions,
     NewTopic,
     OffsetSpec,
     ResourceType,
+)
+from txnlog.compat.confluent_kafka import admin_results as results
+from txnlog.compat.confluent_kafka.admin_results import (
+    ConfigEntry,
+    ConfigSource,
+    ConsumerGroupDescription,
+    ConsumerGroupListing,
+    DescribeClusterResult,
+    GroupMember,
+    GroupMetadata,
+    ListConsumerGroupsResult,
+    ListOffsetsResultInfo,
+    MemberDescription,
     TopicDescription,
 )
 from txnlog.compat.confluent_kafka.client_config import client_config
 from txnlog.compat.confluent_kafka.error import kafka_exception, translated
 from txnlog.compat.confluent_kafka.metadata import cluster_metadata
-from txnlog.compat.confluent_kafka.model import Node, TopicCollection
+from txnlog.compat.confluent_kafka.model import ConsumerGroupType, Node, TopicCollection
+from txnlog.compat.confluent_kafka.security import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ElectionType,
+    ResourcePatternType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+    refusal,
+)
 from txnlog.errors import TxnLogError
-from txnlog.messages import ClusterMetadata, TopicPartition
+from txnlog.messages import ClusterMetadata, PartitionMetadata, TopicMetadata, TopicPartition
 
 __all__ = [
+    "AclBinding",
+    "AclBindingFilter",
+    "AclOperation",
+    "AclPermissionType",
     "AdminClient",
     "AlterConfigOpType",
     "ClusterMetadata",
@@ -45,27 +70,31 @@ __all__ = [
     "ConsumerGroupListing",
     "DeletedRecords",
     "DescribeClusterResult",
+    "ElectionType",
     "GroupMember",
     "GroupMetadata",
     "ListConsumerGroupsResult",
     "ListOffsetsResultInfo",
+    "MemberAssignment",
+    "MemberDescription",
     "NewPartitions",
     "NewTopic",
     "OffsetSpec",
+    "PartitionMetadata",
+    "ResourcePatternType",
     "ResourceType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
     "TopicDescription",
+    "TopicMetadata",
+    "UserScramCredentialAlteration",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 ]
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 Futures = dict[K, "Future[V]"]
-
-
-class ConfigSource(Enum):
-    """Where the value of a configuration comes from."""
-
-    DYNAMIC_TOPIC_CONFIG = 1
-    DEFAULT_CONFIG = 5
 
 
 class ConfigResource:
@@ -100,6 +129,10 @@ class ConfigResource:
         """Add a change."""
         self.incremental_configs.append(config_entry)
 
+    def __len__(self) -> int:
+        """How many configurations `set_config` has set."""
+        return len(self.set_config_dict)
+
     def __hash__(self) -> int:
         return hash((self.restype, self.name))
 
@@ -110,40 +143,6 @@ class ConfigResource:
 
     def __repr__(self) -> str:
         return f"ConfigResource({self.restype.name}, {self.name})"
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeClusterResult:
-    """The root: its cluster id, and one node that stands for it, since there are no brokers."""
-
-    cluster_id: str
-    controller: Node
-    nodes: Sequence[Node]
-    authorized_operations: None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMember:
-    """A member of a group of `list_groups`."""
-
-    id: str
-    client_id: str
-    client_host: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
-    """A group of `list_groups`."""
-
-    id: str
-    state: str
-    protocol_type: str
-    members: Sequence[GroupMember] = field(default=())
-    protocol: str = ""
-    error: None = None
-
-    def __str__(self) -> str:
-        return self.id
 
 
 class AdminClient:
@@ -184,17 +183,21 @@ class AdminClient:
         self, topics: TopicCollection, **ignored: Any
     ) -> Futures[str, TopicDescription]:
         """Topics with their partitions."""
-        return _each(lambda: self._client.describe_topics(topics.topic_names))
+        node = self._node
+        return _each(
+            lambda: self._client.describe_topics(topics.topic_names),
+            lambda found: results.topic(found, node),
+        )
 
     def describe_cluster(self, **ignored: Any) -> Future[DescribeClusterResult]:
         """The cluster id of the root."""
-
-        def described(found: native.ClusterDescription) -> DescribeClusterResult:
-            node = Node(-1, found.root, 0)
-            return DescribeClusterResult(found.cluster_id, node, (node,))
-
         with translated():
-            return _one(self._client.describe_cluster(), described)
+            return _one(self._client.describe_cluster(), results.cluster)
+
+    @property
+    def _node(self) -> Node:
+        """What stands for the brokers."""
+        return self.describe_cluster().result().controller
 
     def cluster_id(self, timeout: float = -1) -> str:
         """The id of the cluster at the root."""
@@ -204,13 +207,36 @@ class AdminClient:
         self, resources: Iterable[ConfigResource], **ignored: Any
     ) -> Futures[ConfigResource, dict[str, ConfigEntry]]:
         """Every configuration of topics."""
-        return _of_resources(resources, self._client.describe_configs)
+        return _of_resources(resources, self._client.describe_configs, results.configs)
 
     def incremental_alter_configs(
         self, resources: Iterable[ConfigResource], **ignored: Any
     ) -> Futures[ConfigResource, None]:
         """Change the given configurations."""
         return _of_resources(resources, self._client.incremental_alter_configs)
+
+    def alter_configs(
+        self, resources: Iterable[ConfigResource], **ignored: Any
+    ) -> Futures[ConfigResource, None]:
+        """Set the given configurations, and all others of these topics to their defaults.
+
+        It looks first, and changes then: incremental_alter_configs does it at once.
+        """
+        asked = list(resources)
+        whole = []
+        for resource, found in self.describe_configs(asked).items():
+            kept = resource.set_config_dict
+            others = [] if found.exception() else found.result().values()
+            resets = [
+                ConfigEntry(each.name, None, incremental_operation=AlterConfigOpType.DELETE)
+                for each in others
+                if not each.is_default and each.name not in kept
+            ]
+            whole.append(
+                ConfigResource(resource.restype, resource.name, kept, incremental_configs=resets)
+            )
+        changed = self.incremental_alter_configs(whole)
+        return {resource: changed[resource] for resource in asked}
 
     def delete_records(
         self, topic_partition_offsets: Sequence[TopicPartition], **ignored: Any
@@ -228,15 +254,24 @@ class AdminClient:
         return _each(
             lambda: self._client.list_offsets(
                 topic_partition_offsets, isolation_level=isolation_level
-            )
+            ),
+            lambda found: ListOffsetsResultInfo(found.offset),
         )
 
     def list_consumer_groups(
-        self, states: Collection[ConsumerGroupState] = (), **ignored: Any
+        self,
+        states: Collection[ConsumerGroupState] = (),
+        types: Collection[ConsumerGroupType] = (),
+        **ignored: Any,
     ) -> Future[ListConsumerGroupsResult]:
-        """Groups with offsets or members."""
+        """Groups with offsets or members; all are of the type CLASSIC."""
+        is_empty = bool(types) and ConsumerGroupType.CLASSIC not in types
+
+        def listed(found: native.ListConsumerGroupsResult) -> ListConsumerGroupsResult:
+            return ListConsumerGroupsResult(()) if is_empty else results.listing(found)
+
         with translated():
-            return _one(self._client.list_consumer_groups(states=states))
+            return _one(self._client.list_consumer_groups(states=states), listed)
 
     def list_groups(
         self, group: str | None = None, timeout: float = -1, **ignored: Any
@@ -246,13 +281,17 @@ class AdminClient:
             found = self._client.list_consumer_groups().result().valid
             names = [each.group_id for each in found if group in (None, each.group_id)]
             described = self._client.describe_consumer_groups(names)
-            return [_group(described[name].result()) for name in names]
+            return [results.group_metadata(described[name].result()) for name in names]
 
     def describe_consumer_groups(
         self, group_ids: Iterable[str], **ignored: Any
     ) -> Futures[str, ConsumerGroupDescription]:
         """Groups with their members."""
-        return _each(lambda: self._client.describe_consumer_groups(group_ids))
+        node = self._node
+        return _each(
+            lambda: self._client.describe_consumer_groups(group_ids),
+            lambda found: results.group(found, node),
+        )
 
     def delete_consumer_groups(
         self, group_ids: Iterable[str], **ignored: Any
@@ -280,6 +319,43 @@ class AdminClient:
         """Set committed offsets."""
         asked = alter_consumer_group_offsets_request
         return _each(lambda: self._client.alter_consumer_group_offsets(asked))
+
+    # -- what does not exist here: refused as by a broker without an authorizer --------------------
+
+    def create_acls(self, acls: Iterable[AclBinding], **ignored: Any) -> Futures[AclBinding, None]:
+        """Refused: there are no ACLs."""
+        return {each: _refused("ACLs") for each in acls}
+
+    def describe_acls(self, acl_binding_filter: AclBindingFilter, **ignored: Any) -> Future[Any]:
+        """Refused: there are no ACLs."""
+        return _refused("ACLs")
+
+    def delete_acls(
+        self, acl_binding_filters: Iterable[AclBindingFilter], **ignored: Any
+    ) -> Futures[AclBindingFilter, Any]:
+        """Refused: there are no ACLs."""
+        return {each: _refused("ACLs") for each in acl_binding_filters}
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None, **ignored: Any
+    ) -> Future[Any] | Futures[str, Any]:
+        """Refused: there are no users."""
+        return _refused("users") if users is None else {user: _refused("users") for user in users}
+
+    def alter_user_scram_credentials(
+        self, alterations: Iterable[UserScramCredentialAlteration], **ignored: Any
+    ) -> Futures[str, None]:
+        """Refused: there are no users."""
+        return {each.user: _refused("users") for each in alterations}
+
+    def elect_leaders(
+        self,
+        election_type: ElectionType,
+        partitions: Iterable[TopicPartition] | None = None,
+        **ignored: Any,
+    ) -> Future[Any]:
+        """Refused: there are no leaders."""
+        return _refused("leaders")
 
     def poll(self, timeout: float = -1) -> int:
         """How many callbacks were called: none, as calls do their work at once."""
@@ -309,24 +385,31 @@ def _one(future: Future[Any], convert: Callable[[Any], Any] = lambda found: foun
     return translated_future
 
 
-def _each(call: Callable[[], Mapping[K, Future[V]]]) -> Futures[K, V]:
+def _refused(what: str) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(refusal(what))
+    return failed
+
+
+def _each(
+    call: Callable[[], Mapping[K, Future[Any]]],
+    convert: Callable[[Any], Any] = lambda found: found,
+) -> Futures[K, Any]:
     with translated():
-        return {key: _one(future) for key, future in call().items()}
+        return {key: _one(future, convert) for key, future in call().items()}
 
 
 def _of_resources(
     resources: Iterable[ConfigResource],
-    call: Callable[[list[native.ConfigResource]], Mapping[native.ConfigResource, Future[V]]],
-) -> Futures[ConfigResource, V]:
+    call: Callable[[list[native.ConfigResource]], Mapping[native.ConfigResource, Future[Any]]],
+    convert: Callable[[Any], Any] = lambda found: found,
+) -> Futures[ConfigResource, Any]:
     given = {}
     for resource in resources:
-        changes = [ConfigEntry(name, value) for name, value in resource.set_config_dict.items()]
-        changes += resource.incremental_configs
+        changes = [
+            native.ConfigEntry(name, value) for name, value in resource.set_config_dict.items()
+        ]
+        changes += [entry.change() for entry in resource.incremental_configs]
         given[native.ConfigResource(resource.restype, resource.name, changes)] = resource
     with translated():
-        return {given[key]: _one(future) for key, future in call(list(given)).items()}
-
-
-def _group(found: ConsumerGroupDescription) -> GroupMetadata:
-    members = [GroupMember(each.member_id, each.client_id, each.host) for each in found.members]
-    return GroupMetadata(found.group_id, found.state.value, "consumer", members)
+        return {given[key]: _one(future, convert) for key, future in call(list(given)).items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from txnlog.process.version import VERSION
 
@@ -36,6 +37,24 @@ class Node:
     @property
     def id_string(self) -> str:
         return str(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitionInfo:
+    """A partition of a topic that is described."""
+
+    id: int
+    leader: Node
+    replicas: Sequence[Node]
+    isr: Sequence[Node]
+
+
+class ConsumerGroupType(Enum):
+    """The protocol of a group: CLASSIC, always."""
+
+    UNKNOWN = 0
+    CONSUMER = 1
+    CLASSIC = 2
 
 
 class TopicCollection:
