@@ -191,7 +191,7 @@ def test_commit_that_waited_for_one_that_failed_and_was_aborted_says_so(publish:
         # A send failed while the first call to commit waited.
         made._lifecycle.fail(TxnLogError("lost"), S.ABORTABLE_ERROR)
 
-    made._sender.exclusively = fenced  # type: ignore[method-assign]
+    made._sender.exclusively = fenced  # type: ignore[assignment,method-assign]
     with pytest.raises(InvalidTxnStateError):
         made.commit_transaction()
     made.begin_transaction()

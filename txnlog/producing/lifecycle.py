@@ -102,9 +102,7 @@ class Lifecycle:
             raise failed_transaction(error) from error
         return prepare_call(self._state, call)
 
-    def enter(
-        self, call: ProducerCall, *, move: bool = True, of: int | None = None
-    ) -> int:
+    def enter(self, call: ProducerCall, *, move: bool = True, of: int | None = None) -> int:
         """Begin a call, in the state that the table has for it. Raises as both checks do.
 
         Without `move` the state changes only when the call has succeeded. Returns the number of
