@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +26,13 @@ def is_with(frame: FrameType) -> bool:
     """Whether the line opens a `with`; the end of the block is an event of the same line."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     return line.lstrip().startswith("with ")
+
+
+def _within(call: Callable[[], object]) -> Iterator[object]:
+    """A generator has exceptions of its own: struck on a line with `except`, CPython 3.11 keeps the
+    one that it was handling, which would be the context of each later one in this thread.
+    """
+    yield call()
 
 
 def interrupted_at(
@@ -57,10 +64,11 @@ def interrupted_at(
         if event in ("call", "c_return"):
             strike(frame, event)
 
+    made = _within(call)
     sys.settrace(trace)  # type: ignore[arg-type]
     sys.setprofile(profile)
     try:
-        call()
+        next(made)
     except KeyboardInterrupt:
         assert found is not None
     finally:
