@@ -50,11 +50,11 @@ def measure(scale: Scale) -> list[Figure]:
             call[peer] = stack.enter_context(own_process(txnlog_runs, root, wait, scale))
         figures = []
         for method, name, goals in (
-            ("produce", "one producer, 100 records", {OURS: 3, DECIDED: 4}),
+            ("produce", "one producer, 100 records", {OURS: 3.0, DECIDED: 4.0}),
             (
                 "consume_transform_produce",
                 "consume-transform-produce, 100 records",
-                {OURS: 1.5, DECIDED: 2},
+                {OURS: 1.5, DECIDED: 2.0},
             ),
         ):
             figures += _compared(call, method, name, goals, scale)

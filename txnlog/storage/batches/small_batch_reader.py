@@ -31,6 +31,7 @@ _LENGTH = struct.Struct("<I")
 
 _SNAPPY = pa.Codec("snappy")
 _PAGES_KEPT = 64
+_PAGE_KEPT_BYTES_MAX = 4096
 _NUMBERS_KEPT = 4096
 _PAGE_BYTES_MAX = 64 << 20
 _VARINT_BITS_MAX = 64
@@ -81,8 +82,10 @@ class _Pages:
         return _decompressed(self._codec, *self._take())
 
     def next_often_equal(self) -> bytes:
-        """The same for a column whose pages are equal in many files, and small."""
-        return _decompressed_before(self._codec, *self._take())
+        """The same for a column whose pages are equal in many files, and then small."""
+        page, raw_bytes = self._take()
+        is_small = len(page) <= _PAGE_KEPT_BYTES_MAX
+        return (_decompressed_once if is_small else _decompressed)(self._codec, page, raw_bytes)
 
     def _take(self) -> tuple[bytes, int]:
         """The next page, and its size before compression."""
@@ -106,7 +109,7 @@ def _decompressed(codec: str, page: bytes, raw_bytes: int) -> bytes:
     return found
 
 
-_decompressed_before = lru_cache(_PAGES_KEPT)(_decompressed)
+_decompressed_once = lru_cache(_PAGES_KEPT)(_decompressed)
 
 
 @lru_cache(_NUMBERS_KEPT)
