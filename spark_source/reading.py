@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ from pyspark.sql.datasource import InputPartition
 from spark_source.planning import FileSlice, PartitionRange, SourcePartition
 from spark_source.settings import SourceSettings
 from txnlog.connector.executors import executor_cluster
-from txnlog.connector.pipelining import produced_ahead
 from txnlog.connector.record_batches import combined
 from txnlog.connector.worker_memory import collect_garbage, keep_freed_memory
 from txnlog.process.arrow_arrays import number_array
@@ -23,8 +22,6 @@ from txnlog.storage.store.objects import ObjectStore
 
 BATCH_ROWS = 32_768
 BATCH_BYTES = 4 << 20
-AHEAD_FROM_BYTES = 4 << 20
-"""A task with fewer bytes of files has a batch or two: reading them ahead is not worth a thread."""
 
 
 def read_partition(settings: SourceSettings, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -37,14 +34,12 @@ def read_partition(settings: SourceSettings, partition: InputPartition) -> Itera
     keep_freed_memory()
     options = settings.options
     cluster = executor_cluster(options.root, options.storage, cluster_id=partition.cluster_id)
-    batches = read_ranges(cluster.store, partition.ranges, include_headers=settings.include_headers)
-    size_bytes = sum(file.size_bytes for range_ in partition.ranges for file in range_.files)
-    return batches if size_bytes < AHEAD_FROM_BYTES else produced_ahead(batches)
+    return read_ranges(cluster.store, partition.ranges, include_headers=settings.include_headers)
 
 
 def read_ranges(
     store: ObjectStore, ranges: Iterable[PartitionRange], *, include_headers: bool
-) -> Generator[pa.RecordBatch, None, None]:
+) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges, in order, as MESSAGE_SCHEMA or BARE_MESSAGE_SCHEMA.
 
     Spark's reader accepts batches of exactly these Arrow schemas. Small batches are combined, up

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from txnlog.connector import pipelining
-from txnlog.connector.pipelining import consume_beside, produced_ahead
+from txnlog.connector.pipelining import consume_beside
 
 ROWS = 1_000
 BATCH_BYTES = ROWS * 8
@@ -72,7 +72,6 @@ def full(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_all_batches_come_in_order(count: int, waiting_bytes: int) -> None:
     found = consume_beside(batches(count), numbers, waiting_bytes=waiting_bytes)
     assert found == list(range(count))
-    assert numbers(produced_ahead(batches(count), waiting_bytes=waiting_bytes)) == found
 
 
 def test_one_batch_needs_no_thread() -> None:
@@ -123,13 +122,6 @@ def test_batches_that_wait_are_bounded_in_bytes(full: threading.Event) -> None:
     assert lead.most <= LEAD_MAX
 
 
-def test_batches_made_ahead_are_bounded_in_bytes(full: threading.Event) -> None:
-    lead = Lead()
-    found = produced_ahead(lead.batches(50), waiting_bytes=3 * BATCH_BYTES)
-    assert lead.take(found, full) == 50
-    assert lead.most <= LEAD_MAX
-
-
 def test_error_of_the_consumer_reaches_the_caller_who_receives_no_more(
     full: threading.Event,
 ) -> None:
@@ -170,43 +162,12 @@ def test_error_of_the_caller_ends_the_consumer() -> None:
     assert [type(error) for error in seen] == [MadeUpError]
 
 
-def test_error_while_batches_are_made_comes_after_those_before_it() -> None:
-    def broken() -> Generator[pa.RecordBatch, None, None]:
-        yield from batches(4)
-        raise MadeUpError("file 5 is damaged")
-
-    found = produced_ahead(broken())
-    assert [next(found).column(0)[0].as_py() for _ in range(4)] == [0, 1, 2, 3]
-    with pytest.raises(MadeUpError, match="file 5 is damaged"):
-        next(found)
-
-
-@pytest.mark.parametrize("taken", [1, 7])
-def test_iterator_that_is_closed_ends_what_makes_batches(taken: int, full: threading.Event) -> None:
-    """Spark closes it where a LIMIT is reached."""
-    closed = threading.Event()
-
-    def endless() -> Generator[pa.RecordBatch, None, None]:
-        try:
-            while True:
-                yield batch(0)
-        finally:
-            closed.set()
-
-    found = produced_ahead(endless(), waiting_bytes=2 * BATCH_BYTES)
-    assert len([next(found) for _ in range(taken)]) == taken
-    assert full.wait(PATIENCE_S)
-    found.close()  # type: ignore[attr-defined]
-    assert closed.is_set()
-
-
 def test_without_a_free_thread_one_thread_does_both(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(pipelining.Thread, "start", refuse)
     assert consume_beside(batches(9), numbers) == list(range(9))
-    assert numbers(produced_ahead(batches(9))) == list(range(9))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), MemoryError()])
@@ -222,7 +183,6 @@ def test_no_kind_of_error_leaves_the_other_thread_waiting(error: BaseException) 
     calls: list[Callable[[], object]] = [
         lambda: consume_beside(batches(50), consume, waiting_bytes=1),
         lambda: consume_beside(broken(), numbers, waiting_bytes=1),
-        lambda: numbers(produced_ahead(broken(), waiting_bytes=1)),
     ]
     for call in calls:
         with pytest.raises(type(error)):

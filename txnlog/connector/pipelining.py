@@ -1,18 +1,17 @@
-"""Two threads of a Spark task: one exchanges Arrow batches with Spark, the other works on them.
+"""Two threads of a writing Spark task: one receives Arrow batches, the other works on them.
 
-Spark's JVM prepares the next batch only when the last one has left its buffer, and Python reads or
-writes the next one only when it has finished with the last one. So with one thread each waits for
+Spark's JVM prepares the next batch only when the last one has left its buffer, and a task with one
+thread receives the next one only when it has finished with the last one. So each would wait for
 the other, above all on a machine with other work. pyarrow and numpy release the interpreter's lock
-while they encode, decode, compress, copy and write; so does zlib while it computes a checksum.
+while they encode, compress, copy and write; so does zlib while it computes a checksum.
 
 What waits between the threads is bounded in bytes. When one of them fails, the other one ends at
-its next batch, is waited for, and the error is raised in the task's own thread.
+its next batch and is waited for, and the error is raised in the task's own thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from queue import SimpleQueue
 from threading import Thread
@@ -113,37 +112,6 @@ def consume_beside(
     if errors:
         raise errors[0]
     return results[0]
-
-
-def produced_ahead(
-    batches: Generator[pa.RecordBatch, None, None], *, waiting_bytes: int = WAITING_BYTES
-) -> Iterator[pa.RecordBatch]:
-    """The same batches, made by a thread of its own before they are asked for.
-
-    The thread ends with the last batch, or when this iterator is closed.
-    """
-    handover = _Handover(waiting_bytes)
-
-    def work() -> None:
-        try:
-            with closing(batches):
-                for batch in batches:
-                    if not handover.give(batch):
-                        break
-        except BaseException as error:
-            handover.end(error)
-        else:
-            handover.end()
-
-    thread = Thread(target=work, name="txnlog-produce", daemon=True)
-    if not _started(thread):
-        yield from batches
-        return
-    try:
-        yield from handover
-    finally:
-        handover.stop()
-        thread.join()
 
 
 def _started(thread: Thread) -> bool:
