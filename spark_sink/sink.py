@@ -7,7 +7,7 @@ host: they open the cluster, or create it. Tasks only open it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from spark_sink.staging import Stager
 from txnlog.cluster import Cluster
 from txnlog.connector.causes import reports_causes
 from txnlog.connector.executors import executor_cluster
+from txnlog.connector.pipelining import consume_beside
 from txnlog.connector.worker_memory import collect_garbage, keep_freed_memory
 from txnlog.errors import ConfigError, TxnLogError
 from txnlog.process.failpoint import reach
@@ -168,7 +169,10 @@ def _cluster(options: Options) -> Cluster:
 def _stage(
     options: Options, cluster_id: str, rows: Iterator[pa.RecordBatch]
 ) -> tuple[tuple[StagedBatch, ...], int]:
-    """Stage one task's rows; returns its files and the ns of work, without waiting for rows."""
+    """Stage one task's rows, which this thread receives and another one stages.
+
+    Returns its files and the ns of work, without waiting for rows.
+    """
     began_ns = perf_counter_ns()
     warn_about(options)
     keep_freed_memory()
@@ -182,16 +186,22 @@ def _stage(
         partitions=options.number("num.partitions"),
         compression=options.text("compression.type"),
     )
-    timed_rows = _TimedRows(rows)
-    try:
+    opened_ns = perf_counter_ns() - began_ns
+
+    def stage(received: Iterable[pa.RecordBatch]) -> tuple[tuple[StagedBatch, ...], int]:
+        began_ns = perf_counter_ns()
+        timed_rows = _TimedRows(iter(received))
         staged = tuple(stager.write(timed_rows))
+        return staged, opened_ns + perf_counter_ns() - began_ns - timed_rows.waited_ns
+
+    try:
+        staged, own_ns = consume_beside(rows, stage)
     except TxnLogError as error:
         if "row" not in error.context:
             raise
         task = task_context().partitionId()
         context = {**error.context, "task": task}
         raise type(error)(f"Task {task}: {error.message}", **context) from error
-    own_ns = perf_counter_ns() - began_ns - timed_rows.waited_ns
     collect_garbage()
     reach("stage.after")
     return staged, own_ns
