@@ -6,6 +6,7 @@ import pytest
 
 from tests.consumer.records import (
     BEAT_MS,
+    SESSION_MS,
     Told,
     at,
     beat,
@@ -173,3 +174,50 @@ def test_transaction_of_kept_partitions_goes_on_over_a_rebalance() -> None:
     turn(shared, first, second)
     assert [at(second, number) for number in (2, 3)] == [3, 3]
     assert shared.clock.boot_ms() > BEAT_MS
+
+
+def test_offsets_sent_before_their_member_lost_its_partitions_are_refused() -> None:
+    """It has them again, one generation later, and reads from the committed position: what it had
+    read before would be copied twice (R46, R48).
+    """
+    shared = filled()
+    told = Told()
+    first = cooperative(shared, enable_auto_commit=False, **told.callbacks())
+    second = cooperative(shared, enable_auto_commit=False)
+    turn(shared, first, second)
+    assert len(read(first)) == 6
+    before, name = sent(first), first.memberid()
+    # It is paused for longer than a session; the other one has not rejoined when it wakes up.
+    for _ in range(2 * SESSION_MS // BEAT_MS):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(second)
+    assert name not in group_row(shared).members
+    beat(first)
+    first._consumption().maintain()
+    assert told.calls[-1] == ("on_lost", [0, 1])
+    turn(shared, first, second)
+    assert group_row(shared).generation == before.generation + 1
+    assert parts(first) + parts(second) == [0, 1, 2, 3]
+    cluster = process(shared)
+    row = cluster.coordinator.init_producer_id("copy", Owner(run_id="r1"))
+    with pytest.raises(IllegalGenerationError):
+        cluster.coordinator.commit(row, (), offsets=[before])
+    assert committed(first, 0) == -1001
+    assert len(read(first) + read(second)) == 12
+
+
+def test_member_that_lost_its_partitions_to_a_generation_from_outside_leaves_no_ghost() -> None:
+    """Its row is replaced by that of the member that it becomes, at once (R48)."""
+    shared = filled()
+    first, second = cooperative(shared), cooperative(shared)
+    turn(shared, first, second)
+    process(shared).groups.start("g")
+    names = {first.memberid(), second.memberid()}
+    turn(shared, first, second)
+    row = group_row(shared)
+    assert set(row.members) == {first.memberid(), second.memberid()}
+    assert not names & set(row.members)
+    assert sorted(parts(first) + parts(second)) == [0, 1, 2, 3]
+    first.close()
+    turn(shared, second)
+    assert parts(second) == [0, 1, 2, 3]

@@ -6,8 +6,8 @@ An expulsion may come at any moment, also of a member that is well; a member tha
 steps is dead. The members' own decisions are those of txnlog.protocol.cooperation.
 
 Judged: whatever members believe, a partition that one of them reads and may commit is one that no
-other may commit, and who is asked to revoke one may commit it until then. From every state, whoever
-has died in it, the living come to rest with each partition held by exactly one of them.
+other may commit, and who is asked to revoke one may commit it until then. What a member has sent
+before it lost its partitions is refused: it reads them again. From every state, whoever has died, the living come to rest with each partition held by exactly one of them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ LATE_IN_ANY_GENERATION = "a member may be late by one generation, whoever began 
 REJOINS_FIRST = "a member rejoins before it has revoked"
 NEVER_REJOINS = "a member that has revoked does not rejoin"
 COMMITS_WHAT_IT_REVOKED = "a commit asks for the generation only, not for the partition"
+KEEPS_ITS_ID = "a member that has lost its partitions joins again as the same member"
 SUCCESSOR_FORGETS = "a restarted instance does not know what the former one was revoking"
 
 ROUNDS_MAX = 40
@@ -63,7 +64,8 @@ class Life(NamedTuple):
     """One member: `joins` and `leaves` are what is left of its budget.
 
     `generation` is that of what it holds, NOTHING without one; `released` all up to this one are
-    given up. `held`: the partitions that it reads.
+    given up. `held`: the partitions that it reads. `losses` is how often it has lost them, and
+    become another member; `lost` is the generation and the partitions of the last time.
     """
 
     place: str
@@ -72,6 +74,8 @@ class Life(NamedTuple):
     generation: int = NOTHING
     released: int = NOTHING
     held: tuple[Key, ...] = ()
+    losses: int = 0
+    lost: tuple[int, tuple[Key, ...]] = (NOTHING, ())
 
 
 class State(NamedTuple):
@@ -139,6 +143,9 @@ class Cooperative:
                     left = state.expulsions - 1
                     yield f"{name} is expelled", state._replace(row=row, expulsions=left)
 
+    def _id(self, name: str, losses: int) -> str:
+        return f"{name}{losses}" if losses > 0 and KEEPS_ITS_ID not in self.broken else name
+
     def _member(self, row: int, number: int, life: Life) -> Iterator[Step]:
         name, group = self.names[number], self.rows[row]
         if self._is_fenced(group, name, life):
@@ -149,13 +156,14 @@ class Cooperative:
                 yield f"{name} has lost its partitions", row, _lost(life)
             elif life.joins > 0:
                 spent = life._replace(place="wait", joins=life.joins - 1)
-                yield f"{name} joins", self._joined(row, name, life.released), spent
+                yield f"{name} joins", self._joined(row, name, life), spent
         elif life.place == "wait":
             yield from self._wait(row, name, life)
         elif life.place == "revoke":
             yield from self._revoke(row, name, life)
         elif life.place == "read":
-            status = membership_status(group, member_id=name, generation=life.generation)
+            mine = self._id(name, life.losses)
+            status = membership_status(group, member_id=mine, generation=life.generation)
             if status is MembershipStatus.LOST:
                 yield f"{name} has lost its partitions", row, _lost(life)
             elif status is MembershipStatus.REBALANCING:
@@ -163,8 +171,8 @@ class Cooperative:
             elif self._is_asked_again(group, life):
                 yield f"{name} sees partitions without an owner", row, _asks(life)
             if life.leaves > 0:
-                out = Life("out", life.joins, life.leaves - 1)
-                yield f"{name} leaves", self._left(row, name), out
+                out = Life("out", life.joins, life.leaves - 1, losses=life.losses)
+                yield f"{name} leaves", self._left(row, mine), out
 
     def _is_asked_again(self, group: Group | None, life: Life) -> bool:
         """What the heartbeat thread looks for; it is slow, so other steps come first."""
@@ -179,10 +187,11 @@ class Cooperative:
         if self._has_lost(group, name, life):
             yield f"{name} has lost its partitions", row, _lost(life)
             return
-        if is_member_of(group, name, after=life.released):
-            yield f"{name} gets its part", row, self._given(group, name, life)
+        mine = self._id(name, life.losses)
+        if is_member_of(group, mine, after=life.released):
+            yield f"{name} gets its part", row, self._given(group, mine, life)
             return
-        member = group.members.get(name)
+        member = group.members.get(mine)
         if member is None or member.joined != group.generation:
             yield f"{name} is not waited for any more", row, life._replace(place="ask")
 
@@ -194,22 +203,27 @@ class Cooperative:
     def _keeps(self, group: Group | None, name: str, life: Life) -> bool:
         if LATE_IN_ANY_GENERATION in self.broken and group is not None:
             return group.generation <= life.generation + 1
-        return keeps_partitions(group, member_id=name, generation=life.generation)
+        mine = self._id(name, life.losses)
+        return keeps_partitions(group, member_id=mine, generation=life.generation)
 
     def _is_fenced(self, group: Group | None, name: str, life: Life) -> bool:
         has_joined = life.place not in ("out", "fenced") and life.joins < self.joins
-        return has_joined and is_fenced(group, member_id=name, instance_id=self._instance_of(name))
+        mine = {self._id(name, max(0, life.losses - before)) for before in (0, 1)}
+        instance_id = self._instance_of(name)
+        return has_joined and all(
+            is_fenced(group, member_id=one, instance_id=instance_id) for one in mine
+        )
 
     def _instance_of(self, name: str) -> str:
         return "a" if self.has_instances and name in "AR" else ""
 
-    def _given(self, group: Group, name: str, life: Life) -> Life:
+    def _given(self, group: Group, mine: str, life: Life) -> Life:
         """The member adopts the generation. What it revokes goes first, see _revoke."""
-        assigned = group.assignment[name]
+        assigned = group.assignment[mine]
         _revoked, added = hand_over(life.held, assigned)
         held = tuple(sorted({*life.held, *added}))
         given = life._replace(place="read", generation=group.generation, held=held)
-        if not group.members[name].revoking:
+        if not group.members[mine].revoking:
             return given
         if REJOINS_FIRST in self.broken:
             return given._replace(place="ask", released=group.generation)
@@ -221,7 +235,8 @@ class Cooperative:
         if self._has_lost(group, name, life):
             yield f"{name} has lost its partitions", row, _lost(life)
             return
-        assigned = group.assignment.get(name, {}) if group.generation == life.generation else {}
+        mine = self._id(name, life.losses)
+        assigned = group.assignment.get(mine, {}) if group.generation == life.generation else {}
         kept = tuple(key for key in life.held if key[1] in assigned.get(key[0], ()))
         left = life._replace(held=kept)
         if NEVER_REJOINS in self.broken:
@@ -231,8 +246,8 @@ class Cooperative:
 
     # -- writes ------------------------------------------------------------------------------------
 
-    def _joined(self, row: int, name: str, released: int) -> int:
-        group = self.rows[row]
+    def _joined(self, row: int, name: str, life: Life) -> int:
+        group, mine = self.rows[row], self._id(name, life.losses)
         member = Member(
             topics=(TOPIC,),
             assignors=(COOPERATIVE,),
@@ -242,21 +257,22 @@ class Cooperative:
         decision = prepare_join(
             group,
             group_id=GROUP,
-            member_id=name,
+            member_id=mine,
             member=member,
-            released=released,
+            released=life.released,
             counts=self.counts,
             now_ms=0,
+            former="" if mine == name else self._id(name, life.losses - 1),
         )
         if SUCCESSOR_FORGETS in self.broken and decision is not None and name == "R":
             put = decision.groups[0]
-            members = {**put.members, name: replace(put.members[name], revoking={})}
+            members = {**put.members, mine: replace(put.members[mine], revoking={})}
             decision = OffsetsCommit(operation="", groups=(replace(put, members=members),))
         return self._write(decision, row)
 
-    def _left(self, row: int, name: str) -> int:
+    def _left(self, row: int, mine: str) -> int:
         group = self.rows[row]
-        return self._write(prepare_leave(group, member_id=name, counts=self.counts, now_ms=0), row)
+        return self._write(prepare_leave(group, member_id=mine, counts=self.counts, now_ms=0), row)
 
     def _expelled(self, row: int, name: str) -> int:
         """Another member expels it; the last one is expelled by the housekeeping."""
@@ -307,6 +323,11 @@ class Cooperative:
                 if others:
                     names = " and ".join(sorted((self.names[number], others[0])))
                     return f"{names} may both commit partition {key[1]}"
+            generation, keys = life.lost
+            before = life._replace(generation=generation, losses=life.losses - 1)
+            for key in keys:
+                if self._may_commit(group, number, before, key):
+                    return f"{self.names[number]} may commit what it read before it lost {key[1]}"
             if life.place == "revoke" and self._is_followed(group, number, life):
                 for key in life.held:
                     if not self._may_commit(group, number, life, key):
@@ -320,7 +341,8 @@ class Cooperative:
     def _is_followed(self, group: Group | None, number: int, life: Life) -> bool:
         """Whether the member is one, and as its group is."""
         name = self.names[number]
-        return group is not None and name in group.members and self._keeps(group, name, life)
+        is_member = group is not None and self._id(name, life.losses) in group.members
+        return is_member and self._keeps(group, name, life)
 
     def _may_commit(self, group: Group | None, number: int, life: Life, key: Key) -> bool:
         """Whether a commit of this partition would be accepted, read or not."""
@@ -335,7 +357,7 @@ class Cooperative:
                 group,
                 group_id=GROUP,
                 generation=generation,
-                member_id=self.names[number],
+                member_id=self._id(self.names[number], life.losses),
                 partitions=partitions,
             )
         except TxnLogError:
@@ -369,7 +391,11 @@ class Cooperative:
                     break
             group = self.rows[row]
             for name in sorted(group.members) if group is not None else ():
-                if name not in {self.names[n] for n in living if lives[n].place != "fenced"}:
+                if name not in {
+                    self._id(self.names[n], lives[n].losses)
+                    for n in living
+                    if lives[n].place != "fenced"
+                }:
                     row, moved = self._expelled(row, name), True
             if not moved:
                 left = [lives[n] for n in living if lives[n].place != "fenced"]
@@ -390,7 +416,7 @@ class Cooperative:
 
 def _rich(life: Life) -> Life:
     """A member that may go on: it has a budget, and has joined before."""
-    return life._replace(joins=1, leaves=0)
+    return life._replace(joins=1, leaves=0, lost=(NOTHING, ()))
 
 
 def _asks(life: Life) -> Life:
@@ -399,7 +425,14 @@ def _asks(life: Life) -> Life:
 
 def _lost(life: Life) -> Life:
     """It drops all at once, and asks for another assignment."""
-    return life._replace(place="ask", released=life.generation, generation=NOTHING, held=())
+    return life._replace(
+        place="ask",
+        released=life.generation,
+        generation=NOTHING,
+        held=(),
+        losses=life.losses + 1,
+        lost=(life.generation, life.held),
+    )
 
 
 def _key(group: Group | None) -> object:

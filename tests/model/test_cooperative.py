@@ -11,6 +11,7 @@ from tests.model.cooperative import (
     COMMITS_WHAT_IT_REVOKED,
     JOINS_BLINDLY,
     KEEPS_AFTER_A_GAP,
+    KEEPS_ITS_ID,
     LATE_IN_ANY_GENERATION,
     MOVES_AT_ONCE,
     NEVER_REJOINS,
@@ -63,6 +64,7 @@ def test_restarted_instance_takes_over_what_the_former_one_holds_and_revokes() -
         (REJOINS_FIRST, "AB", "at rest the members hold"),
         (NEVER_REJOINS, "AB", "at rest the members hold [('in', 0)]"),
         (SUCCESSOR_FORGETS, "ABR", "at rest the members hold"),
+        (KEEPS_ITS_ID, "AB", "may commit what it read before it lost"),
     ],
 )
 def test_search_finds_what_a_missing_rule_of_cooperation_breaks(

@@ -91,12 +91,16 @@ class Membership:
     member has its generation and assignment while it waits for the next one; `has_lost` says that
     they belong to others by now, `must_rejoin` that it is to revoke some, and then to rejoin;
     `is_handing_over` that any member is, so that another generation follows soon.
+
+    A cooperative member that has lost its partitions becomes another one. Its generation alone
+    would not refuse what it has sent before: it may be late by one (D126).
     """
 
     def __init__(self, cluster: Cluster, settings: MemberSettings) -> None:
         self._cluster = cluster
         self.settings = settings
         self.member_id = ""
+        self._former_id = ""
         self.generation = NO_GENERATION
         self.assignment: Mapping[str, tuple[int, ...]] = {}
         self.unassigned_topics: tuple[str, ...] = ()
@@ -114,7 +118,7 @@ class Membership:
     def join(self, topics: tuple[str, ...]) -> None:
         """Request a new assignment; `complete_join` writes that. An eager one is given up."""
         if not self.member_id:
-            self.member_id = f"{self.settings.client_id}-{uuid.uuid4()}"
+            self.member_id = self._new_id()
         if self.generation != NO_GENERATION:
             self._released = self.generation
         self._topics = topics
@@ -135,11 +139,14 @@ class Membership:
         self._check_instance(group)
         if self._note_loss(group):
             return False
+        if group is not None and self.member_id in group.members:
+            # Also after a write whose reply was lost.
+            self._has_joined, self._former_id = True, ""
         if not self._has_assignment(group) and not self._is_join_written(group):
             self._write_join()
             if self.has_lost:
                 return False
-            self._has_joined = True
+            self._has_joined, self._former_id = True, ""
             group = self._cluster.offsets_log(group_id).view.rows.get(group_id)
         if group is None or not self._has_assignment(group):
             if not self.is_cooperative:
@@ -176,8 +183,13 @@ class Membership:
         if self.generation != NO_GENERATION:
             self._released = self.generation
         if self.is_cooperative:
+            if self.generation != NO_GENERATION:
+                self._former_id, self.member_id = self.member_id, self._new_id()
             self.generation, self.assignment = NO_GENERATION, {}
         self.has_lost = False
+
+    def _new_id(self) -> str:
+        return f"{self.settings.client_id}-{uuid.uuid4()}"
 
     def accept(self) -> None:
         """The consumer has the partitions of `assignment`: it no longer waits for them."""
@@ -199,11 +211,13 @@ class Membership:
 
         A static member (with an instance id) stays, to restart within session.timeout.ms.
         """
-        member_id, self.member_id = self.member_id, ""
+        member_ids = [name for name in (self._former_id, self.member_id) if name]
+        self.member_id = self._former_id = ""
         self.generation, self.assignment, self.is_waiting = NO_GENERATION, {}, False
         self._released, self._has_joined, self.has_lost = NO_GENERATION, False, False
-        if member_id and not self.settings.instance_id:
-            leave(self._cluster, self.settings.group_id, member_id)
+        if not self.settings.instance_id:
+            for member_id in member_ids:
+                leave(self._cluster, self.settings.group_id, member_id)
 
     def status(self, group: Group | None) -> MembershipStatus:
         """Membership status from the heartbeat thread's last row. Raises FencedInstanceIdError."""
@@ -211,8 +225,10 @@ class Membership:
         return membership_status(group, member_id=self.member_id, generation=self.generation)
 
     def _check_instance(self, group: Group | None) -> None:
-        instance_id = self.settings.instance_id
-        if self._has_joined and is_fenced(group, member_id=self.member_id, instance_id=instance_id):
+        instance_id, mine = self.settings.instance_id, (self.member_id, self._former_id)
+        if self._has_joined and all(
+            is_fenced(group, member_id=member_id, instance_id=instance_id) for member_id in mine
+        ):
             raise FencedInstanceIdError(
                 f"A newer consumer with group.instance.id={instance_id!r} has replaced this one "
                 f"in group {self.settings.group_id!r}. Close this one; give every consumer of a "
@@ -246,6 +262,7 @@ class Membership:
                 released=self._released,
                 counts=counts.of(group, self._topics),
                 now_ms=cluster.store.clock.now_ms(),
+                former=self._former_id,
             )
 
         cluster.groups.change_members(settings.group_id, decide, by=self.member_id)

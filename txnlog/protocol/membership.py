@@ -157,17 +157,22 @@ def prepare_join(
     released: int,
     counts: Counts,
     now_ms: int,
+    former: str = "",
 ) -> OffsetsCommit | None:
     """Join or rejoin; all generations up to `released` are revoked (-1: none).
 
+    `former` is the id of this member before it lost its partitions, which the same write removes.
     A restarted consumer with the `instance_id` of a member replaces it: in a stable group it gets
     that member's assignment under the same generation, without a rebalance (KIP-345).
     None when that is written already. Raises InconsistentGroupProtocolError.
     """
     row = group if group is not None else Group(group_id=group_id)
-    former = _static_member_id(row, member)
-    if former is not None and former != member_id:
-        return _replace(row, former, member_id, member, counts, now_ms)
+    if former in row.members:
+        left = {name: m for name, m in row.members.items() if name != former}
+        row = replace(row, members=left)
+    restarted = _static_member_id(row, member)
+    if restarted is not None and restarted != member_id:
+        return _replace(row, restarted, member_id, member, counts, now_ms)
     current = row.members.get(member_id)
     if current is not None and current.topics == member.topics:
         is_waiting = current.joined == row.generation
