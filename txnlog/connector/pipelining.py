@@ -77,8 +77,8 @@ def consume_beside(
 ) -> R:
     """`consume(batches)`, in a thread of its own while this one receives the next batches.
 
-    Without a second batch all happens in this thread. Raises what either raises; of `batches` none
-    is taken after `consume` has ended.
+    Without a second batch all happens in this thread. Raises what either raises, an error of
+    `consume` when the next batch comes, which is then dropped.
     """
     received = iter(batches)
     first = list(islice(received, 2))
