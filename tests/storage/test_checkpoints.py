@@ -19,7 +19,7 @@ from txnlog.protocol.metadata import ProducerIdAndEpoch, StagedBatch
 from txnlog.protocol.states import TransactionResult
 from txnlog.storage.delta import checkpointer, log_files
 from txnlog.storage.delta.actions import Commit, CommitInfo
-from txnlog.storage.delta.checkpoints import create_checkpoint
+from txnlog.storage.delta.checkpoints import Covered, continue_from, create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import checkpoint_path, commit_path
@@ -318,7 +318,21 @@ def test_checkpoints_of_a_fast_writer_rest_and_are_made_all_the_same() -> None:
         checkpointer.wait_for_background()
     made = [name for name in slots(store) if name.endswith(".parquet")]
     assert made == [f"{version:020}.checkpoint.parquet" for version in (5, 30, 35)]
-    assert read == [0, 10]
+    assert read == [0, 10, 30]
+
+
+def test_no_checkpoint_is_made_of_kept_commits_that_are_not_in_the_log() -> None:
+    """An older copy may have been restored; the newest commit is read, and its chain shows it."""
+    store = SharedMemory().open()
+    log = created(store, 1, OFF)
+    covered = Covered(checkpoint(store), store.clock.boot_ms())
+    kept = {2: Commit(2, CommitInfo(), (), "digest of another commit")}
+    for number in (2, 3):
+        write(log, number)
+    settings = LogSettings(checkpoint_interval=1)
+    with pytest.raises(CorruptLogError, match="does not follow|replaced"):
+        continue_from(store, TABLE, settings, covered, Covered(3, covered.since_ms), kept)
+    assert log_files.list_log(store, TABLE).checkpoints == [1]
 
 
 def test_interrupt_while_a_checkpoint_is_queued_does_not_prevent_the_next(

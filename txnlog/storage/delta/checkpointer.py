@@ -24,6 +24,7 @@ of the interpreter with the commits."""
 _RESTS_MAX = 4
 """That many checkpoints in a row are left out for it, so the next process reads more commits."""
 _KEPT_MAX = 1_000
+"""Commits kept per table, and actions of one: some megabytes, where a process commits fast."""
 _KEPT_ACTIONS_MAX = 100
 
 

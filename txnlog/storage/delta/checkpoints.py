@@ -171,12 +171,12 @@ def _checkpoint(
     """Write a version's checkpoint from the previous one and the commits after that.
 
     What was read is trusted for `trust_ms` after `since_ms`; `known` are commits that need not be
-    read. Returns the number of actions. Raises CorruptLogError naming the previous checkpoint or
-    the commit.
+    read: the newest one, which is, shows by its chain that they are those of the log. Returns the
+    number of actions. Raises CorruptLogError naming the previous checkpoint or the commit.
     """
     newest, digest = (-1, "") if before is None else (before.version, before.digest)
     versions = range(newest + 1, version + 1)
-    paths = {v: commit_path(table, v) for v in versions if v not in known}
+    paths = {v: commit_path(table, v) for v in versions if v not in known or v == version}
     found = {
         v: decode_commit(blob, version=v, source=path)
         for (v, path), blob in zip(paths.items(), store.get_many(list(paths.values())), strict=True)
