@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +243,24 @@ def test_create_table_is_refused_with_the_view_to_use(lab: Lab) -> None:
         assert lab.spark.sql("SELECT * FROM seen WHERE partition >= 0").count() == 10
     finally:
         lab.spark.catalog.dropTempView("seen")
+
+
+def test_stream_of_a_thread_is_found_once_the_thread_has_an_active_session(lab: Lab) -> None:
+    """Spark looks for a Python sink in the thread's active session, and a new thread has none."""
+    lab.feed(0, 10)
+    frame = pipeline.numbers(lab.spark, lab.root).selectExpr("key", "value", "'copied' topic")
+    query = pipeline.writer(frame, lab.root, lab.checkpoint)
+
+    def start(*before: Any) -> str:
+        with ThreadPoolExecutor(1) as thread:
+            for call in before:
+                thread.submit(call).result()
+            try:
+                pipeline.run(thread.submit(query.start).result())
+            except Exception as error:
+                return str(error)
+        return ""
+
+    assert "DATA_SOURCE_NOT_FOUND" in start()
+    assert start(lambda: lab.spark.createDataFrame([], "a int")) == ""
+    assert len(pipeline.records(lab.root, "copied")) == 10
