@@ -246,3 +246,26 @@ def test_assign_begins_a_new_generation() -> None:
     assert new.consumer_group_metadata().generation == 2
     old.assign([TopicPartition("t", 0)])
     assert read(old) == []
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_member_that_was_expelled_and_joins_again_is_watched_from_then_on(strategy: str) -> None:
+    """Else who expelled it would do so again at each heartbeat, and no rebalance would ever end."""
+    shared = world()
+    first = member(shared, partition_assignment_strategy=strategy)
+    turn(shared, first)
+    second = member(shared, partition_assignment_strategy=strategy)
+    second.poll(0)
+    name = second.memberid()
+    # It has joined, and is paused before its first heartbeat; the other one polls nothing.
+    for _ in range(2 * SESSION_MS // BEAT_MS):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(first)
+    assert name not in group_row(shared).members
+    second._consumption().maintain()
+    for _ in range(3):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(first)
+        assert second.memberid() in group_row(shared).members
+    turn(shared, first, second)
+    assert (len(parts(first)), len(parts(second))) == (1, 1)
