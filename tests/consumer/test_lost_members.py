@@ -268,3 +268,33 @@ def test_member_that_was_expelled_and_joins_again_is_watched_from_then_on(strate
         assert second.memberid() in group_row(shared).members
     turn(shared, first, second)
     assert (len(parts(first)), len(parts(second))) == (1, 1)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_static_member_that_subscribes_again_is_not_fenced_by_itself(strategy: str) -> None:
+    """Its heartbeat thread has last seen the group with its former member id (KIP-345)."""
+    shared = world()
+    reader = member(shared, group_instance_id="a", partition_assignment_strategy=strategy)
+    turn(shared, reader)
+    reader.unsubscribe()
+    reader.subscribe(["t"])
+    for _ in range(3):
+        assert reader.poll(0) is None
+    assert parts(reader) == [0, 1]
+
+
+def test_static_cooperative_member_that_lost_its_partitions_joins_again() -> None:
+    """It is the newer instance itself (KIP-345)."""
+    shared = world()
+    strategy = {"partition_assignment_strategy": "cooperative-sticky"}
+    reader = member(shared, group_instance_id="a", **strategy)
+    other = member(shared, group_instance_id="b", **strategy)
+    turn(shared, reader, other)
+    process(shared).groups.start("g")
+    for _ in range(4):
+        for one in (reader, other):
+            beat(one)
+            for _ in range(3):
+                assert one.poll(0) is None
+    assert (len(parts(reader)), len(parts(other))) == (1, 1)
+    assert set(group_row(shared).members) == {reader.memberid(), other.memberid()}

@@ -302,6 +302,9 @@ class Heartbeat:
 
         `is_complete`: every topic that matches the subscription could be read.
         """
+        if member_id != self._member[0]:
+            # What was seen of it is of before this member.
+            self.group = None
         self._member = (member_id, topics, subscription)
         self.needs_rejoin = False
         self._is_complete = is_complete
