@@ -7,7 +7,8 @@ steps is dead. The members' own decisions are those of txnlog.protocol.cooperati
 
 Judged: whatever members believe, a partition that one of them reads and may commit is one that no
 other may commit, and who is asked to revoke one may commit it until then. What a member has sent
-before it lost its partitions is refused: it reads them again. From every state, whoever has died, the living come to rest with each partition held by exactly one of them.
+before it lost its partitions is refused: it reads them again. From every state, whoever has died,
+the living come to rest with each partition held by exactly one of them.
 """
 
 from __future__ import annotations
