@@ -246,3 +246,55 @@ def test_assign_begins_a_new_generation() -> None:
     assert new.consumer_group_metadata().generation == 2
     old.assign([TopicPartition("t", 0)])
     assert read(old) == []
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_member_that_was_expelled_and_joins_again_is_watched_from_then_on(strategy: str) -> None:
+    """Else who expelled it would do so again at each heartbeat, and no rebalance would ever end."""
+    shared = world()
+    first = member(shared, partition_assignment_strategy=strategy)
+    turn(shared, first)
+    second = member(shared, partition_assignment_strategy=strategy)
+    second.poll(0)
+    name = second.memberid()
+    # It has joined, and is paused before its first heartbeat; the other one polls nothing.
+    while name in group_row(shared).members:
+        shared.clock.advance_ms(BEAT_MS)
+        beat(first)
+    second._consumption().maintain()
+    for _ in range(3):
+        shared.clock.advance_ms(BEAT_MS)
+        beat(first)
+        assert second.memberid() in group_row(shared).members
+    turn(shared, first, second)
+    assert (len(parts(first)), len(parts(second))) == (1, 1)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_static_member_that_subscribes_again_is_not_fenced_by_itself(strategy: str) -> None:
+    """Its heartbeat thread has last seen the group with its former member id (KIP-345)."""
+    shared = world()
+    reader = member(shared, group_instance_id="a", partition_assignment_strategy=strategy)
+    turn(shared, reader)
+    reader.unsubscribe()
+    reader.subscribe(["t"])
+    for _ in range(3):
+        assert reader.poll(0) is None
+    assert parts(reader) == [0, 1]
+
+
+def test_static_cooperative_member_that_lost_its_partitions_joins_again() -> None:
+    """It is the newer instance itself (KIP-345)."""
+    shared = world()
+    strategy = {"partition_assignment_strategy": "cooperative-sticky"}
+    reader = member(shared, group_instance_id="a", **strategy)
+    other = member(shared, group_instance_id="b", **strategy)
+    turn(shared, reader, other)
+    process(shared).groups.start("g")
+    for _ in range(4):
+        for one in (reader, other):
+            beat(one)
+            for _ in range(3):
+                assert one.poll(0) is None
+    assert (len(parts(reader)), len(parts(other))) == (1, 1)
+    assert set(group_row(shared).members) == {reader.memberid(), other.memberid()}

@@ -184,8 +184,12 @@ class Membership:
             self._released = self.generation
         if self.is_cooperative:
             if self.generation != NO_GENERATION:
-                self._former_id, self.member_id = self.member_id, self._new_id()
-            self.generation, self.assignment = NO_GENERATION, {}
+                new_id = self._new_id()
+                # In one statement: an interrupt would make it forget the former id.
+                self._former_id, self.member_id, self.generation = (
+                    self.member_id, new_id, NO_GENERATION
+                )  # fmt: skip
+            self.assignment = {}
         self.has_lost = False
 
     def _new_id(self) -> str:
@@ -302,6 +306,9 @@ class Heartbeat:
 
         `is_complete`: every topic that matches the subscription could be read.
         """
+        if member_id != self._member[0]:
+            # What was seen of it is of before this member.
+            self.group = None
         self._member = (member_id, topics, subscription)
         self.needs_rejoin = False
         self._is_complete = is_complete

@@ -162,6 +162,7 @@ def prepare_join(
     """Join or rejoin; all generations up to `released` are revoked (-1: none).
 
     `former` is the id of this member before it lost its partitions, which the same write removes.
+    `now_ms` is where the heartbeats of a new member begin, to differ from those of an earlier one.
     A restarted consumer with the `instance_id` of a member replaces it: in a stable group it gets
     that member's assignment under the same generation, without a rebalance (KIP-345).
     None when that is written already. Raises InconsistentGroupProtocolError.
@@ -178,7 +179,8 @@ def prepare_join(
         is_waiting = current.joined == row.generation
         if is_waiting or is_member_of(row, member_id, after=released):
             return None
-    beats = 0 if current is None else current.heartbeat + 1
+    # Not from 0: who has expelled this member may have seen that of it, and would expel it again.
+    beats = now_ms if current is None else current.heartbeat + 1
     joined = replace(member, heartbeat=beats, joined=row.generation)
     members = {**row.members, member_id: joined}
     choose_assignor({name: m.assignors for name, m in members.items()})
