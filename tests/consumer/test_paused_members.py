@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,10 @@ class Copier:
     """
 
     def __init__(self, shared: SharedMemory, name: str, strategy: str) -> None:
-        config = {"enable_auto_commit": False, "partition_assignment_strategy": strategy}
+        config: dict[str, Any] = {
+            "enable_auto_commit": False,
+            "partition_assignment_strategy": strategy,
+        }
         self.reader = member(shared, **config)
         settings = {
             "txnlog.root": "memory://",
