@@ -325,9 +325,9 @@ class Cooperative:
                     names = " and ".join(sorted((self.names[number], others[0])))
                     return f"{names} may both commit partition {key[1]}"
             generation, keys = life.lost
-            before = life._replace(generation=generation, losses=life.losses - 1)
+            former = life._replace(generation=generation, losses=life.losses - 1)
             for key in keys:
-                if self._may_commit(group, number, before, key):
+                if self._may_commit(group, number, former, key):
                     return f"{self.names[number]} may commit what it read before it lost {key[1]}"
             if life.place == "revoke" and self._is_followed(group, number, life):
                 for key in life.held:
