@@ -58,10 +58,11 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What the store said, and when the process continues with it."""
+    """What the store said, and when the process continues with it, by its two clocks."""
 
     value: Hashable
     at_ms: int
+    wall_ms: int = 0
 
 
 class Pause(NamedTuple):
@@ -83,11 +84,11 @@ class _PausedError(BaseException):
 class _Clock:
     boot_id = "model"
 
-    def __init__(self, start_ms: int) -> None:
-        self.at_ms = start_ms
+    def __init__(self, start: Reply) -> None:
+        self.at_ms, self.wall_ms = start.at_ms, start.wall_ms
 
     def now_ms(self) -> int:
-        return self.at_ms
+        return self.wall_ms
 
     def boot_ms(self) -> int:
         return self.at_ms
@@ -103,15 +104,18 @@ class ReplayStore(ObjectStore):
         self,
         name: str,
         round_number: int,
-        start_ms: int,
+        start: Reply,
         replies: tuple[Reply, ...],
         parquet: dict[Content, bytes],
+        *,
+        refuses_skewed: bool = False,
     ) -> None:
+        self.refuses_skewed_requests = refuses_skewed
         self.url = "memory://"
         self._disk = None
         self._at_once = 1
         self.latency = Latency()
-        self.clock = self._time = _Clock(start_ms)
+        self.clock = self._time = _Clock(start)
         # Write ids are random: here the author of a write, the round and its number in it.
         self._author = f"{name}{round_number}"
         self._replies = replies
@@ -129,7 +133,7 @@ class ReplayStore(ObjectStore):
             raise _PausedError(request)
         reply = self._replies[self._taken]
         self._taken += 1
-        self._time.at_ms = reply.at_ms
+        self._time.at_ms, self._time.wall_ms = reply.at_ms, reply.wall_ms
         if reply.value == LOST:
             raise StorageError(f"{request.path}: no reply", path=request.path)
         return reply.value
@@ -220,23 +224,34 @@ Round = Callable[[ReplayStore, Any], Hashable]
 class Process:
     """One process; `pause` says where it stands after its replies."""
 
-    def __init__(self, name: str, one_round: Round, parquet: dict[Content, bytes]) -> None:
+    def __init__(
+        self,
+        name: str,
+        one_round: Round,
+        parquet: dict[Content, bytes],
+        *,
+        refuses_skewed: bool = False,
+    ) -> None:
         self.name = name
+        self._refuses_skewed = refuses_skewed
         self._round = one_round
         self._parquet = parquet
         self._checkpoints: dict[bytes, Commit] = {}
-        self._known: dict[tuple[Hashable, int, tuple[Reply, ...]], Pause] = {}
+        self._known: dict[tuple[Hashable, Reply, tuple[Reply, ...]], Pause] = {}
 
-    def pause(self, memory: Hashable, start_ms: int, replies: tuple[Reply, ...]) -> Pause:
-        key = (memory, start_ms, replies)
+    def pause(self, memory: Hashable, start: Reply, replies: tuple[Reply, ...]) -> Pause:
+        """Where it stands; `start` has the clocks at which the round begins."""
+        key = (memory, start, replies)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._run(memory, start_ms, replies)
+            known = self._known[key] = self._run(memory, start, replies)
         return known
 
-    def _run(self, memory: Hashable, start_ms: int, replies: tuple[Reply, ...]) -> Pause:
+    def _run(self, memory: Hashable, start: Reply, replies: tuple[Reply, ...]) -> Pause:
         number = memory[0] if isinstance(memory, tuple) and memory else 0
-        store = ReplayStore(self.name, number, start_ms, replies, self._parquet)
+        store = ReplayStore(
+            self.name, number, start, replies, self._parquet, refuses_skewed=self._refuses_skewed
+        )
         try:
             with (
                 patch.object(checkpoint_reader, "read_checkpoint", self._read_checkpoint),

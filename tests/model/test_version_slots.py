@@ -9,8 +9,11 @@ from tests.model.version_slots import (
     BLIND_DENIAL,
     BLIND_PUT,
     BLIND_RETRY,
+    LONG_DATED,
     NEVER_DISTRUST,
     NEVER_PROVED,
+    PROVED_BY_ABSENCE,
+    UNDATED,
     VersionSlots,
 )
 from txnlog.storage.delta import delta_log
@@ -73,6 +76,31 @@ def test_search_finds_the_commit_of_a_paused_guest_into_a_freed_slot() -> None:
     assert_breaks(model, "acknowledged, and not in the log")
 
 
+@pytest.mark.parametrize("actor", ["W", "S"])
+def test_writer_in_a_paused_guest_is_told_by_the_dates_of_its_requests(actor: str) -> None:
+    """It wakes up with a clock that is behind, or set: no slot before is looked at (R70)."""
+    assert_holds(VersionSlots(f"{actor}ck", commits=1, ticks=3, dated=True), states_min=20_000)
+
+
+@pytest.mark.parametrize(
+    ("actor", "broken"), [("W", LONG_DATED), ("W", UNDATED), ("S", PROVED_BY_ABSENCE)]
+)
+def test_search_finds_what_dates_do_not_show(actor: str, broken: str) -> None:
+    """Relied on for too long, unchecked by the store, or begun at what may be a freed slot (R70)."""
+    model = VersionSlots(
+        f"{actor}ck", commits=2, ticks=3, rounds=1, dated=True, broken=frozenset({broken})
+    )
+    assert_breaks(model, "acknowledged, and not in the log")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("actor", ["W", "S", "L", "M"])
+def test_longer_histories_of_dated_requests_hold(actor: str) -> None:
+    """The same with two commits of others, and with commits that are proved later (R70)."""
+    model = VersionSlots(f"{actor}ck", commits=2, ticks=3, rounds=1, dated=True)
+    assert_holds(model, states_min=100_000)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("actor", ["L", "M"])
 def test_nothing_rests_on_a_commit_that_is_not_proved_yet(actor: str) -> None:
@@ -132,6 +160,9 @@ def test_search_finds_the_second_commit_of_a_blind_retry() -> None:
             "lost_replies": True,
             "frozen": True,
         },
+        {"actors": "Wck", "commits": 2, "ticks": 5, "rounds": 1, "dated": True, "skew": 1},
+        {"actors": "Sck", "commits": 2, "ticks": 5, "rounds": 1, "dated": True, "skew": 1},
+        {"actors": "Sck", "commits": 2, "ticks": 3, "dated": True, "lost_replies": True},
     ],
     ids=str,
 )

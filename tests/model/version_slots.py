@@ -1,11 +1,15 @@
 """Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
 W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
-a second writer like it. L makes a commit whose place it proves later, and then one as W does; M
-reads the log in between. R tails the log and returns what it has read. O is all other processes: it
-commits at the true head. C checkpoints and K cleans up, both with the code of storage.delta, K
-deleting file by file. Each may be paused for any time at any point. What was read is trusted for
-one tick; clean-up keeps log files for two.
+a second writer like it, S one that has read the log a moment ago. L makes a commit whose place it
+proves later, and then one as W does; M reads the log in between. R tails the log and returns what
+it has read. O is all other processes: it commits at the true head. C checkpoints and K cleans up,
+both with the code of storage.delta, K deleting file by file. Each may be paused for any time at any
+point. What was read is trusted for one tick; clean-up keeps log files for two.
+
+In a dated world the store refuses requests whose date is more than `skew` ticks from its own time,
+and clean-up keeps log files for two ticks and twice that. The guest's wall clock stands still, too,
+until it is set: to the store's time, or `skew` ticks beside it (D129).
 """
 
 from __future__ import annotations
@@ -40,7 +44,10 @@ BLIND_READ = "what was found at a slot is trusted without a check of the slot be
 BLIND_RETRY = "after a lost reply the commit is made again without a check"
 NEVER_PROVED = "the place of a commit that was to be proved later is forgotten"
 BLIND_DENIAL = "another's commit in the slot is trusted without a check of the slot before"
-READ_AT_START = (0, 0, 0, ())
+LONG_DATED = "the dates of requests are relied on for a tick too long"
+UNDATED = "the store takes requests of any date"
+PROVED_BY_ABSENCE = "a slot that is found empty is proof that it was never freed"
+READ_AT_START = (0, 0, 0, (), 0)
 """What a process remembers that has read the first version."""
 
 File = tuple[str, int, "Content | int", int]
@@ -50,13 +57,16 @@ File = tuple[str, int, "Content | int", int]
 class Place(NamedTuple):
     """Where one process stands: memory, replies of this round, and one that is not taken yet.
 
-    `start_ms` is when the round began, -1 while its first request is not sent.
+    `start` is when the round began, None while its first request is not sent. In a dated world,
+    `wall_ms` is what its wall clock says, and `signed_ms` the date of the write under way.
     """
 
     memory: Hashable = ()
-    start_ms: int = -1
+    start: Reply | None = None
     replies: tuple[Reply, ...] = ()
     waiting: tuple[Hashable, ...] = ()
+    wall_ms: int = 0
+    signed_ms: int = 0
 
 
 class State(NamedTuple):
@@ -85,11 +95,11 @@ class Tailed:
 
 
 class VersionSlots:
-    """The model; `actors` is a string of the letters W, V, L, M, R, C, K.
+    """The model; `actors` is a string of the letters W, V, S, L, M, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
     clock runs; `rounds`: how often W tries and R looks. `frozen`: but to C and K no time passes, as
-    in a guest that its hypervisor pauses.
+    in a guest that its hypervisor pauses. `dated`: that, and the store checks the dates.
     """
 
     def __init__(
@@ -101,32 +111,40 @@ class VersionSlots:
         rounds: int = 3,
         lost_replies: bool = False,
         frozen: bool = False,
+        dated: bool = False,
+        skew: int = 0,
         broken: frozenset[str] = frozenset(),
     ) -> None:
         trust_ms = TICK_MS * (100 if NEVER_DISTRUST in broken else 1)
         self._settings = LogSettings(
             checkpoint_mode="off",
             trust_ms=trust_ms,
+            dated_ms=TICK_MS * (2 if LONG_DATED in broken else 1),
             log_retention_ms=2 * trust_ms,
             commit_timeout_ms=100 * TICK_MS,
         )
+        retention_ticks = RETENTION_TICKS + 2 * skew
         self._broken = broken
         self._rounds = rounds
         one_round: dict[str, Round] = {
             "W": lambda store, memory: self._write("W", store, memory),
             "V": lambda store, memory: self._write("V", store, memory),
+            "S": self._write_soon,
             "L": lambda store, memory: self._write_two("L", store, memory),
             "M": lambda store, memory: self._write_two("M", store, memory),
             "R": self._read,
             "C": lambda store, _: _checkpoint(store, trust_ms),
-            "K": lambda store, _: _clean(store),
+            "K": lambda store, _: _clean(store, retention_ticks),
         }
         self._parquet: dict[Content, bytes] = {}
         self.actors = actors
-        self.processes = [Process(a, one_round[a.upper()], self._parquet) for a in actors]
+        self.processes = [
+            Process(a, one_round[a.upper()], self._parquet, refuses_skewed=dated) for a in actors
+        ]
         self._instants: dict[Hashable, tuple[tuple[str, int, Content | int], ...]] = {}
         self._commits, self._ticks, self._lost = commits, ticks, lost_replies
-        self._frozen = frozen
+        self._frozen, self._dated = frozen or dated, dated
+        self._skew_ms_max = skew * TICK_MS
 
     # -- one round of each -------------------------------------------------------------------------
 
@@ -134,6 +152,13 @@ class VersionSlots:
         log, view = self._opened(store, memory)
         log.refresh()
         return self._write_one(name, store, memory, log, view)
+
+    def _write_soon(self, store: ReplayStore, memory: Hashable) -> Hashable:
+        """As W, but nothing is due for a check when it reads what follows."""
+        log, view = self._opened(store, memory or READ_AT_START)
+        log._checked_ms = 0
+        log.refresh()
+        return self._write_one("S", store, memory, log, view)
 
     def _write_two(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
         """What COMPLETE is, and the next commit of its shard, by a log that was read long ago."""
@@ -179,13 +204,15 @@ class VersionSlots:
         log = DeltaLog(store, TABLE, view, settings=self._settings)
         if memory and memory[1] is not None:
             log.version, log._confirmed_ms = memory[1], memory[2]
-            view.ids = list(memory[3])
+            view.ids, log._proved_wall_ms = list(memory[3]), memory[4]
         if BLIND_PUT in self._broken:
             log._follows = lambda version, beside=(): True  # type: ignore[method-assign]
         if BLIND_DENIAL in self._broken:
             _trust_denials(log)
         if BLIND_READ in self._broken:
             log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
+        if PROVED_BY_ABSENCE in self._broken:
+            _prove_by_absence(log)
         return log, view
 
     def _kept(self, log: DeltaLog, view: Tailed, memory: Any) -> Hashable:
@@ -195,7 +222,8 @@ class VersionSlots:
         if not log._trusted():
             # Whatever it remembers, it will open the log again.
             return (rounds, None)
-        return (rounds, log.version, log._confirmed_ms, tuple(view.ids))
+        proved_ms = log._proved_wall_ms if self._dated else None
+        return (rounds, log.version, log._confirmed_ms, tuple(view.ids), proved_ms)
 
     # -- what may happen ---------------------------------------------------------------------------
 
@@ -225,16 +253,25 @@ class VersionSlots:
             if place != state.places[number]:
                 yield f"{actor} ends", self._placed(state, number, place)
             return
-        start_ms = self._time_ms(state, number) if place.start_ms < 0 else place.start_ms
-        request = self._pause(number, place._replace(start_ms=start_ms)).request
+        yield from self._set_clock(state, number, actor)
+        start = place.start or self._clocks(state, number)
+        request = self._pause(number, place._replace(start=start)).request
         assert request is not None
         if request.verb in ("put", "delete") and place != state.places[number]:
             # Between its sending and its effect a write may take any time. A read that takes long
             # is trusted the less, so that its sending may wait for its effect.
-            yield f"{actor} sends {request.verb}", self._placed(state, number, place)
+            sent = place._replace(signed_ms=place.wall_ms)
+            yield f"{actor} sends {request.verb}", self._placed(state, number, sent)
+            return
+        dated_ms = place.signed_ms if request.verb == "put" else place.wall_ms
+        if self._is_refused(state, number, dated_ms):
+            if request.verb == "put":
+                refused = place._replace(start=start, waiting=(LOST,))
+                yield f"{actor} put is refused", self._placed(state, number, refused)
+            # A read is sent until it is answered.
             return
         after, value = self._serve(state, request)
-        answered = place._replace(start_ms=start_ms, waiting=(value,))
+        answered = place._replace(start=start, waiting=(value,))
         what = f"{actor} {request.verb} {request.path.rsplit('/', 1)[-1].lstrip('0')}"
         yield f"{what}: {_short(value)}", self._placed(after, number, answered)
         if self._lost and request.verb == "put":
@@ -245,31 +282,51 @@ class VersionSlots:
 
     def _take_reply(self, state: State, number: int) -> Place:
         """The place after the reply that waits; the hint is read on the way, it is only a hint."""
-        place, now_ms = state.places[number], self._time_ms(state, number)
+        place, clocks = state.places[number], self._clocks(state, number)
         if place.waiting:
-            reply = Reply(place.waiting[0], now_ms)
+            reply = clocks._replace(value=place.waiting[0])
             place = place._replace(replies=(*place.replies, reply), waiting=())
         while place.memory is not None and not isinstance(place.memory, str):
-            begun = place._replace(start_ms=now_ms) if place.start_ms < 0 else place
+            begun = place._replace(start=place.start or clocks)
             pause = self._pause(number, begun)
             for shown in pause.shown:
                 wrong = _contradiction(self.actors[number], shown, state.history)
                 if wrong is not None:
-                    return Place(wrong)
+                    return Place(wrong, wall_ms=place.wall_ms)
             request = pause.request
             if request is None:
-                place = Place(pause.memory)
+                place = Place(pause.memory, wall_ms=place.wall_ms)
             elif request.verb == "get" and slot(request.path)[0] == "hint":
-                reply = Reply(self._serve(state, request)[1], now_ms)
+                reply = clocks._replace(value=self._serve(state, request)[1])
                 place = begun._replace(replies=(*begun.replies, reply))
             else:
                 break
         return place
 
-    def _time_ms(self, state: State, number: int) -> int:
+    def _clocks(self, state: State, number: int) -> Reply:
         """What the process's clocks say."""
-        is_frozen = self._frozen and self.actors[number].upper() not in "CK"
-        return 0 if is_frozen else state.now * TICK_MS
+        at_ms = 0 if self._is_guest(number) else state.now * TICK_MS
+        is_set = self._dated and self._is_guest(number)
+        return Reply(None, at_ms, state.places[number].wall_ms if is_set else at_ms)
+
+    def _is_guest(self, number: int) -> bool:
+        return self._frozen and self.actors[number].upper() not in "CK"
+
+    def _set_clock(self, state: State, number: int, actor: str) -> Iterator[tuple[str, State]]:
+        place = state.places[number]
+        # Later it would be read, and written into a request, at the next reply only.
+        is_read_next = place.waiting or place.start is None
+        if not (self._dated and self._is_guest(number) and is_read_next):
+            return
+        for skew_ms in {-self._skew_ms_max, self._skew_ms_max}:
+            wall_ms = state.now * TICK_MS + skew_ms
+            if wall_ms > place.wall_ms:
+                moved = place._replace(wall_ms=wall_ms)
+                yield f"{actor}'s wall clock is set", self._placed(state, number, moved)
+
+    def _is_refused(self, state: State, number: int, dated_ms: int) -> bool:
+        is_checked = self._dated and UNDATED not in self._broken and self._is_guest(number)
+        return is_checked and abs(state.now * TICK_MS - dated_ms) > self._skew_ms_max
 
     def _at_once(self, state: State, number: int) -> State:
         """A whole round in one instant; a checkpoint does not depend on anything's age."""
@@ -279,17 +336,19 @@ class VersionSlots:
         known = self._instants.get(key)
         if known is None:
             alone = state._replace(now=now)
-            place = Place((), now * TICK_MS)
+            place = Place((), Reply(None, now * TICK_MS, now * TICK_MS))
             while (request := self._pause(number, place).request) is not None:
                 alone, value = self._serve(alone, request)
-                place = place._replace(replies=(*place.replies, Reply(value, now * TICK_MS)))
+                reply = Reply(value, now * TICK_MS, now * TICK_MS)
+                place = place._replace(replies=(*place.replies, reply))
             known = self._instants[key] = tuple(file[:3] for file in alone.files)
         written = {file[:3]: file for file in state.files}
         files = tuple(written.get(file, (*file, state.now)) for file in known)
         return state._replace(files=files)
 
     def _pause(self, number: int, place: Place) -> Pause:
-        return self.processes[number].pause(place.memory, place.start_ms, place.replies)
+        assert place.start is not None
+        return self.processes[number].pause(place.memory, place.start, place.replies)
 
     def _placed(self, state: State, number: int, place: Place) -> State:
         places = (*state.places[:number], place, *state.places[number + 1 :])
@@ -333,7 +392,7 @@ class VersionSlots:
 
     def unsafe(self, before: State, after: State) -> str | None:
         ids = [name for content in after.history for name in content.ids]
-        for name in "WVLM":
+        for name in "WVSLM":
             if ids.count(name) > 1:
                 return f"{name} is in the log twice"
         if any(content.author == "hole" for content in after.history):
@@ -386,8 +445,22 @@ def _checkpoint(store: ReplayStore, trust_ms: int) -> None:
     create_checkpoint(store, TABLE, trust_ms=trust_ms)
 
 
-def _clean(store: ReplayStore) -> None:
-    clean_up(store, TABLE, retention_ms=RETENTION_TICKS * TICK_MS)
+def _prove_by_absence(log: DeltaLog) -> None:
+    """A refresh counts as a proof also where it has not looked at the slot before."""
+    is_at_head = log._is_at_head
+
+    def at_head(base: int, *, sure: bool) -> bool:
+        wall_ms = log._clock.now_ms()
+        if not is_at_head(base, sure=sure):
+            return False
+        log._proved_wall_ms = wall_ms
+        return True
+
+    log._is_at_head = at_head  # type: ignore[method-assign]
+
+
+def _clean(store: ReplayStore, retention_ticks: int) -> None:
+    clean_up(store, TABLE, retention_ms=retention_ticks * TICK_MS)
 
 
 def _file_order(file: File) -> tuple[str, int]:

@@ -59,6 +59,15 @@ class StorageOptions:
         """Whether writes to a local disk are synced."""
         return self.of("local").get("fsync") == "true"
 
+    def refuses_skewed_requests(self, environ: Mapping[str, str]) -> bool:
+        """Whether the server checks the dates of signed requests, as Amazon's own servers do."""
+        given = self.of("server").get("refuses_skewed_requests")
+        if given is not None or self.cloud != "s3":
+            return given == "true"
+        store, names = self.of("store"), ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE")
+        is_signed = "aws_endpoint" not in store and store.get("aws_skip_signature") != "true"
+        return is_signed and not any(name.startswith(names) for name in environ)
+
     @property
     def provider(self) -> str:
         """Who supplies credentials: default, boto3, azure or google."""

@@ -152,6 +152,9 @@ class DeltaLog:
         self._confirmed_ms: int | None = None
         self._checked_ms: int | None = None
         self._saw_no_hole_ms: int | None = None
+        self._proved_wall_ms: int | None = None
+        """By the wall clock, before the last request that showed that no slot from the head on had
+        been freed; see `_is_dated`."""
         self._loads = 0
         self._unproved: int | None = None
         """The version before the first commit of ours whose place is not proved yet (D87)."""
@@ -302,11 +305,13 @@ class DeltaLog:
         if base < 0 or not (is_due or self.store.is_local):
             return True
         slots = [base, self.version + 2] if is_due else [base]
+        wall_ms = self._clock.now_ms()
         found = self.store.together(
             [partial(self.store.exists, commit_path(self.path, slot)) for slot in slots]
         )
         if not found[0]:
             return False
+        self._proved_wall_ms = wall_ms
         if not is_due:
             return True
         self._checked_ms = self._clock.boot_ms()
@@ -328,7 +333,7 @@ class DeltaLog:
 
     def _catch_up(self, base: int) -> None:
         """Far behind: list once, then get the missing commits. `base` as in `refresh`."""
-        sent_ms = self._clock.boot_ms()
+        sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
         files = log_files.list_log(self.store, self.path, since=self.version)
         newest = files.newest_checkpoint
         if newest is not None and newest > self.version + 10 * _TAIL_BEFORE_LISTING:
@@ -348,11 +353,12 @@ class DeltaLog:
         self._unproved = None
         self._take(commits)
         self._confirmed_ms = self._checked_ms = sent_ms
+        self._proved_wall_ms = wall_ms
 
     def _open(self) -> None:
         """Start from the newest intact checkpoint; the listing confirms the head."""
         for attempt in range(_OPENS_MAX):
-            sent_ms = self._clock.boot_ms()
+            sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
             files = log_files.list_log(self.store, self.path)
             try:
                 self._load(files)
@@ -362,6 +368,7 @@ class DeltaLog:
                 continue
             if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
                 self._confirmed_ms = self._checked_ms = sent_ms
+                self._proved_wall_ms = wall_ms
                 return
         raise LogGapError(
             f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
@@ -570,7 +577,8 @@ class DeltaLog:
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
         self._wins += 1 if landed else 0
-        if landed and prove_later and self._may_prove_later(version) and self._trusted():
+        may_wait = prove_later and self._may_prove_later(version) and not self._is_dated()
+        if landed and may_wait and self._trusted():
             self._unproved = version - 1 if self._unproved is None else self._unproved
             self._apply(commit, parsed)
             self._confirmed_ms, self._last_writer = sent_ms, True
@@ -584,6 +592,7 @@ class DeltaLog:
             return Conflict(version)
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
+        self._proved_wall_ms = info.timestamp
         self._last_writer = True
         self._checkpointer.after_commit(commit, sent_ms)
         return Committed(version)
@@ -647,6 +656,9 @@ class DeltaLog:
         base = version - 1 if self._unproved is None else self._unproved
         try:
             if version > 0:
+                if self._is_dated():
+                    self.store.together(beside)
+                    return True
                 if not beside:
                     return self._is_there(base)
                 calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
@@ -655,6 +667,18 @@ class DeltaLog:
         except (StorageError, OutOfMemoryError):
             return False
         return not files.checkpoints and files.commits == list(range(len(files.commits)))
+
+    def _is_dated(self) -> bool:
+        """Whether the dates of our requests show what a look at the slot before would (D129).
+
+        The store refuses a request that is dated more than 15 minutes from its own time. So by its
+        time, no more than `dated_ms` and half an hour are between the last proof and a request that
+        it has just accepted, however long this process was paused: too little to free a slot.
+        """
+        proved_ms = self._proved_wall_ms
+        if proved_ms is None or not self.store.refuses_skewed_requests:
+            return False
+        return 0 <= self._clock.now_ms() - proved_ms <= self.settings.dated_ms
 
     def _put_until_settled(self, path: str, data: bytes, write_id: str) -> bool | None:
         """Put the same bytes until it is known whose commit is in the slot; None: still unknown."""

@@ -86,6 +86,9 @@ class ObjectStore:
     in a child of `os.fork()`.
     """
 
+    refuses_skewed_requests = False
+    """Whether a request that is dated more than 15 minutes from the server's time has no effect."""
+
     def __init__(
         self,
         store: Any,
@@ -153,7 +156,10 @@ class ObjectStore:
                 "az://container/... or abfss://container@account.dfs.core.windows.net/...",
                 url=url,
             )
-        return cls(open_place(place.url, settings), place.url, clock=clock)
+        opened, refuses_skewed = open_place(place.url, settings)
+        store = cls(opened, place.url, clock=clock)
+        store.refuses_skewed_requests = refuses_skewed
+        return store
 
     @classmethod
     def _local(cls, folder: str, create: bool, clock: Clock | None, fsync: bool) -> ObjectStore:
