@@ -66,7 +66,7 @@ def counted(name: str, store: RoundsStore, units: float) -> Cost:
 def transaction(topics: int, partitions: int) -> Cost:
     """A producer's transaction with a record in each partition."""
     shared = _world(topics, partitions)
-    store = RoundsStore(shared)
+    store = _s3(shared)
     config = {"txnlog.root": "memory://", "transactional.id": "p"}
     cluster = Cluster.open(store, settings=_SETTINGS)
     with Producer(config, cluster=cluster, background=False) as producer:
@@ -86,7 +86,7 @@ def transaction(topics: int, partitions: int) -> Cost:
 def source_batch(files: int) -> Cost:
     """The source's part of a micro-batch: finding the records, and reading their files."""
     shared = _world(1, files)
-    store = RoundsStore(shared)
+    store = _s3(shared)
     cluster = Cluster.open(store, settings=_SETTINGS)
     writer = Cluster.open(shared.open(), settings=_SETTINGS)
     options = {"path": "memory://", "subscribe": "t0", "startingOffsets": "latest"}
@@ -111,7 +111,7 @@ def source_batch(files: int) -> Cost:
 
 def idle_source() -> Cost:
     """A second of a stream without new records; Spark asks 100 times a second."""
-    store = RoundsStore(_world(1, 1))
+    store = _s3(_world(1, 1))
     cluster = Cluster.open(store, settings=_SETTINGS)
     options = {"path": "memory://", "subscribe": "t0", "startingOffsets": "earliest"}
     with patch.object(Cluster, "cached", lambda *given, **named: cluster):
@@ -127,7 +127,7 @@ def idle_source() -> Cost:
 
 def idle_consumer(topics: int) -> Cost:
     """A second of a consumer without new records."""
-    store = RoundsStore(_world(topics, 1))
+    store = _s3(_world(topics, 1))
     cluster = Cluster.open(store, settings=_SETTINGS)
     reader = Consumer({"enable.auto.commit": False}, cluster=cluster, background=False)
     reader.assign([TopicPartition(f"t{number}", 0) for number in range(topics)])
@@ -163,6 +163,12 @@ def table(found: Iterable[Cost]) -> str:
 
 def _topics(count: int) -> str:
     return f"{count} topic{'s' * (count > 1)}"
+
+
+def _s3(shared: SharedMemory) -> RoundsStore:
+    store = RoundsStore(shared)
+    store.refuses_skewed_requests = True
+    return store
 
 
 def _world(topics: int, partitions: int) -> SharedMemory:

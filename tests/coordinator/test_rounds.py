@@ -58,9 +58,12 @@ PAUSES_MS = [1_000, 15_000]
 class Counted:
     """A process whose store counts rounds, in a world of `topics` of `partitions`."""
 
-    def __init__(self, topics: int, partitions: int) -> None:
+    def __init__(
+        self, topics: int, partitions: int, *, refuses_skewed_requests: bool = False
+    ) -> None:
         self.shared = SharedMemory()
         self.store = RoundsStore(self.shared)
+        self.store.refuses_skewed_requests = refuses_skewed_requests
         self.cluster = Cluster.open(self.store, create=True, shards=8, settings=PLAIN)
         self.topics = [f"t{number}" for number in range(topics)]
         self.partitions = partitions
@@ -135,6 +138,29 @@ def test_transaction_is_decided_after_three_rounds_whatever_it_writes(
         published, markers = world.rounds(producer.poll)
     assert (decided, none) == (3, [])
     assert (published, len(markers)) == (2, size[0])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_where_the_store_checks_dates_only_puts_are_waited_for(size: tuple[int, int]) -> None:
+    """Files, PREPARE: decided; markers: visible; offsets, if there are any (D129)."""
+    world = Counted(*size, refuses_skewed_requests=True)
+    plain = world.producer(transactional_id="plain")
+    decider = world.producer(transactional_id="decider", commit_wait="decided")
+    copier = world.producer(transactional_id="copier")
+    for number in range(4):
+        world.shared.clock.advance_ms(1_000)
+        for producer in (plain, decider, copier):
+            producer.begin_transaction()
+            world.produce(producer)
+        of_plain = world.rounds(plain.commit_transaction)
+        of_decider, _ = world.rounds(decider.commit_transaction)
+        decider.poll()
+        positions = [TopicPartition("input", 0, number + 1)]
+        copier.send_offsets_to_transaction(positions, group())
+        of_copier = world.rounds(copier.commit_transaction)
+    assert (of_plain[0], max(of_plain[1])) == (3, 3)
+    assert of_decider == 2
+    assert (of_copier[0], max(of_copier[1])) == (4, 4)
 
 
 @pytest.mark.parametrize("size", SIZES)

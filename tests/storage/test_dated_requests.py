@@ -1,0 +1,136 @@
+"""Where the store refuses requests of a wrong date, a recent proof of the head is enough (D129)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
+from tests.storage.test_log_sleepers import aged
+from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta.delta_log import Committed, Conflict, Unknown
+from txnlog.storage.delta.log_cleanup import clean_up
+from txnlog.storage.delta.log_files import commit_path
+from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN, LogSettings
+from txnlog.testing.faults import FaultyStore, PausedClock, SharedMemory
+
+MINUTE_MS = 60_000
+REFUSED_MS = 15 * MINUTE_MS
+NEAR_MS = 14 * MINUTE_MS
+
+
+class Guest(PausedClock):
+    """A guest whose wall clock can be set."""
+
+    set_ms = 0
+
+    def now_ms(self) -> int:
+        """As it was set, plus the time that passed on it."""
+        return super().now_ms() + self.set_ms
+
+
+def dated(shared: SharedMemory, clock: VirtualClock | PausedClock | None = None) -> FaultyStore:
+    store = shared.open(clock=clock)
+    store.refuses_skewed_requests = True
+    return store
+
+
+def looks(store: FaultyStore, version: int) -> int:
+    return store.calls.count(("head", commit_path(TABLE, version)))
+
+
+def test_commit_soon_after_a_proof_makes_no_look() -> None:
+    """Each commit is the proof for the next; after a while without one, a look is due."""
+    shared = SharedMemory()
+    store = dated(shared)
+    log = created(store, 2)
+    for number in range(3, 9):
+        shared.clock.advance_ms(9_000)
+        store.calls.clear()
+        assert write(log, number) == Committed(number)
+        assert [verb for verb, _ in store.calls] == ["put"]
+    shared.clock.advance_ms(OFF.dated_ms + 1)
+    assert write(log, 9) == Committed(9)
+    assert looks(store, 8) == 1
+
+
+@pytest.mark.parametrize("step_ms", [OFF.dated_ms + 1, -1])
+def test_look_is_made_when_the_wall_clock_was_set(step_ms: int) -> None:
+    """The time since the proof is then not known."""
+    shared = SharedMemory()
+    store = dated(shared)
+    log = created(store, 2)
+    store.calls.clear()
+    shared.clock.step_wall_ms(step_ms)
+    assert write(log, 3) == Committed(3)
+    assert looks(store, 2) == 1
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_commit_to_be_proved_later_is_proved_by_its_date(refuses: bool) -> None:
+    """Nothing is left for the next use of the log (D87)."""
+    shared = SharedMemory()
+    store = dated(shared)
+    store.refuses_skewed_requests = refuses
+    log = created(store, 2)
+    store.calls.clear()
+    assert log.commit([], operation="WRITE", prove_later=True) == Committed(3)
+    assert log.prove()
+    assert looks(store, 2) == (not refuses)
+
+
+def test_guest_that_wakes_up_with_an_old_clock_is_refused() -> None:
+    """Its put into a freed slot has no effect, and is not acknowledged (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(dated(shared), 2)
+    clock = Guest(shared.clock)
+    store = dated(shared, clock)
+    sleeper, seen = opened(store)
+    with clock.paused():
+        aged(shared, writer)
+    assert isinstance(write(sleeper, 5), Unknown)
+    assert not shared.open().exists(commit_path(TABLE, 3))
+    clock.set_ms = shared.clock.now_ms() - clock.now_ms()
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
+    assert write(sleeper, 5) == Committed(writer.version + 1)
+
+
+def test_guest_whose_clock_is_set_as_it_wakes_up_looks() -> None:
+    """Then the store takes its put, into a freed slot (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(dated(shared), 2)
+    clock = Guest(shared.clock)
+    store = dated(shared, clock)
+    sleeper, seen = opened(store)
+    with clock.paused():
+        aged(shared, writer)
+    clock.set_ms = shared.clock.now_ms() - clock.now_ms()
+    assert isinstance(write(sleeper, 5), Unknown)
+    assert shared.open().exists(commit_path(TABLE, 3))
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
+
+
+def test_longest_pause_that_dates_do_not_show_frees_no_slot() -> None:
+    """Clocks off by what the store allows, and all of `dated_ms`: less than logs are kept."""
+    assert OFF.dated_ms + 2 * REFUSED_MS < LOG_RETENTION_MS_MIN
+    shared = SharedMemory()
+    settings = LogSettings(checkpoint_mode="inline", checkpoint_interval=1)
+    writer = created(dated(shared), 1)
+    clock = Guest(shared.clock)
+    # Fast by as much as is allowed when the head is proved, slow by as much when it writes.
+    clock.set_ms = NEAR_MS
+    store = dated(shared, clock)
+    sleeper, _ = opened(store, settings)
+    for number in (2, 3, 4):
+        write(writer, number)
+    with clock.paused():
+        shared.clock.advance_ms(2 * NEAR_MS + OFF.dated_ms)
+    clock.set_ms += OFF.dated_ms
+    writer.refresh()
+    write(writer, 5)
+    clean_up(dated(shared), TABLE, retention_ms=LOG_RETENTION_MS_MIN)
+    store.calls.clear()
+    assert write(sleeper, 6) == Conflict(2)
+    assert looks(store, 1) == 0
+    shared.clock.advance_ms(HOUR_MS)
