@@ -187,11 +187,13 @@ class Producer:
         UnknownTopicOrPartition-, InvalidTxnState-, InvalidTopic-, InvalidRecordError,
         BufferExhaustedError, and TypeError for a value of the wrong type. Then nothing was taken.
         """
-        if value.__class__ is not bytes and value is not None:
-            value = to_bytes(value, "value")
-        if key.__class__ is not bytes and key is not None:
-            key = to_bytes(key, "key")
-        size_bytes = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
+        size_bytes = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            value = value if value.__class__ is bytes else to_bytes(value, "value")
+            size_bytes += len(value)
+        if key is not None:
+            key = key if key.__class__ is bytes else to_bytes(key, "key")
+            size_bytes += len(key)
         named = None
         if headers is not None:
             named, headers_bytes = to_headers(headers)

@@ -6,7 +6,6 @@ the coordinator or housekeeping calls it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -182,9 +181,7 @@ def an_old_run_may_decide(patch: Patch) -> None:
 
     def decide(row: Any, *, holder: Any, **asked: Any) -> Any:
         if row is not None and row.state in (TransactionState.EMPTY, TransactionState.ONGOING):
-            holder = dataclasses.replace(
-                holder, producer_epoch=row.producer_epoch, run_id=row.owner.run_id
-            )
+            holder = replace(holder, producer_epoch=row.producer_epoch, run_id=row.owner.run_id)
             asked["txn_epoch"] = row.producer_epoch
         return transitions.prepare_end(row, holder=holder, **asked)
 

@@ -8,7 +8,6 @@ The groups are in two shards of the consumer offsets, so each gets a marker of i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -94,7 +93,7 @@ class TwoShards(World):
             if moved is None:
                 return None
             txns = {key + shard: epoch for key, epoch in moved.txns.items()}
-            return dataclasses.replace(moved, txns=txns)
+            return replace(moved, txns=txns)
 
         return self.change_offsets(stored, ("move", number, group_id), decide)
 

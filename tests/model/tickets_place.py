@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
@@ -287,7 +286,7 @@ class Place:
             row = replace(row, state=TransactionState.EMPTY, pending=Manifest())
         if INIT_RENAMES_DECIDED in self.broken:
             row = replace(row, txn_epoch=row.producer_epoch)
-        return dataclasses.replace(decision, next=row)
+        return replace(decision, next=row)
 
     def expire(self, stored: Stored, name: int) -> Stored:
         return self._change(stored, name, prepare_expire(self.row(stored, name), now_ms=0))

@@ -10,7 +10,6 @@ breaks would prove nothing about the rules.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -437,4 +436,4 @@ class World:
 
 def replace_start(request: GroupOffsets) -> GroupOffsets:
     """The request of who does not say where its input begins."""
-    return dataclasses.replace(request, start={})
+    return replace(request, start={})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import count, islice, repeat
 from typing import Protocol
 
 import numpy as np
@@ -110,13 +110,10 @@ class ListChunk:
         return to_messages(records, self.reader.topic, self.reader.partition, offsets)
 
     def messages(self, start: int = 0) -> Iterator[Message]:
-        topic, partition = self.reader.topic, self.reader.partition
         times_us, keys, values, _ = self._records.slice(start, None)
-        offset = self._base_offset + start
-        for time_us, key, value in zip(times_us, keys, values, strict=True):
-            time_ms = None if time_us is None else time_us // 1000
-            yield Message(topic, partition, offset, key, value, time_ms)
-            offset += 1
+        times_ms = [None if time_us is None else time_us // 1000 for time_us in times_us]
+        at = repeat(self.reader.topic), repeat(self.reader.partition), count(self.offset(start))
+        return map(Message, *at, keys, values, times_ms)
 
 
 class PartitionReader:

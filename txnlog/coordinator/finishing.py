@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.root import Root, by_shard
@@ -48,8 +49,7 @@ def finish(
     return describe(root, row.transactional_id) if published is None else complete(root, published)
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """A transaction after step 1, by this process: no reader sees it yet, none can undo it.
 
     `reading` began before the row was written.
@@ -66,8 +66,7 @@ class Decided:
         return as_completed(self.row)
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
 
     `proofs` of the offsets markers are left, too.

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from txnlog.errors import FLAGS, TxnLogError, unexpected
 
@@ -25,19 +24,12 @@ PARTS_SHOWN_MAX = 100
 Together = Callable[[Sequence[Callable[[], T]]], list[T]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome(Generic[T]):
-    """The result of a call, in a list, or its error."""
-
-    result: Sequence[T] = ()
-    error: Exception | None = None
-
-
-def _outcome(call: Callable[[], T]) -> _Outcome[T]:
+def _outcome(call: Callable[[], T]) -> T | Exception:
+    """The result of a call, or its error."""
     try:
-        return _Outcome([call()])
+        return call()
     except Exception as error:
-        return _Outcome(error=error)
+        return error
 
 
 class Failures:
@@ -73,7 +65,7 @@ class Failures:
         logger.log(self._level, "%s: %s failed: %s: %s", self._work, part, name, error)
 
     def together(
-        self, together: Together[_Outcome[T]], parts: Sequence[tuple[str, Callable[[], T]]]
+        self, together: Together[T | Exception], parts: Sequence[tuple[str, Callable[[], T]]]
     ) -> list[T]:
         """The results of the parts that do not fail, in order; their errors are kept.
 
@@ -82,10 +74,10 @@ class Failures:
         outcomes = together([partial(_outcome, call) for _, call in parts])
         results: list[T] = []
         for (part, _), outcome in zip(parts, outcomes, strict=True):
-            if outcome.error is not None:
-                self.add(part, outcome.error)
+            if isinstance(outcome, Exception):
+                self.add(part, outcome)
             else:
-                results += outcome.result
+                results.append(outcome)
         return results
 
     def check(self) -> None:

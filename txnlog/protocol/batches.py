@@ -247,14 +247,13 @@ class Statistics(NamedTuple):
 def decode_stats(stats: str) -> Statistics:
     """Parse Delta's `stats`; "" gives unknown values. Raises what the decoder raises."""
     if not stats:
-        return Statistics()
+        return _UNKNOWN
     found = decode(_STATS, stats)
     low, high = found.min_values.timestamp, found.max_values.timestamp
-    wide = Statistics()
     return Statistics(
         found.num_records,
-        wide.timestamp_min_us if low is None else (low - _EPOCH) // _MICROSECOND,
-        wide.timestamp_max_us if high is None else (high - _EPOCH) // _MICROSECOND,
+        _UNKNOWN.timestamp_min_us if low is None else (low - _EPOCH) // _MICROSECOND,
+        _UNKNOWN.timestamp_max_us if high is None else (high - _EPOCH) // _MICROSECOND,
     )
 
 
@@ -269,6 +268,7 @@ class _Stats(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _STATS = msgspec.json.Decoder(_Stats)
+_UNKNOWN = Statistics()
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -8,8 +8,8 @@ txnlog.protocol.membership.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from txnlog.errors import (
@@ -45,17 +45,15 @@ __all__ = [
 _NONE: Partitions = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsCommit:
+class OffsetsCommit(Struct, frozen=True, kw_only=True):
     """One commit to `__consumer_offsets-<n>`: rows to write, transactional markers to set."""
 
     operation: str
     groups: tuple[Group, ...] = ()
-    txns: Mapping[int, int] = field(default_factory=dict)
+    txns: Mapping[int, int] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOffsets:
+class GroupOffsets(Struct, frozen=True, kw_only=True):
     """The offsets of one group that a transaction commits.
 
     `start` is where the transaction's input begins (Spark batches: a run is refused if the group is
@@ -67,7 +65,7 @@ class GroupOffsets:
     generation: int
     start: Positions
     end: Positions
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = {}
     member_id: str = ""
 
 

@@ -7,7 +7,6 @@ transition makes a new one with `msgspec.structs.replace`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -170,8 +169,7 @@ class ProducerIdAndEpoch(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """Who makes a request under a transactional.id: a run, with the id and epoch it was given."""
 
     transactional_id: str

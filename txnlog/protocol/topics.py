@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 import numpy as np
+from msgspec import Struct
 
 from txnlog.errors import InvalidTopicError
 from txnlog.protocol import sequences
@@ -318,8 +319,7 @@ def start_app_id(partition: int) -> str:
     return f"{START_PREFIX}{partition}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCommit:
+class TopicCommit(Struct, frozen=True, kw_only=True):
     """One commit to a topic, as data: headers added or re-added, paths removed, txn versions.
 
     Without `data_change` it only moves records to other files: a Delta stream skips it.
@@ -330,7 +330,7 @@ class TopicCommit:
     producer_epoch: int = -1
     adds: tuple[BatchHeader, ...] = ()
     removes: tuple[str, ...] = ()
-    txns: Mapping[str, int] = field(default_factory=dict)
+    txns: Mapping[str, int] = {}
     data_change: bool = True
 
     def apply(self, state: TopicState) -> None:

@@ -7,10 +7,10 @@ the prepare* methods of org.apache.kafka.coordinator.transaction.TransactionMeta
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from txnlog.errors import (
@@ -49,8 +49,7 @@ TIMEOUT_MS_DEFAULT = 60_000
 TIMEOUT_MS_MAX = 900_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(Struct, frozen=True, kw_only=True):
     """A checked transition of one row; `next.state` DEAD means that the row is removed."""
 
     operation: str
@@ -242,7 +241,7 @@ def prepare_end(
         partitions=row.partitions if ongoing else (),
         started_ms=row.started_ms if ongoing else now_ms,
     )
-    return dataclasses.replace(decided, previous=found)
+    return replace(decided, previous=found)
 
 
 def _ended_otherwise(
@@ -397,7 +396,7 @@ def prepare_fence(
         if row.state.is_prepared
         else _transition(row, "FENCE", state, now_ms, owner=owner, bump=True)
     )
-    return dataclasses.replace(fence, previous=found)
+    return replace(fence, previous=found)
 
 
 def prepare_expire(row: TransactionMetadata | None, *, now_ms: int) -> Transition | Done:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, StorageError, TxnLogError
 from txnlog.process.arrow_arrays import number_array
@@ -39,8 +39,7 @@ SORTED_ROWS_MAX = 10_000_000
 _LOOK_ROWS = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class FileSpan:
+class FileSpan(Struct, frozen=True):
     """Records of one data file: those with first_delta <= offset_delta < end_delta.
 
     `num_records` and `size_bytes`, of the whole file, come from its batch header and are checked
@@ -50,7 +49,6 @@ class FileSpan:
     """
 
     path: str
-    _: KW_ONLY
     first_delta: int = 0
     end_delta: int | None = None
     num_records: int | None = None

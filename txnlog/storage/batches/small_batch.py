@@ -53,7 +53,7 @@ def encode(records: RecordLists, codec: str) -> EncodedBatch:
     rows = len(records.values)
     times, low, high = _timestamps(records.timestamps_us, codec)
     pages = (
-        _deltas(rows, codec),
+        deltas(rows, codec),
         times,
         _binaries(records.keys, codec),
         _binaries(records.values, codec),
@@ -81,7 +81,7 @@ def encode(records: RecordLists, codec: str) -> EncodedBatch:
 # -- pages -----------------------------------------------------------------------------------------
 
 
-class _Page(NamedTuple):
+class Page(NamedTuple):
     """A page with its header, and what the footer says of it; `raw_bytes`: before compression."""
 
     data: bytes
@@ -90,7 +90,7 @@ class _Page(NamedTuple):
     statistics: bytes
 
 
-def _page(rows: int, raw: bytes, codec: str, null_count: int, extremes: bytes = b"") -> _Page:
+def _page(rows: int, raw: bytes, codec: str, null_count: int, extremes: bytes = b"") -> Page:
     data = raw if codec == "none" else _SNAPPY.compress(raw, asbytes=True)
     kind, compressed, values, rest = PAGE_HEADER
     header = b"".join(
@@ -113,37 +113,37 @@ def _page(rows: int, raw: bytes, codec: str, null_count: int, extremes: bytes = 
     )
     # statistics, null_count
     statistics = b"\x3c\x36" + number_bytes(null_count) + extremes + b"\x00\x00\x00"
-    return _Page(header + data, raw_bytes, b"".join(sizes), statistics)
+    return Page(header + data, raw_bytes, b"".join(sizes), statistics)
 
 
 @lru_cache(_PAGES_KEPT)
-def _deltas(rows: int, codec: str) -> _Page:
+def deltas(rows: int, codec: str) -> Page:
     """The same in all files with so many records."""
     return _page(rows, DELTA_BYTES[: 8 * rows], codec, 0, _extremes(0, rows - 1))
 
 
 @lru_cache(_PAGES_KEPT)
-def _nulls(rows: int, codec: str) -> _Page:
+def nulls(rows: int, codec: str) -> Page:
     """A column without values."""
     return _page(rows, _same_levels(rows, False), codec, rows)
 
 
-def _timestamps(times: list[int | None], codec: str) -> tuple[_Page, int, int]:
+def _timestamps(times: list[int | None], codec: str) -> tuple[Page, int, int]:
     """The page, the first and the last time; 0 if there is none."""
     levels, present = _levels(times)
     if not present:
-        return _nulls(len(times), codec), 0, 0
+        return nulls(len(times), codec), 0, 0
     low, high = min(present), max(present)
     raw = levels + struct.pack(f"<{len(present)}q", *present)
     page = _page(len(times), raw, codec, len(times) - len(present), _extremes(low, high))
     return page, low, high
 
 
-def _binaries(values: list[bytes | None], codec: str) -> _Page:
+def _binaries(values: list[bytes | None], codec: str) -> Page:
     """Each value is preceded by its length, 4 bytes."""
     levels, present = _levels(values)
     if not present:
-        return _nulls(len(values), codec)
+        return nulls(len(values), codec)
     parts = [levels]
     for value in present:
         size_bytes = len(value)

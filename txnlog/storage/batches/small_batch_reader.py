@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 import pyarrow as pa
 
 from txnlog.storage.batches.record_lists import RecordLists
+from txnlog.storage.batches.small_batch import Page, deltas, nulls
 from txnlog.storage.batches.small_batch_form import (
     DELTA_BYTES,
     PAGE_HEADER,
@@ -30,8 +31,6 @@ _LENGTH = struct.Struct("<I")
 
 
 _SNAPPY = pa.Codec("snappy")
-_PAGES_KEPT = 64
-_PAGE_KEPT_BYTES_MAX = 4096
 _NUMBERS_KEPT = 4096
 _PAGE_BYTES_MAX = 64 << 20
 _VARINT_BITS_MAX = 64
@@ -47,10 +46,13 @@ def decode(data: bytes, pages_end: int, footer_at: int) -> RecordLists | None:
         rows, codec = _describe(data, footer_at)
         pages = _Pages(data, 4, rows, codec)
         # Offsets are consecutive in this form.
-        if pages.next_often_equal() != DELTA_BYTES[: 8 * rows]:
+        if not pages.skip(deltas(rows, codec)) and pages.next() != DELTA_BYTES[: 8 * rows]:
             raise _UnknownFormError
         times_us = _instants(pages.next(), rows)
-        keys, values = _binaries(pages.next_often_equal(), rows), _binaries(pages.next(), rows)
+        keys: list[bytes | None] = [None] * rows
+        if not pages.skip(nulls(rows, codec)):
+            keys = _binaries(pages.next(), rows)
+        values = _binaries(pages.next(), rows)
         if pages.end != pages_end:
             raise _UnknownFormError
     except (_UnknownFormError, IndexError, ValueError, struct.error, pa.ArrowException):
@@ -78,17 +80,15 @@ class _Pages:
         self._rows = rows
         self._codec = codec
 
+    def skip(self, page: Page) -> bool:
+        """Pass over the next page if it is this one."""
+        is_next = self._data.startswith(page.data, self.end)
+        if is_next:
+            self.end += len(page.data)
+        return is_next
+
     def next(self) -> bytes:
-        return _decompressed(self._codec, *self._take())
-
-    def next_often_equal(self) -> bytes:
-        """The same for a column whose pages are equal in many files, and then small."""
-        page, raw_bytes = self._take()
-        is_small = len(page) <= _PAGE_KEPT_BYTES_MAX
-        return (_decompressed_once if is_small else _decompressed)(self._codec, page, raw_bytes)
-
-    def _take(self) -> tuple[bytes, int]:
-        """The next page, and its size before compression."""
+        """The next page, decompressed."""
         header = _PAGE_HEADER.match(self._data, self.end)
         if header is None:
             raise _UnknownFormError
@@ -99,17 +99,10 @@ class _Pages:
         # Pages of so few records are smaller than the memory that this reader would allocate.
         if rows != self._rows or len(page) != page_bytes or raw_bytes > _PAGE_BYTES_MAX:
             raise _UnknownFormError
-        return page, raw_bytes
-
-
-def _decompressed(codec: str, page: bytes, raw_bytes: int) -> bytes:
-    if codec == "none":
-        return page
-    found: bytes = _SNAPPY.decompress(page, decompressed_size=raw_bytes, asbytes=True)
-    return found
-
-
-_decompressed_once = lru_cache(_PAGES_KEPT)(_decompressed)
+        if self._codec == "none":
+            return page
+        found: bytes = _SNAPPY.decompress(page, decompressed_size=raw_bytes, asbytes=True)
+        return found
 
 
 @lru_cache(_NUMBERS_KEPT)

@@ -19,13 +19,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from txnlog.errors import InvalidRecordError, StorageError
 from txnlog.process import arrow_compute as pc
@@ -59,8 +59,7 @@ _SETTINGS: Mapping[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFile:
+class BatchFile(Struct, frozen=True, kw_only=True):
     """Facts of a record batch file for its log. Timestamps in microseconds, 0 if none."""
 
     path: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from txnlog.errors import (
     CorruptLogError,
@@ -184,15 +186,14 @@ class RowView(Generic[Row]):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowCommit(Generic[Row]):
+class RowCommit(Struct, Generic[Row], frozen=True, kw_only=True):
     """One commit to a row table, as data; `parameters` are for its commitInfo."""
 
     operation: str
     puts: tuple[Row, ...] = ()
     removes: tuple[Row | UnreadableRow, ...] = ()
-    txns: Mapping[int, int] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    txns: Mapping[int, int] = {}
+    parameters: Mapping[str, str] = {}
 
 
 class RowLog(Generic[Row]):
