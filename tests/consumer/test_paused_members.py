@@ -18,12 +18,15 @@ from txnlog.testing.faults import FaultsAt, FaultyStore, SharedMemory
 from txnlog.testing.invariants import check_cluster
 
 PARTITIONS, RECORDS, ROUNDS = 3, 4, 8
+OPEN_STEPS = 2
 STRIDE = 4
 
 
 class Copier:
     """Copies topic t to topic out. A transaction is open over several polls, and its offsets are
     sent with the group metadata of the poll that returned its records.
+
+    In the next `busy_steps` steps it does not poll; its heartbeat thread goes on.
     """
 
     def __init__(self, shared: SharedMemory, name: str, strategy: str) -> None:
@@ -42,6 +45,7 @@ class Copier:
         self.ends: dict[int, int] = {}
         self.group: ConsumerGroupMetadata | None = None
         self.must_rewind = False
+        self.open_steps = self.busy_steps = 0
 
     @property
     def stores(self) -> list[FaultyStore]:
@@ -51,12 +55,15 @@ class Copier:
     def work(self) -> None:
         """A heartbeat, a poll, and a step of its transaction."""
         try:
-            self._step()
+            beat(self.reader)
+            if self.busy_steps:
+                self.busy_steps -= 1
+            else:
+                self._step()
         except TxnLogError:
             self.must_rewind = True
 
     def _step(self) -> None:
-        beat(self.reader)
         self.reader._consumption().maintain()
         self.made.poll(0)
         state = self.made._lifecycle.state
@@ -67,6 +74,8 @@ class Copier:
         elif self.must_rewind or state is not S.IN_TRANSACTION:
             self.made.abort_transaction()
             self.must_rewind = True
+        elif self.open_steps:
+            self.open_steps -= 1
         else:
             assert self.group is not None
             ends = [TopicPartition("t", number, end) for number, end in self.ends.items()]
@@ -84,6 +93,7 @@ class Copier:
             self.must_rewind = True
             self.group = self.reader.consumer_group_metadata()
             self.made.begin_transaction()
+            self.open_steps = OPEN_STEPS
             self.ends = {one.partition(): (one.offset() or 0) + 1 for one in found}
             for one in found:
                 self.made.produce("out", one.value(), partition=0)
@@ -91,9 +101,14 @@ class Copier:
 
 
 class History:
-    """Two copiers, of which the second one joins while the first one copies."""
+    """Two copiers, of which the second one joins while the first one copies.
 
-    def __init__(self, strategy: str) -> None:
+    `is_busy`: while one is paused, the other one only sends heartbeats. It expels the paused one,
+    and polls again only after that one has woken up and rejoined.
+    """
+
+    def __init__(self, strategy: str, *, is_busy: bool) -> None:
+        self.is_busy = is_busy
         self.shared = world(PARTITIONS)
         process(self.shared).create_topic("out", partitions=1)
         for number in range(PARTITIONS):
@@ -116,7 +131,10 @@ class History:
         return made
 
     def pause(self, who: int) -> None:
-        self.go_on(2 * SESSION_MS // BEAT_MS, self.copiers[1 - who])
+        other, rounds = self.copiers[1 - who], 2 * SESSION_MS // BEAT_MS
+        if self.is_busy:
+            other.busy_steps = rounds + 1
+        self.go_on(rounds, other)
 
     def check(self, where: str) -> None:
         self.go_on(40, *self.copiers)
@@ -131,15 +149,18 @@ class History:
         check_cluster(after)
 
 
-@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+@pytest.mark.parametrize(
+    ("strategy", "is_busy"),
+    [("cooperative-sticky", False), ("cooperative-sticky", True), ("range", False)],
+)
 @pytest.mark.parametrize("who", [0, 1])
 def test_member_paused_at_any_call_copies_every_record_once(
-    who: int, strategy: str, some: Some[int]
+    who: int, strategy: str, is_busy: bool, some: Some[int]
 ) -> None:
     """In each step of a hand-over, with a transaction under way (R46, R48)."""
-    calls = History(strategy).run(who, lambda history: FaultsAt({})).calls
+    calls = History(strategy, is_busy=is_busy).run(who, lambda history: FaultsAt({})).calls
     for at in some(range(0, calls, STRIDE)):
-        history = History(strategy)
+        history = History(strategy, is_busy=is_busy)
         history.run(
             who,
             lambda history, at=at: FaultsAt(  # type: ignore[misc]

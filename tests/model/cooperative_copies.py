@@ -3,6 +3,10 @@
 Each copies records of partition 1 in transactions. A member with both partitions hands it over to
 one that joins, and reads on until it has revoked it; partition 0 is never read. So a take-over
 meets tickets of a member that is alive, well, and in the same group (R46, R48).
+
+A transaction is open over several polls, with the member id and the generation of the one that
+returned its record: meanwhile the member may rebalance, lose its partitions, get them back under
+a new id (D126) and read their positions. A transaction that is refused makes it read those again.
 """
 
 from __future__ import annotations
@@ -12,38 +16,110 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from tests.model.members import Members
-from tests.model.recovery import Pc
-from tests.model.spark_owner import GROUP, INPUT
+from tests.model.cooperative import KEEPS_ITS_ID
+from tests.model.members import COPIES, Members
+from tests.model.recovery import DEAD, Pc
+from tests.model.spark_owner import GROUP, INPUT, State
 from tests.model.values import Stored
 from txnlog.protocol.cooperation import COOPERATIVE, is_member_of, keeps_partitions
 from txnlog.protocol.group_metadata import Group
-from txnlog.protocol.membership import MembershipStatus, membership_status
+from txnlog.protocol.membership import MembershipStatus, is_fenced, membership_status
 
 KEEPS_AFTER_A_GAP = "a member keeps its position whatever generations it has missed"
 
+NO_TXN: Pc = ("none",)
+REFUSED: Pc = ("refused",)
+
+Step = tuple[str, Stored, Pc]
+
 
 class CooperativeMembers(Members):
-    """As Members; `records` is how many partition 1 has."""
+    """As Members; `records` is how many partition 1 has.
+
+    A place is ("member", losses, consumer, transaction): how often the member has lost its
+    partitions, and where its consumer and its producer stand. `joins` of the latter is a member id.
+    """
 
     partition = 1
     counts: Mapping[str, int] = MappingProxyType({INPUT: 2})
     member = replace(Members.member, assignors=(COOPERATIVE,))
     static = replace(Members.static, assignors=(COOPERATIVE,))
 
-    def _member(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        name = self.members[number]
-        if pc[0] == "rejoin":
+    def initial(self) -> State:
+        state = super().initial()
+        count = len(self.members)
+        places = [("member", 0, pc, NO_TXN) for pc in state.places[:count]]
+        return state._replace(places=(*places, *state.places[count:]))
+
+    def _id(self, number: int, losses: int) -> str:
+        is_new = losses > 0 and KEEPS_ITS_ID not in self.broken
+        return f"{self.members[number]}{losses}" if is_new else self.members[number]
+
+    def _member(self, stored: Stored, number: int, pc: Pc, name: str = "") -> Iterator[Step]:
+        """A step of its consumer, or of its transaction."""
+        if pc == DEAD:
+            return
+        _, losses, reader, txn = pc
+        name = self._id(number, losses)
+        former = self._id(number, losses - 1) if losses else ""
+        for label, wrote, after in self._consume(stored, number, reader, name, former):
+            lost = losses
+            if after[0] == "lost":
+                lost, after = losses + 1, ("join", *after[1:3])
+            yield label, wrote, ("member", lost, after, txn)
+        if reader[0] == "poll":
+            yield from self._between(stored, pc, name)
+        if txn in (NO_TXN, REFUSED):
+            return
+        # The id that it had when it read the record.
+        mine = txn[2] if txn[0] in COPIES else self.members[number]
+        for label, wrote, after in super()._member(stored, number, txn, mine):
+            then = NO_TXN if after[0] == "poll" else after
+            yield label, wrote, DEAD if after == DEAD else ("member", losses, reader, then)
+
+    def _between(self, stored: Stored, pc: Pc, name: str) -> Iterator[Step]:
+        """Between two transactions: read on, or seek after one that was refused."""
+        _, losses, reader, txn = pc
+        _, generation, joins, offset = reader
+        if txn == REFUSED:
+            seeks = ("fetch", generation, joins, None) if offset >= 0 else reader
+            yield f"{name} goes back", stored, ("member", losses, seeks, NO_TXN)
+        elif txn == NO_TXN and 0 <= offset < self.batches:
+            # It may not have seen a change of the group yet, and goes on reading in any case.
+            reads = ("poll", generation, joins, offset + 1)
+            begun = ("own", generation, name, offset)
+            yield f"{name} reads {offset}", stored, ("member", losses, reads, begun)
+
+    def _consume(
+        self, stored: Stored, number: int, pc: Pc, name: str, former: str
+    ) -> Iterator[Step]:
+        """One step of its consumer; after "lost" it is another member."""
+        group = self.world.group(stored, GROUP)
+        if self._is_fenced(group, pc, name, former):
+            yield f"{name} is fenced", stored, DEAD
+        elif pc[0] == "join" and pc[2] > 0:
+            wrote = self._join(stored, name, pc[1], former if former != name else "")
+            yield f"{name} joins", wrote.stored, ("wait", pc[1], pc[2] - 1)
+        elif pc[0] == "rejoin":
             _, generation, joins, offset = pc
-            group = self.world.group(stored, GROUP)
             if not self._keeps(group, name, generation):
-                yield f"{name} has lost its part", stored, ("join", generation, joins)
+                yield f"{name} has lost its part", stored, ("lost", generation, joins)
             elif joins > 0:
                 wrote = self._join(stored, name, generation)
                 after: Pc = ("poll", generation, joins - 1, offset)
                 yield f"{name} rejoins with {offset}", wrote.stored, after
-            return
-        yield from super()._member(stored, number, pc)
+        elif pc != DEAD and pc[0] != "join":
+            yield from super()._member(stored, number, pc, name)
+
+    def _is_fenced(self, group: Group | None, pc: Pc, name: str, former: str) -> bool:
+        """Whether a restart of it has replaced it, by either of its ids."""
+        if name[0] not in "AR" or "R" not in self.names or pc == DEAD:
+            return False
+        has_joined = pc[0] != "join" or pc[2] < self.joins
+        return has_joined and all(
+            is_fenced(group, member_id=one, instance_id=self.static.instance_id)
+            for one in (name, former or name)
+        )
 
     def _keeps(self, group: Group | None, name: str, generation: int) -> bool:
         if KEEPS_AFTER_A_GAP in self.broken:
@@ -53,15 +129,14 @@ class CooperativeMembers(Members):
     def _part(self, group: Group, name: str) -> bool:
         return self.partition in group.assignment.get(name, {}).get(INPUT, ())
 
-    def _poll(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        """Between two transactions: read on, rejoin, adopt the next generation, or lose it all."""
+    def _poll(self, stored: Stored, pc: Pc, name: str) -> Iterator[Step]:
+        """Rejoin, adopt the next generation, or lose it all."""
         _, generation, joins, offset = pc
-        name = self.members[number]
         group = self.world.group(stored, GROUP)
         assert group is not None
-        lost: Pc = ("join", generation, joins)
+        lost: Pc = ("lost", generation, joins)
         if not self._keeps(group, name, generation):
-            yield f"{name} has lost its part", stored, ("join", generation, joins)
+            yield f"{name} has lost its part", stored, lost
         elif is_member_of(group, name, after=generation):
             yield self._adopt(stored, group, name, pc)
         elif name not in group.members:
@@ -72,11 +147,8 @@ class CooperativeMembers(Members):
             found = membership_status(group, member_id=name, generation=generation)
             if found is MembershipStatus.REBALANCING:
                 yield f"{name} sees a rebalance", stored, ("rejoin", generation, joins, offset)
-        if 0 <= offset < self.batches:
-            # It may not have seen the change yet, and goes on reading in any case.
-            yield f"{name} reads {offset}", stored, ("own", generation, joins, offset)
 
-    def _adopt(self, stored: Stored, group: Group, name: str, pc: Pc) -> tuple[str, Stored, Pc]:
+    def _adopt(self, stored: Stored, group: Group, name: str, pc: Pc) -> Step:
         _, _, joins, offset = pc
         generation = group.generation
         if group.members[name].revoking:
@@ -85,13 +157,13 @@ class CooperativeMembers(Members):
             return f"{name} is given its part", stored, ("fetch", generation, joins, None)
         return f"{name} keeps {offset}", stored, ("poll", generation, joins, offset)
 
-    def _refused(self, stored: Stored, number: int, pc: Pc) -> Pc:
+    def _refused(self, stored: Stored, pc: Pc, name: str) -> Pc:
         """It aborts, and goes back to the committed position of what it still has."""
-        _, generation, joins, _ = pc[:4]
+        if pc[0] in COPIES:
+            return REFUSED
+        _, generation, joins, _ = pc
         group = self.world.group(stored, GROUP)
-        name = self.members[number]
-        if group is None or name not in group.members:
-            return ("join", generation, joins)
-        if not keeps_partitions(group, member_id=name, generation=generation):
-            return ("join", generation, joins)
+        is_member = group is not None and name in group.members
+        if not is_member or not keeps_partitions(group, member_id=name, generation=generation):
+            return ("lost", generation, joins)
         return ("fetch", generation, joins, None)

@@ -35,6 +35,8 @@ REGISTERS_UNDER_ANY = "a run registers under any generation, for any member"
 
 COUNTS = {INPUT: 1}
 MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
+COPIES = frozenset({"own", "register", "prepare"})
+"""Where a member stands in its transaction."""
 STATIC = Member(topics=(INPUT,), session_timeout_ms=1, instance_id="a")
 
 
@@ -131,8 +133,11 @@ class Members(SparkOwner):
 
     # -- members -----------------------------------------------------------------------------------
 
-    def _member(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
-        name = self.members[number]
+    def _member(
+        self, stored: Stored, number: int, pc: Pc, name: str = ""
+    ) -> Iterator[tuple[str, Stored, Pc]]:
+        """One step; `name` is its member id, if that is not its name."""
+        name = name or self.members[number]
         if pc[0] in Recovery.NAMES:
             for label, after, place in self.recovery.steps(stored, pc):
                 yield f"{name} {label}", after, place
@@ -144,25 +149,26 @@ class Members(SparkOwner):
         elif pc[0] == "wait":
             yield from self._wait(stored, name, pc)
         elif pc[0] == "fetch":
-            yield from self._fetch_part(stored, name, pc)
+            yield from self._fetch_part(stored, number, pc, name)
         elif pc[0] == "poll":
-            yield from self._poll(stored, number, pc)
-        elif pc[0] in ("own", "register", "prepare"):
-            yield from self._copy(stored, number, pc)
+            yield from self._poll(stored, pc, name)
+        elif pc[0] in COPIES:
+            yield from self._copy(stored, number, pc, name)
 
-    def _join(self, stored: Stored, name: str, released: int) -> Wrote:
+    def _join(self, stored: Stored, name: str, released: int, former: str = "") -> Wrote:
         def decide(table: OffsetsTable, _: int) -> OffsetsCommit | None:
             return prepare_join(
                 table.groups.get(GROUP),
                 group_id=GROUP,
                 member_id=name,
-                member=self.static if "R" in self.names and name in "AR" else self.member,
+                member=self.static if "R" in self.names and name[0] in "AR" else self.member,
                 released=released,
                 counts=self.counts,
                 now_ms=0,
+                former=former,
             )
 
-        return self.world.change_offsets(stored, ("join", name, released), decide)
+        return self.world.change_offsets(stored, ("join", name, released, former), decide)
 
     def _wait(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
         _, released, joins = pc
@@ -179,21 +185,21 @@ class Members(SparkOwner):
         elif name not in group.members or group.members[name].joined != group.generation:
             yield f"{name} is not waited for any more", stored, ("join", released, joins)
 
-    def _fetch_part(self, stored: Stored, name: str, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+    def _fetch_part(
+        self, stored: Stored, number: int, pc: Pc, name: str
+    ) -> Iterator[tuple[str, Stored, Pc]]:
         _, generation, joins, _ = pc
         found = self.recovery.fetch(stored, pc, generation, name)
         if isinstance(found, int):
             yield f"{name} fetches {found}", stored, ("poll", generation, joins, found)
         else:
             label, after = found
-            refused = after == DEAD
-            lost = self._refused(stored, self.members.index(name), pc) if refused else after
+            lost = self._refused(stored, pc, name) if after == DEAD else after
             yield f"{name} {label}", stored, lost
 
-    def _poll(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+    def _poll(self, stored: Stored, pc: Pc, name: str) -> Iterator[tuple[str, Stored, Pc]]:
         """Between two transactions: read on, or see that the group has changed."""
         _, generation, joins, offset = pc
-        name = self.members[number]
         group = self.world.group(stored, GROUP)
         found = membership_status(group, member_id=name, generation=generation)
         if found is not MembershipStatus.STABLE:
@@ -202,10 +208,11 @@ class Members(SparkOwner):
             # It may not have seen the change yet.
             yield f"{name} reads {offset}", stored, ("own", generation, joins, offset)
 
-    def _copy(self, stored: Stored, number: int, pc: Pc) -> Iterator[tuple[str, Stored, Pc]]:
+    def _copy(
+        self, stored: Stored, number: int, pc: Pc, name: str
+    ) -> Iterator[tuple[str, Stored, Pc]]:
         step, generation, joins, offset = pc[:4]
-        name = self.members[number]
-        lost = self._refused(stored, number, pc)
+        lost = self._refused(stored, pc, name)
         if step == "own":
             met = self.recovery.meet_prepared(stored, number, pc)
             if met is not None:
@@ -241,7 +248,7 @@ class Members(SparkOwner):
                 after = ("register", *pc[1:6], pc[7], frozenset()) if again else DEAD
             yield f"{name} PREPARE of {offset}: {wrote.error}", wrote.stored, after
 
-    def _refused(self, stored: Stored, number: int, pc: Pc) -> Pc:
+    def _refused(self, stored: Stored, pc: Pc, name: str) -> Pc:
         """Where a member goes on whose generation was refused."""
         return ("join", *pc[1:3])
 

@@ -78,16 +78,24 @@ def test_search_finds_what_a_missing_rule_of_cooperation_breaks(
 
 
 def test_cooperative_members_copy_every_record_once() -> None:
-    """A partition moves between two that live, while each has transactions under way (R46, R48)."""
-    result = assert_holds(CooperativeMembers("AB", joins=3, expulsions=2), states_min=10_000)
-    assert {"A keeps 1", "A revokes", "A rejoins with 1"} <= result.labels
-    assert any(re.fullmatch(r"B fences idA ticket \d", label) for label in result.labels)
+    """A partition moves, is lost and comes back, with a transaction under way (R46, R48)."""
+    result = assert_holds(CooperativeMembers("AB", records=1, joins=4), states_min=80_000)
+    assert {"A keeps 1", "A revokes", "A rejoins with 1", "B1 fetches 0"} <= result.labels
+    assert "B registers to 1: UnknownMemberIdError" in result.labels
+    assert any(re.fullmatch(r"B1 fences idA ticket \d", label) for label in result.labels)
+
+
+def test_cooperative_members_copy_one_record_after_another() -> None:
+    """A transaction that was refused, and the next one of the same member (R46, R49)."""
+    result = assert_holds(CooperativeMembers("AB"), states_min=20_000)
+    assert {"A goes back", "A reads 1"} <= result.labels
 
 
 def test_cooperative_members_and_others_copy_every_record_once() -> None:
     """A Spark query, or a restarted instance, beside a hand-over (R48, KIP-345)."""
-    assert_holds(CooperativeMembers("ABS", records=1), states_min=5_000)
-    assert_holds(CooperativeMembers("ABR", records=1, expulsions=0), states_min=5_000)
+    assert_holds(CooperativeMembers("ABS", records=1, expulsions=0), states_min=10_000)
+    result = assert_holds(CooperativeMembers("ABR", records=1, expulsions=0), states_min=5_000)
+    assert {"A is fenced", "R is fenced"} <= result.labels
 
 
 @pytest.mark.parametrize(
@@ -97,10 +105,12 @@ def test_cooperative_members_and_others_copy_every_record_once() -> None:
         (FETCHES_ONCE, "twice"),
         (REGISTERS_UNDER_ANY, "twice"),
         (copies.KEEPS_AFTER_A_GAP, "twice"),
+        (KEEPS_ITS_ID, "twice"),
     ],
 )
 def test_search_finds_copies_that_a_missing_rule_lets_through(rule: str, what: str) -> None:
-    assert_breaks(CooperativeMembers("AB", joins=3, broken=frozenset({rule})), what)
+    """Rejoining under the old id lets a transaction of before the loss commit (D126)."""
+    assert_breaks(CooperativeMembers("AB", records=1, joins=4, broken=frozenset({rule})), what)
 
 
 @pytest.mark.soak
@@ -119,5 +129,25 @@ def test_larger_cooperative_groups_hand_over(model: dict[str, object]) -> None:
         Cooperative(**model),  # type: ignore[arg-type]
         states_min=10_000,
         states_max=300_000,
+        whole=False,
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"actors": "AB", "records": 2, "joins": 3, "expulsions": 2},
+        {"actors": "ABS", "records": 1, "expulsions": 1},
+        {"actors": "ABR", "records": 1, "expulsions": 1},
+    ],
+    ids=str,
+)
+def test_larger_cooperative_groups_copy_every_record_once(model: dict[str, object]) -> None:
+    """The same, with more of everything (R46, R48)."""
+    assert_holds(
+        CooperativeMembers(**model),  # type: ignore[arg-type]
+        states_min=100_000,
+        states_max=1_000_000,
         whole=False,
     )
