@@ -25,7 +25,7 @@ ROUND_TRIP_MS = 25.0
 BUCKET = "bench"
 KEY, SECRET = "key-of-the-benchmarks", "secret-of-the-benchmarks"
 CHECKS_DATES = "refuses_skewed_requests"
-"""It does (tests/stores/test_dated_requests.py), as Amazon's servers, for which it is the default."""
+"""It does (tests/stores/test_dated_requests.py); for Amazon's own servers it is the default."""
 START_S = 60
 STOP_S = 30
 

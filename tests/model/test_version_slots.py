@@ -86,7 +86,7 @@ def test_writer_in_a_paused_guest_is_told_by_the_dates_of_its_requests(actor: st
     ("actor", "broken"), [("W", LONG_DATED), ("W", UNDATED), ("S", PROVED_BY_ABSENCE)]
 )
 def test_search_finds_what_dates_do_not_show(actor: str, broken: str) -> None:
-    """Relied on for too long, unchecked by the store, or begun at what may be a freed slot (R70)."""
+    """Relied on for too long, not checked by the store, or begun at a freed slot (R70)."""
     model = VersionSlots(
         f"{actor}ck", commits=2, ticks=3, rounds=1, dated=True, broken=frozenset({broken})
     )

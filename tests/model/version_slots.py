@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
+from tests.model.broken_logs import prove_by_absence, trust_denials
 from tests.model.replay import (
     CREATED,
     LOST,
@@ -208,11 +209,11 @@ class VersionSlots:
         if BLIND_PUT in self._broken:
             log._follows = lambda version, beside=(): True  # type: ignore[method-assign]
         if BLIND_DENIAL in self._broken:
-            _trust_denials(log)
+            trust_denials(log)
         if BLIND_READ in self._broken:
             log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
         if PROVED_BY_ABSENCE in self._broken:
-            _prove_by_absence(log)
+            prove_by_absence(log)
         return log, view
 
     def _kept(self, log: DeltaLog, view: Tailed, memory: Any) -> Hashable:
@@ -428,35 +429,8 @@ def _contradiction(actor: str, shown: object, history: tuple[Content, ...]) -> s
     return None
 
 
-def _trust_denials(log: DeltaLog) -> None:
-    """The slot before is checked for commits of its own only."""
-    settle = log._put_until_settled
-
-    def settle_and_trust(path: str, data: bytes, write_id: str) -> bool | None:
-        landed = settle(path, data, write_id)
-        if landed is False:
-            log._follows = lambda version, beside=(): True  # type: ignore[method-assign]
-        return landed
-
-    log._put_until_settled = settle_and_trust  # type: ignore[method-assign]
-
-
 def _checkpoint(store: ReplayStore, trust_ms: int) -> None:
     create_checkpoint(store, TABLE, trust_ms=trust_ms)
-
-
-def _prove_by_absence(log: DeltaLog) -> None:
-    """A refresh counts as a proof also where it has not looked at the slot before."""
-    is_at_head = log._is_at_head
-
-    def at_head(base: int, *, sure: bool) -> bool:
-        wall_ms = log._clock.now_ms()
-        if not is_at_head(base, sure=sure):
-            return False
-        log._proved_wall_ms = wall_ms
-        return True
-
-    log._is_at_head = at_head  # type: ignore[method-assign]
 
 
 def _clean(store: ReplayStore, retention_ticks: int) -> None:

@@ -577,8 +577,7 @@ class DeltaLog:
             return Conflict(version)
         landed = self._put_until_settled(path, data, info.write_id)
         self._wins += 1 if landed else 0
-        may_wait = prove_later and self._may_prove_later(version) and not self._is_dated()
-        if landed and may_wait and self._trusted():
+        if landed and prove_later and self._may_prove_later(version) and self._trusted():
             self._unproved = version - 1 if self._unproved is None else self._unproved
             self._apply(commit, parsed)
             self._confirmed_ms, self._last_writer = sent_ms, True
@@ -592,14 +591,14 @@ class DeltaLog:
             return Conflict(version)
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
-        self._proved_wall_ms = info.timestamp
-        self._last_writer = True
+        self._proved_wall_ms, self._last_writer = info.timestamp, True
         self._checkpointer.after_commit(commit, sent_ms)
         return Committed(version)
 
     def _may_prove_later(self, version: int) -> bool:
-        """Not where a checkpoint may follow, nor for the first commit of a table."""
-        return version > 0 and version % self.settings.checkpoint_interval > 0
+        """Not where a checkpoint may follow, for the first commit of a table, or what is proved."""
+        is_checkpoint = version % self.settings.checkpoint_interval == 0
+        return not (is_checkpoint or self._is_dated())
 
     def prove(self) -> bool:
         """Make the check that `prove_later` deferred; False: our commit may not be in the log.
