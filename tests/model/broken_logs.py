@@ -22,11 +22,20 @@ def prove_by_absence(log: DeltaLog) -> None:
     """A refresh counts as a proof also where it has not looked at the slot before."""
     is_at_head = log._is_at_head
 
-    def at_head(base: int, *, sure: bool) -> bool:
-        wall_ms = log._clock.now_ms()
-        if not is_at_head(base, sure=sure):
+    def at_head(base: int, wall_ms: int, *, sure: bool) -> bool:
+        if not is_at_head(base, wall_ms, sure=sure):
             return False
         log._proved_wall_ms = wall_ms
         return True
+
+    log._is_at_head = at_head  # type: ignore[method-assign]
+
+
+def prove_by_a_late_look(log: DeltaLog) -> None:
+    """The slot before is proof of when it was looked at, not of when the next one was empty."""
+    is_at_head = log._is_at_head
+
+    def at_head(base: int, wall_ms: int, *, sure: bool) -> bool:
+        return is_at_head(base, log._clock.now_ms(), sure=sure)
 
     log._is_at_head = at_head  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from tests.model.version_slots import (
     NEVER_DISTRUST,
     NEVER_PROVED,
     PROVED_BY_ABSENCE,
+    PROVED_LATE,
     UNDATED,
     VersionSlots,
 )
@@ -83,7 +84,8 @@ def test_writer_in_a_paused_guest_is_told_by_the_dates_of_its_requests(actor: st
 
 
 @pytest.mark.parametrize(
-    ("actor", "broken"), [("W", LONG_DATED), ("W", UNDATED), ("S", PROVED_BY_ABSENCE)]
+    ("actor", "broken"),
+    [("W", LONG_DATED), ("W", UNDATED), ("S", PROVED_BY_ABSENCE), ("T", PROVED_LATE)],
 )
 def test_search_finds_what_dates_do_not_show(actor: str, broken: str) -> None:
     """Relied on for too long, not checked by the store, or begun at a freed slot (R70)."""
@@ -94,7 +96,7 @@ def test_search_finds_what_dates_do_not_show(actor: str, broken: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("actor", ["W", "S", "L", "M"])
+@pytest.mark.parametrize("actor", ["W", "S", "T", "L", "M"])
 def test_longer_histories_of_dated_requests_hold(actor: str) -> None:
     """The same with two commits of others, and with commits that are proved later (R70)."""
     model = VersionSlots(f"{actor}ck", commits=2, ticks=3, rounds=1, dated=True)
@@ -162,6 +164,7 @@ def test_search_finds_the_second_commit_of_a_blind_retry() -> None:
         },
         {"actors": "Wck", "commits": 2, "ticks": 5, "rounds": 1, "dated": True, "skew": 1},
         {"actors": "Sck", "commits": 2, "ticks": 5, "rounds": 1, "dated": True, "skew": 1},
+        {"actors": "Tck", "commits": 2, "ticks": 5, "rounds": 1, "dated": True, "skew": 1},
         {"actors": "Sck", "commits": 2, "ticks": 3, "dated": True, "lost_replies": True},
     ],
     ids=str,

@@ -1,11 +1,12 @@
 """Version slots, clean-up and checkpoints (R62, R63, R70), on the real log and checkpoint code.
 
 W writes one commit once, whatever happens, and says when it knows that it landed, or did not; V is
-a second writer like it, S one that has read the log a moment ago. L makes a commit whose place it
-proves later, and then one as W does; M reads the log in between. R tails the log and returns what
-it has read. O is all other processes: it commits at the true head. C checkpoints and K cleans up,
-both with the code of storage.delta, K deleting file by file. Each may be paused for any time at any
-point. What was read is trusted for one tick; clean-up keeps log files for two.
+a second writer like it, S one that has read the log a moment ago, T one that did so long ago. L
+makes a commit whose place it proves later, and then one as W does; M reads the log in between. R
+tails the log and returns what it has read. O is all other processes: it commits at the true head. C
+checkpoints and K cleans up, both with the code of storage.delta, K deleting file by file. Each may
+be paused for any time at any point. What was read is trusted for one tick; clean-up keeps log files
+for two.
 
 In a dated world the store refuses requests whose date is more than `skew` ticks from its own time,
 and clean-up keeps log files for two ticks and twice that. The guest's wall clock stands still, too,
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
-from tests.model.broken_logs import prove_by_absence, trust_denials
+from tests.model.broken_logs import prove_by_a_late_look, prove_by_absence, trust_denials
 from tests.model.replay import (
     CREATED,
     LOST,
@@ -48,6 +49,7 @@ BLIND_DENIAL = "another's commit in the slot is trusted without a check of the s
 LONG_DATED = "the dates of requests are relied on for a tick too long"
 UNDATED = "the store takes requests of any date"
 PROVED_BY_ABSENCE = "a slot that is found empty is proof that it was never freed"
+PROVED_LATE = "a slot is proved by when the one before it was seen, not by when it was empty"
 READ_AT_START = (0, 0, 0, (), 0)
 """What a process remembers that has read the first version."""
 
@@ -96,7 +98,7 @@ class Tailed:
 
 
 class VersionSlots:
-    """The model; `actors` is a string of the letters W, V, S, L, M, R, C, K.
+    """The model; `actors` is a string of the letters W, V, S, T, L, M, R, C, K.
 
     C and K in lower case act in one instant. `commits`: how many O makes; `ticks`: how long the
     clock runs; `rounds`: how often W tries and R looks. `frozen`: but to C and K no time passes, as
@@ -130,7 +132,8 @@ class VersionSlots:
         one_round: dict[str, Round] = {
             "W": lambda store, memory: self._write("W", store, memory),
             "V": lambda store, memory: self._write("V", store, memory),
-            "S": self._write_soon,
+            "S": lambda store, memory: self._write_warm("S", store, memory),
+            "T": lambda store, memory: self._write_warm("T", store, memory),
             "L": lambda store, memory: self._write_two("L", store, memory),
             "M": lambda store, memory: self._write_two("M", store, memory),
             "R": self._read,
@@ -154,12 +157,13 @@ class VersionSlots:
         log.refresh()
         return self._write_one(name, store, memory, log, view)
 
-    def _write_soon(self, store: ReplayStore, memory: Hashable) -> Hashable:
-        """As W, but nothing is due for a check when it reads what follows."""
+    def _write_warm(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
+        """As W, by a log that it has open; for S nothing is due for a check when it reads on."""
         log, view = self._opened(store, memory or READ_AT_START)
-        log._checked_ms = 0
+        if name == "S":
+            log._checked_ms = 0
         log.refresh()
-        return self._write_one("S", store, memory, log, view)
+        return self._write_one(name, store, memory, log, view)
 
     def _write_two(self, name: str, store: ReplayStore, memory: Hashable) -> Hashable:
         """What COMPLETE is, and the next commit of its shard, by a log that was read long ago."""
@@ -211,9 +215,11 @@ class VersionSlots:
         if BLIND_DENIAL in self._broken:
             trust_denials(log)
         if BLIND_READ in self._broken:
-            log._is_at_head = lambda base, *, sure: True  # type: ignore[method-assign]
+            log._is_at_head = lambda base, wall_ms, *, sure: True  # type: ignore[method-assign]
         if PROVED_BY_ABSENCE in self._broken:
             prove_by_absence(log)
+        if PROVED_LATE in self._broken:
+            prove_by_a_late_look(log)
         return log, view
 
     def _kept(self, log: DeltaLog, view: Tailed, memory: Any) -> Hashable:
@@ -393,7 +399,7 @@ class VersionSlots:
 
     def unsafe(self, before: State, after: State) -> str | None:
         ids = [name for content in after.history for name in content.ids]
-        for name in "WVSLM":
+        for name in "WVSTLM":
             if ids.count(name) > 1:
                 return f"{name} is in the log twice"
         if any(content.author == "hole" for content in after.history):

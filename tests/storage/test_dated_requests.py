@@ -7,6 +7,7 @@ import pytest
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
 from tests.storage.test_log_sleepers import aged
 from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, Conflict, Unknown
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import commit_path
@@ -134,3 +135,33 @@ def test_longest_pause_that_dates_do_not_show_frees_no_slot() -> None:
     assert write(sleeper, 6) == Conflict(2)
     assert looks(store, 1) == 0
     shared.clock.advance_ms(HOUR_MS)
+
+
+def test_slot_is_proved_by_when_it_was_found_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot before is still there when the guest wakes up, and freed right after (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(dated(shared), 2)
+    clock = Guest(shared.clock)
+    store = dated(shared, clock)
+    sleeper, seen = opened(store)
+    shared.clock.advance_ms(11_000)
+    get = store.get
+
+    def get_and_sleep(path: str) -> bytes:
+        try:
+            return get(path)
+        finally:
+            with clock.paused():
+                for number in (100, 101, 102):
+                    write(writer, number)
+                shared.clock.advance_ms(30 * HOUR_MS)
+            clock.set_ms = shared.clock.now_ms() - clock.now_ms()
+
+    monkeypatch.setattr(store, "get", get_and_sleep)
+    sleeper.refresh()
+    monkeypatch.undo()
+    create_checkpoint(writer.store, TABLE, trust_ms=OFF.trust_ms)
+    assert clean_up(dated(shared), TABLE, retention_ms=OFF.log_retention_ms)
+    assert isinstance(write(sleeper, 5), Unknown)
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (5, False)

@@ -224,11 +224,11 @@ class DeltaLog:
             if not self._trusted():
                 self._open()
                 return
-            sent_ms = self._clock.boot_ms()
+            sent_ms, wall_ms = self._clock.boot_ms(), self._clock.now_ms()
             source = commit_path(self.path, self.version + 1)
             data = self._get_if_there(source)
             if data is None:
-                if self._trusted() and self._is_at_head(base, sure=sure or not is_proved):
+                if self._trusted() and self._is_at_head(base, wall_ms, sure=sure or not is_proved):
                     self._confirmed_ms = sent_ms
                     self._unproved = None
                     return
@@ -295,9 +295,11 @@ class DeltaLog:
             return False
         return self._clock.boot_ms() - confirmed_ms <= self.settings.trust_ms
 
-    def _is_at_head(self, base: int, *, sure: bool) -> bool:
+    def _is_at_head(self, base: int, wall_ms: int, *, sure: bool) -> bool:
         """Whether the commits read after version `base` belong to the log, and no more follow.
 
+        `wall_ms`: the wall clock before the request that found the next slot empty. That `base` is
+        still there shows that the slot was never freed until then; it may be freed right after.
         False if `base` is gone: the slots after it may have been freed, and may hold stray files.
         False if the slot after the next one is taken and the next one is not: a commit is missing.
         """
@@ -305,7 +307,6 @@ class DeltaLog:
         if base < 0 or not (is_due or self.store.is_local):
             return True
         slots = [base, self.version + 2] if is_due else [base]
-        wall_ms = self._clock.now_ms()
         found = self.store.together(
             [partial(self.store.exists, commit_path(self.path, slot)) for slot in slots]
         )
