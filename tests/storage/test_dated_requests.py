@@ -7,6 +7,7 @@ import pytest
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
 from tests.storage.test_log_sleepers import aged
 from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta.actions import Txn
 from txnlog.storage.delta.checkpoints import create_checkpoint
 from txnlog.storage.delta.delta_log import Committed, Conflict, Unknown
 from txnlog.storage.delta.log_cleanup import clean_up
@@ -165,3 +166,21 @@ def test_slot_is_proved_by_when_it_was_found_empty(monkeypatch: pytest.MonkeyPat
     assert isinstance(write(sleeper, 5), Unknown)
     sleeper.refresh()
     assert (sleeper.version, "5" in seen.numbers) == (5, False)
+
+
+def test_wall_clock_that_is_set_back_proves_no_earlier_commit() -> None:
+    """A date is a proof only in a request that the store has accepted (D87, R34, R70)."""
+    shared = SharedMemory()
+    writer = created(dated(shared), 2)
+    clock = Guest(shared.clock)
+    sleeper, seen = opened(dated(shared, clock))
+    with clock.paused():
+        aged(shared, writer)
+    pause_ms = shared.clock.now_ms() - clock.now_ms()
+    clock.set_ms = pause_ms
+    assert sleeper.commit([Txn("5", 5)], operation="WRITE", prove_later=True) == Committed(3)
+    clock.set_ms = 0
+    assert not sleeper.prove()
+    clock.set_ms = pause_ms
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)

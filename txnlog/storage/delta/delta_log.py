@@ -673,10 +673,13 @@ class DeltaLog:
 
         The store refuses a request that is dated more than 15 minutes from its own time. So by its
         time, no more than `dated_ms` and half an hour are between the last proof and a request that
-        it has just accepted, however long this process was paused: too little to free a slot.
+        it has just accepted, however long this process was paused: too little to free a slot. Not
+        for a commit that is left to be proved: no request needs to have been accepted since.
         """
         proved_ms = self._proved_wall_ms
-        if proved_ms is None or not self.store.refuses_skewed_requests:
+        if proved_ms is None or self._unproved is not None:
+            return False
+        if not self.store.refuses_skewed_requests:
             return False
         return 0 <= self._clock.now_ms() - proved_ms <= self.settings.dated_ms
 
