@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.storage.number_log import HOUR_MS, OFF, TABLE, created, opened, write
+from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, write
 from tests.storage.test_log_sleepers import aged
+from txnlog.errors import LogGapError
 from txnlog.process.clock import VirtualClock
+from txnlog.storage.delta.actions import Txn
 from txnlog.storage.delta.checkpoints import create_checkpoint
-from txnlog.storage.delta.delta_log import Committed, Conflict, Unknown
+from txnlog.storage.delta.delta_log import Committed, Conflict, DeltaLog, Unknown
 from txnlog.storage.delta.log_cleanup import clean_up
 from txnlog.storage.delta.log_files import commit_path
 from txnlog.storage.delta.log_settings import LOG_RETENTION_MS_MIN, LogSettings
@@ -36,11 +38,13 @@ def dated(shared: SharedMemory, clock: VirtualClock | PausedClock | None = None)
 
 
 def looks(store: FaultyStore, version: int) -> int:
-    return store.calls.count(("head", commit_path(TABLE, version)))
+    """How often a version up to this one was looked at."""
+    paths = {commit_path(TABLE, earlier) for earlier in range(version + 1)}
+    return sum(verb == "head" and path in paths for verb, path in store.calls)
 
 
 def test_commit_soon_after_a_proof_makes_no_look() -> None:
-    """Each commit is the proof for the next; after a while without one, a look is due."""
+    """A while after the last proof a look is due, which is the next."""
     shared = SharedMemory()
     store = dated(shared)
     log = created(store, 2)
@@ -52,6 +56,9 @@ def test_commit_soon_after_a_proof_makes_no_look() -> None:
     shared.clock.advance_ms(OFF.dated_ms + 1)
     assert write(log, 9) == Committed(9)
     assert looks(store, 8) == 1
+    store.calls.clear()
+    assert write(log, 10) == Committed(10)
+    assert [verb for verb, _ in store.calls] == ["put"]
 
 
 @pytest.mark.parametrize("step_ms", [OFF.dated_ms + 1, -1])
@@ -165,3 +172,63 @@ def test_slot_is_proved_by_when_it_was_found_empty(monkeypatch: pytest.MonkeyPat
     assert isinstance(write(sleeper, 5), Unknown)
     sleeper.refresh()
     assert (sleeper.version, "5" in seen.numbers) == (5, False)
+
+
+def test_wall_clock_that_is_set_back_proves_no_earlier_commit() -> None:
+    """A date is a proof only in a request that the store has accepted (D87, R34, R70)."""
+    shared = SharedMemory()
+    writer = created(dated(shared), 2)
+    clock = Guest(shared.clock)
+    sleeper, seen = opened(dated(shared, clock))
+    with clock.paused():
+        aged(shared, writer)
+    pause_ms = shared.clock.now_ms() - clock.now_ms()
+    clock.set_ms = pause_ms
+    assert sleeper.commit([Txn("5", 5)], operation="WRITE", prove_later=True) == Committed(3)
+    clock.set_ms = 0
+    assert not sleeper.prove()
+    clock.set_ms = pause_ms
+    sleeper.refresh()
+    assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
+
+
+def test_wall_clock_that_is_set_back_within_a_proof_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at boot, while the first request waits for its credentials (R34, R70)."""
+    shared = SharedMemory()
+    writer = created(dated(shared), 2)
+    clock = Guest(shared.clock)
+    store = dated(shared, clock)
+    get = store.get
+
+    def set_and_get(path: str) -> bytes:
+        clock.set_ms = 0
+        return get(path)
+
+    monkeypatch.setattr(store, "get", set_and_get)
+    clock.set_ms = 30 * HOUR_MS
+    log = DeltaLog(store, TABLE, History(), settings=OFF)
+    log.refresh()
+    monkeypatch.undo()
+    with clock.paused():
+        aged(shared, writer)
+    clock.set_ms = 30 * HOUR_MS
+    assert isinstance(write(log, 5), Unknown)
+
+
+def test_busy_writer_notices_within_minutes_that_its_log_is_gone() -> None:
+    """Each commit would be the proof for the next one for ever (D52, D129)."""
+    shared = SharedMemory()
+    store = dated(shared)
+    log = created(store, 2)
+    shared.open().delete([meta.path for meta in shared.open().list(TABLE)])
+    found = []
+    for number in range(3, 3 + OFF.dated_ms // 9_000 + 2):
+        shared.clock.advance_ms(9_000)
+        found.append(write(log, number))
+        if isinstance(found[-1], Unknown):
+            break
+    assert isinstance(found[-1], Unknown)
+    with pytest.raises(LogGapError):
+        log.refresh()

@@ -60,13 +60,18 @@ class StorageOptions:
         return self.of("local").get("fsync") == "true"
 
     def refuses_skewed_requests(self, environ: Mapping[str, str]) -> bool:
-        """Whether the server checks the dates of signed requests, as Amazon's own servers do."""
+        """Whether the server checks the dates of signed requests, as Amazon's own servers do.
+
+        It is not documented for directory buckets. The library takes AWS_* in upper or lower case.
+        """
         given = self.of("server").get("refuses_skewed_requests")
         if given is not None or self.cloud != "s3":
             return given == "true"
-        store, names = self.of("store"), ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE")
-        is_signed = "aws_endpoint" not in store and store.get("aws_skip_signature") != "true"
-        return is_signed and not any(name.startswith(names) for name in environ)
+        store, others = self.of("store"), ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE", "AWS_S3_EXPRESS")
+        flags = ("aws_skip_signature", "aws_s3_express")
+        if "aws_endpoint" in store or any(store.get(name) == "true" for name in flags):
+            return False
+        return not any(name.upper().startswith(others) for name in environ)
 
     @property
     def provider(self) -> str:

@@ -155,6 +155,8 @@ class DeltaLog:
         self._proved_wall_ms: int | None = None
         """By the wall clock, before the last request that showed that no slot from the head on had
         been freed; see `_is_dated`."""
+        self._dated_from: int | None = None
+        """The version before the first commit of ours since the last look: dates proved it."""
         self._loads = 0
         self._unproved: int | None = None
         """The version before the first commit of ours whose place is not proved yet (D87)."""
@@ -218,7 +220,7 @@ class DeltaLog:
         StorageError.
         """
         is_proved = self._unproved is None
-        base = self.version if self._unproved is None else self._unproved
+        base = self._last_seen(self.version)
         self._is_ready = False
         for _ in range(_TAIL_BEFORE_LISTING):
             if not self._trusted():
@@ -312,7 +314,7 @@ class DeltaLog:
         )
         if not found[0]:
             return False
-        self._proved_wall_ms = wall_ms
+        self._note_proof(wall_ms)
         if not is_due:
             return True
         self._checked_ms = self._clock.boot_ms()
@@ -354,7 +356,7 @@ class DeltaLog:
         self._unproved = None
         self._take(commits)
         self._confirmed_ms = self._checked_ms = sent_ms
-        self._proved_wall_ms = wall_ms
+        self._note_proof(wall_ms)
 
     def _open(self) -> None:
         """Start from the newest intact checkpoint; the listing confirms the head."""
@@ -369,7 +371,7 @@ class DeltaLog:
                 continue
             if self._clock.boot_ms() - sent_ms <= self.settings.trust_ms:
                 self._confirmed_ms = self._checked_ms = sent_ms
-                self._proved_wall_ms = wall_ms
+                self._note_proof(wall_ms)
                 return
         raise LogGapError(
             f"{self.store.url}/{self.path}/_delta_log: files that were listed could not be read "
@@ -592,7 +594,8 @@ class DeltaLog:
             return Conflict(version)
         self._apply(commit, parsed)
         self._confirmed_ms = self._checked_ms = sent_ms
-        self._proved_wall_ms, self._last_writer = info.timestamp, True
+        self._last_writer = True
+        self._note_proof(info.timestamp, is_dated=self._dated_from is not None)
         self._checkpointer.after_commit(commit, sent_ms)
         return Committed(version)
 
@@ -653,30 +656,52 @@ class DeltaLog:
         This process may have been paused, with all its clocks, since the refresh: then our commit
         may be in a freed slot, or a stray file in the slot that ours was read from.
         """
-        base = version - 1 if self._unproved is None else self._unproved
+        base = self._last_seen(version - 1)
         try:
             if version > 0:
                 if self._is_dated():
                     self.store.together(beside)
+                    self._dated_from = base
                     return True
-                if not beside:
-                    return self._is_there(base)
                 calls: list[Callable[[], object]] = [partial(self._is_there, base), *beside]
-                return self.store.together(calls)[0] is True
+                is_there = self.store.together(calls)[0] if beside else self._is_there(base)
+                self._dated_from = None
+                return is_there is True
             files = log_files.list_whole_log(self.store, self.path)
         except (StorageError, OutOfMemoryError):
             return False
         return not files.checkpoints and files.commits == list(range(len(files.commits)))
+
+    def _last_seen(self, version: int) -> int:
+        """The newest version up to this one that was read or looked at: later ones are ours.
+
+        A look at one of ours would not show that the log before it is gone.
+        """
+        found = self._unproved if self._dated_from is None else self._dated_from
+        return version if found is None else found
+
+    def _note_proof(self, wall_ms: int, *, is_dated: bool = False) -> None:
+        """No slot from the head on had been freed by a request after `wall_ms`; see `_is_dated`.
+
+        Nothing is noted where the wall clock was set back meanwhile: the request may be older. Nor
+        for what dates prove: a writer that is alone would never look again.
+        """
+        if not is_dated:
+            self._proved_wall_ms = wall_ms if wall_ms <= self._clock.now_ms() else None
+            self._dated_from = None
 
     def _is_dated(self) -> bool:
         """Whether the dates of our requests show what a look at the slot before would (D129).
 
         The store refuses a request that is dated more than 15 minutes from its own time. So by its
         time, no more than `dated_ms` and half an hour are between the last proof and a request that
-        it has just accepted, however long this process was paused: too little to free a slot.
+        it has just accepted, however long this process was paused: too little to free a slot. Not
+        for a commit that is left to be proved: no request needs to have been accepted since.
         """
         proved_ms = self._proved_wall_ms
-        if proved_ms is None or not self.store.refuses_skewed_requests:
+        if proved_ms is None or self._unproved is not None:
+            return False
+        if not self.store.refuses_skewed_requests:
             return False
         return 0 <= self._clock.now_ms() - proved_ms <= self.settings.dated_ms
 
