@@ -6,7 +6,7 @@ import pytest
 
 from tests.storage.number_log import HOUR_MS, OFF, TABLE, History, created, opened, write
 from tests.storage.test_log_sleepers import aged
-from txnlog.errors import LogGapError
+from txnlog.errors import LogGapError, NothingWrittenError
 from txnlog.process.clock import VirtualClock
 from txnlog.storage.delta.actions import Txn
 from txnlog.storage.delta.checkpoints import create_checkpoint
@@ -95,9 +95,11 @@ def test_guest_that_wakes_up_with_an_old_clock_is_refused() -> None:
     sleeper, seen = opened(store)
     with clock.paused():
         aged(shared, writer)
-    assert isinstance(write(sleeper, 5), Unknown)
+    with pytest.raises(NothingWrittenError):
+        write(sleeper, 5)
     assert not shared.open().exists(commit_path(TABLE, 3))
     clock.set_ms = shared.clock.now_ms() - clock.now_ms()
+    assert isinstance(write(sleeper, 5), Unknown)
     sleeper.refresh()
     assert (sleeper.version, "5" in seen.numbers) == (writer.version, False)
     assert write(sleeper, 5) == Committed(writer.version + 1)

@@ -115,8 +115,8 @@ S3_OPTIONS: Final = (
         part="server",
         doc="The server refuses a signed request that is dated more than 15 minutes from its own "
         "time (`RequestTimeTooSkewed`): then a commit needs two requests less. Default: `true` for "
-        "Amazon's own servers, `false` for another `aws_endpoint`, for directory buckets and without "
-        "signatures.",
+        "Amazon's own servers, `false` for another `aws_endpoint`, for directory buckets and "
+        "without signatures.",
     ),
 )
 

@@ -293,7 +293,8 @@ class FaultyStore(ObjectStore):
         if not self.refuses_skewed_requests or self._shared is None:
             return
         if abs(self._shared.clock.now_ms() - dated_ms) > _SKEW_MS_MAX:
-            raise StorageError("injected RequestTimeTooSkewed: the request is dated wrongly")
+            # As for a key that the store does not accept.
+            raise StorePermissionError("injected RequestTimeTooSkewed: a request is dated wrongly")
 
     def _fail_before(self, fault: Fault, verb: str, path: str, call: Callable[[], object]) -> None:
         if fault is Fault.CRASH_BEFORE:
