@@ -37,6 +37,15 @@ def dated(shared: SharedMemory, clock: VirtualClock | PausedClock | None = None)
     return store
 
 
+def slept(shared: SharedMemory, clock: Guest) -> tuple[DeltaLog, DeltaLog, History]:
+    """A writer, and a guest's log that was read before a day in which the guest was paused."""
+    writer = created(dated(shared), 2)
+    sleeper, seen = opened(dated(shared, clock))
+    with clock.paused():
+        aged(shared, writer)
+    return writer, sleeper, seen
+
+
 def looks(store: FaultyStore, version: int) -> int:
     """How often a version up to this one was looked at."""
     paths = {commit_path(TABLE, earlier) for earlier in range(version + 1)}
@@ -89,12 +98,8 @@ def test_commit_to_be_proved_later_is_proved_by_its_date(refuses: bool) -> None:
 def test_guest_that_wakes_up_with_an_old_clock_is_refused() -> None:
     """Its put into a freed slot has no effect, and is not acknowledged (R34, R70)."""
     shared = SharedMemory()
-    writer = created(dated(shared), 2)
     clock = Guest(shared.clock)
-    store = dated(shared, clock)
-    sleeper, seen = opened(store)
-    with clock.paused():
-        aged(shared, writer)
+    writer, sleeper, seen = slept(shared, clock)
     with pytest.raises(NothingWrittenError):
         write(sleeper, 5)
     assert not shared.open().exists(commit_path(TABLE, 3))
@@ -108,12 +113,8 @@ def test_guest_that_wakes_up_with_an_old_clock_is_refused() -> None:
 def test_guest_whose_clock_is_set_as_it_wakes_up_looks() -> None:
     """Then the store takes its put, into a freed slot (R34, R70)."""
     shared = SharedMemory()
-    writer = created(dated(shared), 2)
     clock = Guest(shared.clock)
-    store = dated(shared, clock)
-    sleeper, seen = opened(store)
-    with clock.paused():
-        aged(shared, writer)
+    writer, sleeper, seen = slept(shared, clock)
     clock.set_ms = shared.clock.now_ms() - clock.now_ms()
     assert isinstance(write(sleeper, 5), Unknown)
     assert shared.open().exists(commit_path(TABLE, 3))
@@ -143,7 +144,6 @@ def test_longest_pause_that_dates_do_not_show_frees_no_slot() -> None:
     store.calls.clear()
     assert write(sleeper, 6) == Conflict(2)
     assert looks(store, 1) == 0
-    shared.clock.advance_ms(HOUR_MS)
 
 
 def test_slot_is_proved_by_when_it_was_found_empty(monkeypatch: pytest.MonkeyPatch) -> None:
