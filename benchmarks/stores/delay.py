@@ -24,13 +24,12 @@ HOST = "127.0.0.1"
 def delayed(port: int, round_trip_ms: float) -> Iterator[int]:
     """The port of a proxy in its own process, in front of `port`."""
     command = [sys.executable, "-m", __name__, str(port), str(round_trip_ms)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 class _End(asyncio.Protocol):
