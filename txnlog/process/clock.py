@@ -19,8 +19,10 @@ class Clock(Protocol):
         """Identifies the origin of `boot_ms`: one for all processes of a machine until it boots."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch. For display and rows; decides
-        nothing but whether dates of requests prove a slot (D129)."""
+        """Wall clock, milliseconds since the epoch. For display and rows, not for decisions.
+
+        But for one: whether the dates of requests prove a slot (D129).
+        """
 
     def boot_ms(self) -> int:
         """Milliseconds since boot, including those while suspended; never goes back."""
