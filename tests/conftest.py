@@ -126,6 +126,18 @@ def logger_of_each_test() -> None:
     LOGGER.handlers.clear()
 
 
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """Every thread that the test has started must have ended.
+
+    A thread of a library that has called Python once is listed, too; nobody here has started it.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert not [one for one in left if not isinstance(one, threading._DummyThread)]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def no_network() -> Iterator[None]:
     """A test that connects to another machine fails with its address.

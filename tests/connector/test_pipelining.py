@@ -12,6 +12,7 @@ import pytest
 from txnlog.connector import pipelining
 from txnlog.connector.pipelining import consume_beside
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 ROWS = 1_000
 BATCH_BYTES = ROWS * 8
 PATIENCE_S = 60
@@ -34,13 +35,6 @@ def batches(count: int, made: list[int] | None = None) -> Generator[pa.RecordBat
 
 def numbers(found: Iterable[pa.RecordBatch]) -> list[int]:
     return [one.column(0)[0].as_py() for one in found]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) == before
 
 
 @pytest.fixture

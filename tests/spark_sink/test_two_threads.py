@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,16 +16,10 @@ from txnlog.protocol.metadata import StagedBatch
 from txnlog.settings.options import parse_options
 from txnlog.storage.batches.reader import FileSpan, read_batch_file
 
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 ROWS = 500
 BATCHES = 40
 Stage = Callable[[Iterator[pa.RecordBatch]], tuple[StagedBatch, ...]]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) == before
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
+from txnlog.compat.confluent_kafka.closing import ClosedAtTheEnd
 from txnlog.compat.confluent_kafka.consumer import Consumer
 from txnlog.compat.confluent_kafka.error import KafkaError, KafkaException
 from txnlog.compat.confluent_kafka.error_codes import CODES
@@ -36,7 +36,7 @@ _CALLED_BY: ContextVar[object] = ContextVar("txnlog_called_by", default=None)
 """The client whose callback runs in this context."""
 
 
-class _Client:
+class _Client(ClosedAtTheEnd):
     """What both clients share: the loop, the worker threads, callbacks on the loop."""
 
     def __init__(self, max_workers: int, executor: Executor | None) -> None:
@@ -185,17 +185,6 @@ class AIOProducer(_Client):
                 self._is_closed = True
                 await self._loop.run_in_executor(None, self._poller.join)
                 await self._shut_down()
-
-    async def __aenter__(self) -> AIOProducer:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 def _settle(delivered: asyncio.Future[Message], error: KafkaError | None, message: Message) -> None:
@@ -393,14 +382,3 @@ class AIOConsumer(_Client):
                 await self._call(self._consumer.close)
             finally:
                 await self._shut_down()
-
-    async def __aenter__(self) -> AIOConsumer:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

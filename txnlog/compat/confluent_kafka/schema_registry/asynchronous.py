@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import wraps
-from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
+from txnlog.compat.confluent_kafka.closing import ClosedAtTheEnd
 from txnlog.compat.confluent_kafka.schema_registry.client import SchemaRegistryClient
 from txnlog.compat.confluent_kafka.serialization import SerializationContext
 
@@ -31,7 +31,7 @@ def _in_a_thread(call: Callable[..., T]) -> Callable[..., Awaitable[T]]:
     return called
 
 
-class AsyncSchemaRegistryClient:
+class AsyncSchemaRegistryClient(ClosedAtTheEnd):
     """SchemaRegistryClient, with coroutines."""
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
@@ -46,17 +46,6 @@ class AsyncSchemaRegistryClient:
     get_versions = _in_a_thread(SchemaRegistryClient.get_versions)
     get_subjects = _in_a_thread(SchemaRegistryClient.get_subjects)
     close = _in_a_thread(SchemaRegistryClient.close)
-
-    async def __aenter__(self) -> AsyncSchemaRegistryClient:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class AsyncSerde:
