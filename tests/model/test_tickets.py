@@ -119,6 +119,8 @@ def test_cases_meet_what_they_are_about() -> None:
         "meets T0.1",
         "late PREPARE T0.1[0,1): IllegalGenerationError",
         "leaves COMPLETE",
+        "leaves offsets",
+        "moves offsets T0.1[0,1) late",
     ):
         assert any(wanted in label for label in labels), wanted
 
@@ -289,6 +291,14 @@ BROKEN: dict[str, tuple[Case, str]] = {
     ),
     rules.MARKER_REPEATS: (
         lambda: Tickets(OLD, new(1), broken=broken(rules.MARKER_REPEATS)),
+        "settled at another offset",
+    ),
+    rules.LEAVES_UNCOVERED: (
+        lambda: Tickets(GROWING, PART, split=True, broken=broken(rules.LEAVES_UNCOVERED)),
+        "settled at another offset",
+    ),
+    rules.COMPLETES_OWING: (
+        lambda: Tickets(OLD, new(1), broken=broken(rules.COMPLETES_OWING)),
         "settled at another offset",
     ),
     rules.LETS_GO_ACKED: (

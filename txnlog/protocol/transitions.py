@@ -41,6 +41,7 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
     merge_partitions,
     merge_tickets,
+    supersedes,
 )
 from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
@@ -193,6 +194,7 @@ def prepare_end(
     batch: tuple[str, LastBatch] | None = None,
     txn_epoch: int | None = None,
     follows: ProducerIdAndEpoch | None = None,
+    has_moved: bool = True,
     now_ms: int,
 ) -> Transition | Done:
     """EndTxn: decide the transaction of this epoch; PREPARE_* is the point of no return (R31).
@@ -200,8 +202,9 @@ def prepare_end(
     A deferred transaction goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
     deferred abort needs no write. `batch` (query id, LastBatch) is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
-    `follows` is the holder's transaction before, all of whose markers it has seen land: its
-    COMPLETE and this decision are one write.
+    `follows` is the holder's transaction before, all of whose topics' markers it has seen land: its
+    COMPLETE and this decision are one write. `has_moved`: it has seen its offsets' markers land,
+    too; else the offsets of this one must supersede them (D130).
     Raises InvalidTxnStateError for the opposite of the decision, or for other batches,
     ProducerFencedError or InvalidProducerEpochError for a fenced producer.
     """
@@ -212,6 +215,8 @@ def prepare_end(
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
             raise _ended_otherwise(row, holder, result)
+    if follows is not None and not has_moved:
+        _check_superseded(row, follows, manifest)
     found, row = row, _after(row, follows, now_ms)
     row = check_holder(row, holder)
     refuse_prepared(row)
@@ -256,6 +261,22 @@ def _ended_otherwise(
         transactional_id=row.transactional_id,
         state=row.state.name,
     )
+
+
+def _check_superseded(
+    row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest | None
+) -> None:
+    """Raise if COMPLETE of the transaction before would lose its offsets."""
+    if row is None or row.transaction != follows or manifest is None:
+        return
+    if not supersedes(manifest.tickets, row.moves):
+        raise InvalidTxnStateError(
+            f"The offsets of the transaction of {row.transactional_id!r} at epoch {row.txn_epoch} "
+            "have not been moved, and the next one does not have all their partitions. This is an "
+            "error in txnlog; please report it.",
+            transactional_id=row.transactional_id,
+            state=row.state.name,
+        )
 
 
 def _after(
