@@ -66,6 +66,7 @@ HOLDING_CASES: dict[str, Case] = {
     "a plain commit beside a holder": lambda: Tickets(OLD, PLAIN, inputs=3),
     "a plain commit and a newcomer": lambda: Tickets(OLD, PLAIN, new(1)),
     "a reader without a generation": lambda: Tickets(OLD, READER, inputs=3),
+    "a transaction without the offsets of the one before": lambda: Tickets(OLD, PART, split=True),
     "a run that registers again for less": lambda: Tickets(AGAIN, PART, split=True),
     "a run that registers for more": lambda: Tickets(GROWING, PART, split=True),
     "for what another reads": lambda: Tickets(GROWING, OTHER_PART, split=True),
@@ -294,7 +295,7 @@ BROKEN: dict[str, tuple[Case, str]] = {
         "settled at another offset",
     ),
     rules.LEAVES_UNCOVERED: (
-        lambda: Tickets(GROWING, PART, split=True, broken=broken(rules.LEAVES_UNCOVERED)),
+        lambda: Tickets(OLD, PART, split=True, broken=broken(rules.LEAVES_UNCOVERED)),
         "settled at another offset",
     ),
     rules.COMPLETES_OWING: (

@@ -319,10 +319,10 @@ class Transactions:
         state, client, at, go = t.state, t.client, t.at, t.go
         assert at.txn is not None
         yield go(f"moves offsets {at.txn}", self.finish(state.stored, "offsets", at.txn), pc="rest")
-        if at.txn.end < self.inputs and client.part < 0:
+        # Who registers again is at rest before: see FORGETS_OWN.
+        if at.txn.end < self.inputs and client.part < 0 and not client.grows:
             on = {"txn": None, "pos": at.txn.end, "epoch": at.epoch + 1, "left": True}
-            then = "reg" if client.grows else "prep"
-            yield go(f"leaves offsets {at.txn}", **on, owed=at.txn, pc=then)
+            yield go(f"leaves offsets {at.txn}", **on, owed=at.txn, pc="prep")
 
     def _owes(self, t: Turn) -> Iterator[Step]:
         """Refused, it ends what it has left, however late."""

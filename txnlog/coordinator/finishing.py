@@ -69,12 +69,15 @@ class Decided(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
 
-    `proofs` of the offsets markers are left, too.
+    `proofs` of the offsets markers are left, too; or, with `owes_offsets`, these markers are, while
+    the producer's next transaction may supersede them (D130). `reading` as in Decided.
     """
 
     row: TransactionMetadata
     phases: Phases | None
     proofs: tuple[Callable[[], bool], ...] = ()
+    owes_offsets: bool = False
+    reading: Reading | None = None
 
     @property
     def completed(self) -> TransactionMetadata:
@@ -89,8 +92,8 @@ class Ended(NamedTuple):
     left: Published | None = None
 
 
-def publish_decided(root: Root, decided: Decided) -> Ended:
-    """Steps 2 and 3; a repeated call writes what is missing.
+def publish_decided(root: Root, decided: Decided, *, leave_offsets: bool = False) -> Ended:
+    """Steps 2 and 3, or with `leave_offsets` only step 2; a repeated call writes what is missing.
 
     An error has the result as `decided` in its context: a repeated call may not learn it, as the
     row may have another owner by then.
@@ -104,6 +107,7 @@ def publish_decided(root: Root, decided: Decided) -> Ended:
             reading=decided.reading,
             phases=decided.phases,
             prove_later=decided.prove_later,
+            leave_offsets=leave_offsets,
         )
         if published is not None:
             return Ended(published.completed, published)
@@ -121,22 +125,28 @@ def publish(
     reading: Reading | None = None,
     phases: Phases | None = None,
     prove_later: bool = False,
+    leave_offsets: bool = False,
 ) -> Published | None:
     """Steps 2 and 3 of a decided transaction, as `finish`; None if another process finished it.
 
-    With `prove_later` the slot check of the offsets marker (D52) is left to `complete`.
+    With `prove_later` the slot check of the offsets marker (D52) is left to `complete`, with
+    `leave_offsets` the offsets marker itself.
     """
     measured = phases or Phases()
     result = TransactionResult.of(row.state)
+    owes_offsets = leave_offsets and bool(row.moves)
     with measured.measure("publish"):
-        reading = _write_markers(root, row, result, reading)
+        # The slot checks of the markers (D52) are made beside the offsets marker.
+        later = bool(row.moves) and not owes_offsets
+        reading = _write_markers(root, row, result, reading, prove_later=later)
     if reading is None:
         return None
     reach("markers.after")
+    if owes_offsets:
+        return Published(row, phases, owes_offsets=True, reading=reading)
     if row.moves:
         with measured.measure("offsets"):
-            end_groups = partial(_end_groups, root, row, prove_later)
-            reading = _while_decided(root, row, reading, end_groups)
+            reading = _move_offsets(root, row, reading, prove_later=prove_later)
         if reading is None:
             return None
     reach("offsets.after")
@@ -144,8 +154,18 @@ def publish(
     return Published(row, phases, tuple(log.log.proof() for log, _ in logs))
 
 
+def pay_offsets(root: Root, published: Published) -> Published:
+    """Step 3 of a published transaction that has left it, unless another process finished it."""
+    if not published.owes_offsets:
+        return published
+    _move_offsets(root, published.row, published.reading)
+    reach("offsets.after")
+    return Published(published.row, published.phases)
+
+
 def complete(root: Root, published: Published) -> TransactionMetadata | None:
     """Step 4 of a published transaction; returns the row afterwards, whoever wrote it."""
+    published = pay_offsets(root, published)
     reach("complete.before")
     row, phases = published.row, published.phases
     clock = root.store.clock
@@ -168,21 +188,23 @@ def complete(root: Root, published: Published) -> TransactionMetadata | None:
 
 
 def _write_markers(
-    root: Root, row: TransactionMetadata, result: TransactionResult, reading: Reading | None
+    root: Root,
+    row: TransactionMetadata,
+    result: TransactionResult,
+    reading: Reading | None,
+    *,
+    prove_later: bool,
 ) -> Reading | None:
     """Step 2 in all topics together; the newest reading of the row, see `_while_decided`."""
     work = f"Markers of {row.transactional_id!r} at epoch {row.txn_epoch}"
     failures = Failures(work, logging.DEBUG)
     left = _topics_of(row)
 
-    # With groups the slot checks of the markers (D52) are made beside the offsets marker.
-    later = bool(row.moves)
-
     def write(reading: Reading) -> bool:
         """Write the markers that are left; False as in `_write_marker`."""
         outcomes = root.store.together(
             [
-                partial(caught, partial(_write_markers_of, log, row, result, ids, reading, later))
+                partial(caught, partial(_write_markers_of, log, row, result, ids, reading, prove_later))
                 for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
             ]
         )
@@ -268,6 +290,13 @@ def _write_marker(
     return log.transact(decide, prove_later=prove_later) is not None
 
 
+def _move_offsets(
+    root: Root, row: TransactionMetadata, reading: Reading | None, *, prove_later: bool = False
+) -> Reading | None:
+    """Step 3; the newest reading of the row, see `_while_decided`."""
+    return _while_decided(root, row, reading, partial(_end_groups, root, row, prove_later))
+
+
 def _end_groups(
     root: Root,
     row: TransactionMetadata,
@@ -283,7 +312,7 @@ def _end_groups(
     calls += [partial(root.topic_log(topic).log.prove) for topic in _topics_of(row)]
     is_written, *proofs = root.store.together(calls)
     if is_written and not all(proofs):
-        _write_markers(root, row, TransactionResult.COMMIT, reading)
+        _write_markers(root, row, TransactionResult.COMMIT, reading, prove_later=True)
         return False
     return is_written
 

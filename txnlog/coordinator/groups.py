@@ -50,6 +50,10 @@ class Begun(NamedTuple):
     done: frozenset[int]
 
 
+def nothing() -> None:
+    """For who has left nothing to be done."""
+
+
 class GroupCoordinator:
     """The group coordinator, in any process, for any group; each change is one compare-and-swap."""
 
@@ -252,10 +256,16 @@ class GroupCoordinator:
     # -- transactions ----------------------------------------------------------------------------
 
     def tickets(
-        self, row: TransactionMetadata, requests: Sequence[GroupOffsets]
+        self,
+        row: TransactionMetadata,
+        requests: Sequence[GroupOffsets],
+        *,
+        before_registering: Callable[[], object] = nothing,
     ) -> tuple[GroupTicket, ...]:
         """The offsets with the tickets of the row's owner, which registers where it has none.
 
+        `before_registering` moves what the row's last transaction has left: a registration may
+        remove those before it (D106).
         Raises IllegalGenerationError, UnknownMemberIdError, OffsetConflictError,
         UnstableOffsetCommitError.
         """
@@ -263,18 +273,24 @@ class GroupCoordinator:
             GroupTicket(
                 group_id=request.group_id,
                 producer_id=row.producer_id,
-                ticket=self._ticket(row, request),
+                ticket=self._ticket(row, request, before_registering),
                 generation=request.generation,
                 offsets={topic: dict(ends) for topic, ends in request.end.items()},
             )
             for request in requests
         )
 
-    def _ticket(self, row: TransactionMetadata, request: GroupOffsets) -> int:
+    def _ticket(
+        self,
+        row: TransactionMetadata,
+        request: GroupOffsets,
+        before_registering: Callable[[], object],
+    ) -> int:
         log = self._root.offsets_log(request.group_id)
         group = log.view.rows.get(request.group_id)
         known = self._find(group, row, request)
         if known is None:
+            before_registering()
             return self._register(row, request)
         # Without the group's newest row this proves nothing, but costs nothing either.
         try:

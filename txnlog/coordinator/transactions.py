@@ -30,9 +30,10 @@ from txnlog.coordinator.finishing import (
     Published,
     complete,
     finish,
+    pay_offsets,
     publish_decided,
 )
-from txnlog.coordinator.groups import GroupCoordinator
+from txnlog.coordinator.groups import GroupCoordinator, nothing
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
 from txnlog.coordinator.readiness import get_ready
@@ -57,6 +58,7 @@ from txnlog.protocol.metadata import (
     StagedBatch,
     TopicPartitions,
     TransactionMetadata,
+    supersedes,
 )
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.protocol.transitions import (
@@ -233,14 +235,14 @@ class TransactionCoordinator:
         decided = self.decide(row, batches, offsets=offsets, batch=batch, phases=phases, read=read)
         return self._complete(self._publish(decided), TransactionResult.COMMIT)
 
-    def publish(self, decided: Decided | Ended) -> Ended:
+    def publish(self, decided: Decided | Ended, *, leave_offsets: bool = False) -> Ended:
         """Steps 2 and 3 after `decide`, for who goes on with this id: COMPLETE is left.
 
         `complete` writes it; or it is part of the next `decide`, given as its `former`. Until then
-        the transaction is as after a crash here: decided and visible. A repeated call writes what
-        is missing.
+        the transaction is as after a crash here: decided and visible. With `leave_offsets` step 3
+        is left, too: the next `decide` may supersede it. A repeated call writes what is missing.
         """
-        ended = self._publish(decided)
+        ended = self._publish(decided, leave_offsets=leave_offsets)
         if isinstance(decided, Decided):
             decided.phases.stop()
         return ended
@@ -265,7 +267,8 @@ class TransactionCoordinator:
 
         `publish` comes next, with what this returns: Ended if another process finished it. With
         `prove_later` the offsets marker is proved with COMPLETE, too. `former` is what the owner
-        has published before, without that: its COMPLETE and this decision are one write.
+        has published before, without that: its COMPLETE and this decision are one write. Offsets
+        that it owes are moved first, unless those of this one supersede them (D130).
         """
         assert former is None or not former.proofs
         measured = phases or Phases()
@@ -274,6 +277,11 @@ class TransactionCoordinator:
         staged: Sequence[StagedBatch] = ()
         fresh: Sequence[StagedBatch] = ()
         tickets: tuple[GroupTicket, ...] = ()
+
+        def pay() -> None:
+            nonlocal former
+            former = None if former is None else pay_offsets(self._root, former)
+
         try:
             with measured.measure("tail"):
                 if row.pending.prepared_by_client:
@@ -284,7 +292,7 @@ class TransactionCoordinator:
                     staged = fresh = get_ready(self._root, row, staging, offsets, read=read)
             if offsets:
                 with measured.measure("tickets"):
-                    tickets = self._groups.tickets(row, offsets)
+                    tickets = self._groups.tickets(row, offsets, before_registering=pay)
                 reach("tickets.after")
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
@@ -296,10 +304,12 @@ class TransactionCoordinator:
         commit = TransactionResult.COMMIT
 
         def decide(tickets: tuple[GroupTicket, ...]) -> Decided | Ended:
+            if former is not None and not supersedes(tickets, former.row.moves):
+                pay()
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
             return self._decide(row, commit, measured, manifest, batch, fresh, prove_later, former)
 
-        return self._under(tickets, row, offsets, decide)
+        return self._under(tickets, row, offsets, decide, before_registering=pay)
 
     def prepare(
         self,
@@ -333,9 +343,11 @@ class TransactionCoordinator:
             raise
         return row if row is not None else ended.left.row
 
-    def _publish(self, decided: Decided | Ended) -> Ended:
+    def _publish(self, decided: Decided | Ended, *, leave_offsets: bool = False) -> Ended:
         """Steps 2 and 3, if they are left."""
-        return decided if isinstance(decided, Ended) else publish_decided(self._root, decided)
+        if isinstance(decided, Ended):
+            return decided
+        return publish_decided(self._root, decided, leave_offsets=leave_offsets)
 
     def _decide(
         self,
@@ -360,6 +372,7 @@ class TransactionCoordinator:
                 batch=batch,
                 txn_epoch=ending,
                 follows=None if former is None else former.row.transaction,
+                has_moved=former is None or not former.owes_offsets,
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
@@ -395,6 +408,8 @@ class TransactionCoordinator:
         row: TransactionMetadata,
         offsets: Sequence[GroupOffsets],
         act: Callable[[tuple[GroupTicket, ...]], T],
+        *,
+        before_registering: Callable[[], object] = nothing,
     ) -> T:
         """Act with the tickets, and with others when they were fenced meanwhile.
 
@@ -404,7 +419,10 @@ class TransactionCoordinator:
             try:
                 return act(tickets)
             except IllegalGenerationError:
-                tickets, former = self._groups.tickets(row, offsets), tickets
+                former = tickets
+                tickets = self._groups.tickets(
+                    row, offsets, before_registering=before_registering
+                )
                 if tickets == former:
                     raise
                 self._store.clock.sleep_ms(backoff_ms(attempt))

@@ -6,7 +6,8 @@ open      add partitions and groups to the row (eager publication), before the f
 prepare   hold the transaction until an outside database has decided (KIP-939)
 commit    steps 1 to 3, with commit.wait=decided step 1; repeated after a retriable error, it
           skips the steps that are done
-publish   steps 2 and 3 of a commit that has only decided: before any other write
+publish   steps 2 and 3 of a commit that has only decided: before any other write. Step 3 is left
+          to the next commit, if that will most likely supersede it (D130)
 complete  step 4 of the last commit: in one write with the next one's decision, before any other
           write, or once the producer is idle
 abort     always writes if a put of the transaction may be under way: that put could land later,
@@ -41,7 +42,14 @@ from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.expiry import SEEN_MS_MAX
 from txnlog.protocol.fencing import fenced
 from txnlog.protocol.groups import GroupOffsets, check_member
-from txnlog.protocol.metadata import Owner, StagedBatch, TopicPartitions, TransactionMetadata
+from txnlog.protocol.metadata import (
+    GroupTicket,
+    Owner,
+    StagedBatch,
+    TopicPartitions,
+    TransactionMetadata,
+    supersedes,
+)
 from txnlog.protocol.states import TransactionResult, TransactionState
 from txnlog.settings.config import Config
 
@@ -53,6 +61,8 @@ T = TypeVar("T")
 
 IDLE_MS = 1_000
 """After the last commit: a producer that commits more often completes with its next commit."""
+OFFSETS_MS = 1_000
+"""As long as this, the group's row may be behind the offsets that a producer has committed."""
 
 
 def new_owner(client_id: str) -> Owner:
@@ -98,6 +108,8 @@ class ProducerSession:
         self._waits_for_visible = config.get("commit.wait") == "visible" or cluster.store.is_local
         self._decided: Decided | None = None
         self._left: Published | None = None
+        self._last_moves: tuple[GroupTicket, ...] = ()
+        self._moved_ms = 0
         self._must_renew = False
         self.transactional_id: str = config.get("transactional.id")
         self.fenced_error: TxnLogError | None = None
@@ -247,7 +259,21 @@ class ProducerSession:
         self, row: TransactionMetadata, staging: Staging, *, offsets: Offsets
     ) -> Decided | Ended:
         decided = self._coordinator.decide(row, staging, offsets=offsets, former=self._left)
-        return self._coordinator.publish(decided) if self._waits_for_visible else decided
+        return self._publish(decided) if self._waits_for_visible else decided
+
+    def _publish(self, decided: Decided | Ended) -> Ended:
+        """Offsets are left where those of the last commit were superseded, and not for long."""
+        if isinstance(decided, Ended):
+            return decided
+        moves, now_ms = decided.row.moves, self._clock.boot_ms()
+        leaves = (
+            bool(moves and self._last_moves)
+            and now_ms - self._moved_ms < OFFSETS_MS
+            and supersedes(moves, self._last_moves)
+        )
+        ended = self._coordinator.publish(decided, leave_offsets=leaves)
+        self._last_moves, self._moved_ms = moves, self._moved_ms if leaves else now_ms
+        return ended
 
     @property
     def has_ended(self) -> bool:
@@ -270,7 +296,7 @@ class ProducerSession:
         decided = self._decided
         if decided is None:
             return
-        ended = self._coordinator.publish(decided)
+        ended = self._publish(decided)
         # A begin needs no lock, and may come now: nothing of the next transaction is changed here.
         if self._is_ours(ended.row):
             self._row, self._decided, self._left = ended.row, None, ended.left
