@@ -13,6 +13,7 @@ from txnlog.admin.state_rows import shown_rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
+from txnlog.protocol.tickets import with_decided
 from txnlog.settings.options import warn_once
 
 UNREADABLE = "Unreadable"
@@ -76,7 +77,8 @@ def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
 
 
 def consumer_offsets(cluster: Cluster) -> pa.Table:
-    """A row for each group, topic and partition with a committed offset, in that order.
+    """A row for each group, topic and partition with a committed offset, in that order; also those
+    that are decided and not moved.
 
     End and lag are null if the topic does not exist. Ends are read after the offsets, so lag is
     not negative; for an offset after the end it is 0. Unreadable groups are omitted and logged.
@@ -85,7 +87,16 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
     for log in logs:
         for unreadable in log.view.rows.unreadable.values():
             warn_once(unreadable.error.message)
-    rows_of = (row for log in logs for row in log.view.rows.values())
+    holders = [one for log in logs for row in log.view.rows.values() for one in row.tickets.holders]
+    decided = cluster.groups.decided(holders)
+    if holders:
+        # What is not decided any more was moved after the first read.
+        logs = cluster.offsets_shards()
+    rows_of = (
+        with_decided(row, decided, log.view.markers)
+        for log in logs
+        for row in log.view.rows.values()
+    )
     groups = sorted(rows_of, key=lambda group: group.group_id)
     ends: dict[tuple[str, int], int] = {}
     for topic in {topic for group in groups for topic in group.offsets}:

@@ -157,14 +157,16 @@ def recover(shared: SharedMemory, *, settings: LogSettings = PLAIN) -> Cluster:
 
 
 def complete_all(cluster: Cluster) -> None:
-    """Write the COMPLETE that producers leave to their next commit; it changes no other table."""
+    """Write the COMPLETE, and the offsets, that producers leave to their next commit; no topic
+    changes.
+    """
     shards = [log for _, tail in cluster.shard_tails() if isinstance(log := tail(), TransactionLog)]
 
     def others() -> set[str]:
         return {
             item.path
             for item in cluster.store.list("")
-            if not item.path.startswith("__transaction_state")
+            if not item.path.startswith(("__transaction_state", "__consumer_offsets"))
         }
 
     before = others()

@@ -181,16 +181,38 @@ def test_transaction_with_offsets_is_visible_after_four_rounds(size: tuple[int, 
     assert (before, rounds, max(visible)) == (1, 6, 5)
 
 
+@pytest.mark.parametrize("dated", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_offsets_that_the_next_transaction_supersedes_take_no_round(
+    size: tuple[int, int], dated: bool
+) -> None:
+    """Files; PREPARE; all markers; and the looks before these where dates do not replace them."""
+    world = Counted(*size, refuses_skewed_requests=dated)
+    producer = world.producer(transactional_id="tx")
+    for number in range(4):
+        world.shared.clock.advance_ms(100)
+        producer.begin_transaction()
+        world.produce(producer)
+        positions = [TopicPartition("input", 0, number + 1)]
+        before, _ = world.rounds(partial(producer.send_offsets_to_transaction, positions, group()))
+        rounds, _ = world.rounds(producer.commit_transaction)
+    assert (before, rounds) == (1, 3 if dated else 5)
+
+
 @pytest.mark.parametrize("with_offsets", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_puts_of_chained_transactions_are_files_topics_and_one_or_two(
+def test_puts_of_chained_transactions_are_files_topics_and_one(
     size: tuple[int, int], with_offsets: bool
 ) -> None:
-    """PREPARE, which completes the one before, and the offsets marker if there are offsets."""
+    """PREPARE completes the one before, and supersedes its offsets, which are moved once a second.
+
+    The first one of a producer registers, and moves its own.
+    """
     world = Counted(*size)
     producer = world.producer(transactional_id="tx")
     puts: list[int] = []
-    for number in range(4):
+    for number in range(6):
+        world.shared.clock.advance_ms(300)
         world.store.calls.clear()
         producer.begin_transaction()
         world.produce(producer)
@@ -200,9 +222,9 @@ def test_puts_of_chained_transactions_are_files_topics_and_one_or_two(
         producer.commit_transaction()
         puts.append(sum(verb == "put" for verb, _ in world.store.calls))
     topics, partitions = size
-    registered = int(with_offsets)
-    each = topics * partitions + topics + 1 + with_offsets
-    assert puts == [each + registered, each, each, each]
+    each = topics * partitions + topics + 1
+    moved = [2, 0, 0, 0, 1, 0] if with_offsets else [0] * 6
+    assert puts == [each + more for more in moved]
 
 
 @pytest.mark.parametrize("size", SIZES)

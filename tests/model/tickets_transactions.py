@@ -65,9 +65,9 @@ OLD = Client("O", "old", 0, dies=True, size=1)
 
 class P(NamedTuple):
     """Where a process is. `todo`: holders to fence; `fenced`: tickets it has fenced and finished;
-    `left`: it has seen its last transaction land, and left COMPLETE; `owed`: that transaction, if it
-    has left its offsets, too; `newest`: the highest
-    offset that was acknowledged when a reader began; `absent`: ids whose rows it found missing."""
+    `left`: it has seen its last transaction land, and left COMPLETE; `owed`: that transaction, if
+    it has left its offsets, too; `newest`: the highest offset that was acknowledged when a reader
+    began; `absent`: ids whose rows it found missing."""
 
     pc: str
     flow: tuple[str, ...] = ()

@@ -89,10 +89,11 @@ def list_offsets(
     """
     group = require_group(cluster, request.group_id)
     asked = request.topic_partitions
-    if require_stable and group.tickets.holders:
-        only = None if asked is None else by_topic(asked)
-        cluster.groups.fetch(request.group_id, partitions=only, fence=False)
-        group = require_group(cluster, request.group_id)
+    if group.tickets.holders:
+        if require_stable:
+            only = None if asked is None else by_topic(asked)
+            cluster.groups.fetch(request.group_id, partitions=only, fence=False)
+        group = cluster.groups.committed(request.group_id) or group
     offsets = [
         TopicPartition(topic, number, committed.offset, committed.metadata or None)
         for topic, partitions in sorted(group.offsets.items())

@@ -260,7 +260,7 @@ class GroupSession:
         """
         group_id = self.settings.group_id
         if not stable:
-            group = self._cluster.groups.describe(group_id)
+            group = self._cluster.groups.committed(group_id)
             return {} if group is None else group.positions()
         return self._cluster.groups.fetch(
             group_id, partitions=partitions, patience_ms=timeout_ms, fence=False

@@ -204,7 +204,9 @@ def _write_markers(
         """Write the markers that are left; False as in `_write_marker`."""
         outcomes = root.store.together(
             [
-                partial(caught, partial(_write_markers_of, log, row, result, ids, reading, prove_later))
+                partial(
+                    caught, partial(_write_markers_of, log, row, result, ids, reading, prove_later)
+                )
                 for log, ids in ((root.topic_log(topic), left[topic]) for topic in sorted(left))
             ]
         )

@@ -38,6 +38,7 @@ from txnlog.protocol.tickets import (
     overlap,
     own_holders,
     prepare_registration,
+    with_decided,
     with_known,
 )
 from txnlog.storage.tables.row_log import RowView
@@ -200,6 +201,30 @@ class GroupCoordinator:
             row = None if shard is None else shard.view.rows.get(holder.transactional_id)
             if row is not None and row.producer_id == holder.producer_id:
                 yield holder, row
+
+    def committed(self, group_id: str) -> Group | None:
+        """The newest row of a group, with all offsets that are decided, moved or not; no write."""
+        group = self.describe(group_id)
+        if group is None or not group.tickets.holders:
+            return group
+        rows = self.decided(group.tickets.holders)
+        # What is not decided any more was moved after the first read.
+        group = self.describe(group_id)
+        log = self._root.offsets_log(group_id)
+        return None if group is None else with_decided(group, rows, log.view.markers)
+
+    def decided(self, holders: Sequence[TicketHolder]) -> list[TransactionMetadata]:
+        """The rows in which holders have decided commits of offsets; without unreadable ones."""
+        names = {one.transactional_id for one in holders}
+        shards = {self._root.shard_of(name): self._root.find_shard_for(name) for name in names}
+        there = {number: shard for number, shard in shards.items() if shard is not None}
+        self._root.store.together([shard.refresh for shard in there.values()])
+        rows = [
+            dict.get(there[number].view.rows, name)
+            for name in sorted(names)
+            if (number := self._root.shard_of(name)) in there
+        ]
+        return [row for row in rows if row is not None and row.moves]
 
     def describe(self, group_id: str) -> Group | None:
         """The newest row of a group."""

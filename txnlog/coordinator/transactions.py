@@ -14,7 +14,6 @@ ARCHITECTURE.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TypeVar
 
 from txnlog.coordinator.appending import (
@@ -36,8 +35,8 @@ from txnlog.coordinator.finishing import (
 from txnlog.coordinator.groups import GroupCoordinator, nothing
 from txnlog.coordinator.one_off import commit_one_off
 from txnlog.coordinator.phases import Phases
-from txnlog.coordinator.readiness import get_ready
-from txnlog.coordinator.root import Root, by_shard
+from txnlog.coordinator.readiness import get_ready, logs_to_write
+from txnlog.coordinator.root import Root
 from txnlog.coordinator.staged_files import Staging, TopicsRead, check_ages
 from txnlog.coordinator.state_rows import describe
 from txnlog.errors import (
@@ -48,7 +47,6 @@ from txnlog.errors import (
 )
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.process.failpoint import reach
-from txnlog.process.failures import caught
 from txnlog.protocol.groups import GroupOffsets, unstable
 from txnlog.protocol.metadata import (
     GroupTicket,
@@ -70,8 +68,6 @@ from txnlog.protocol.transitions import (
     prepare_init,
 )
 from txnlog.storage.delta.readings import Reading
-from txnlog.storage.tables.row_log import OffsetsLog
-from txnlog.storage.tables.topic_log import TopicLog
 
 T = TypeVar("T")
 
@@ -381,7 +377,7 @@ class TransactionCoordinator:
 
         reading = Reading.begin(self._store.clock)
         with phases.measure("prepare"):
-            ended = self._transition(row, decide, beside=self._logs_to_write(row, manifest))
+            ended = self._transition(row, decide, beside=logs_to_write(self._root, row, manifest))
         if not ended.state.is_prepared:
             return Ended(ended)
         return Decided(ended, reading, phases, prove_later)
@@ -420,9 +416,7 @@ class TransactionCoordinator:
                 return act(tickets)
             except IllegalGenerationError:
                 former = tickets
-                tickets = self._groups.tickets(
-                    row, offsets, before_registering=before_registering
-                )
+                tickets = self._groups.tickets(row, offsets, before_registering=before_registering)
                 if tickets == former:
                     raise
                 self._store.clock.sleep_ms(backoff_ms(attempt))
@@ -451,20 +445,6 @@ class TransactionCoordinator:
                 transactional_id=row.transactional_id,
             )
         return moved
-
-    def _logs_to_write(
-        self, row: TransactionMetadata, manifest: Manifest | None
-    ) -> list[Callable[[], object]]:
-        """Calls that tail the logs of the next steps, to which other processes write, too.
-
-        Where one fails, its step reads the log again.
-        """
-        pending = manifest or row.pending
-        topics = {batch.topic for batch in pending.batches} | {tp.topic for tp in row.partitions}
-        logs: list[TopicLog | OffsetsLog] = [self._root.topic_log(t) for t in sorted(topics)]
-        groups = {one.group_id for one in (*pending.tickets, *row.pending.tickets)}
-        logs += [log for log, _ in by_shard(self._root, sorted(groups), str)]
-        return [partial(caught, log.get_ready) for log in logs if not log.log.is_head_ours]
 
     def _now_ms(self) -> int:
         return self._store.clock.now_ms()

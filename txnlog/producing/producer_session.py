@@ -262,12 +262,16 @@ class ProducerSession:
         return self._publish(decided) if self._waits_for_visible else decided
 
     def _publish(self, decided: Decided | Ended) -> Ended:
-        """Offsets are left where those of the last commit were superseded, and not for long."""
+        """Offsets are left where those of the last commit were superseded, and not for long.
+
+        Not by an eager transaction: the next one's first write comes after COMPLETE.
+        """
         if isinstance(decided, Ended):
             return decided
         moves, now_ms = decided.row.moves, self._clock.boot_ms()
         leaves = (
-            bool(moves and self._last_moves)
+            bool(self._last_moves)
+            and not decided.row.partitions
             and now_ms - self._moved_ms < OFFSETS_MS
             and supersedes(moves, self._last_moves)
         )

@@ -13,7 +13,14 @@ from txnlog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
 )
-from txnlog.protocol.metadata import GroupTicket, Holder, Manifest, TransactionMetadata
+from txnlog.protocol.metadata import (
+    GroupTicket,
+    Holder,
+    Manifest,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    supersedes,
+)
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
@@ -67,6 +74,22 @@ def check_holder(row: TransactionMetadata | None, holder: Holder) -> Transaction
             actual_epoch=holder.producer_epoch,
         )
     return row
+
+
+def check_superseded(
+    row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest | None
+) -> None:
+    """Raise if COMPLETE of the transaction before would lose its offsets."""
+    if row is None or row.transaction != follows or manifest is None:
+        return
+    if not supersedes(manifest.tickets, row.moves):
+        raise InvalidTxnStateError(
+            f"The offsets of the transaction of {row.transactional_id!r} at epoch {row.txn_epoch} "
+            "have not been moved, and the next one does not have all their partitions. This is an "
+            "error in txnlog; please report it.",
+            transactional_id=row.transactional_id,
+            state=row.state.name,
+        )
 
 
 def check_tickets(row: TransactionMetadata, tickets: Sequence[GroupTicket]) -> None:

@@ -10,7 +10,7 @@ The decisions are searched by tests/model/test_tickets.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -256,6 +256,27 @@ def prepare_carried_offsets(
         rows.append(replace(row, offsets=offsets, updated_ms=now_ms))
     txns = {producer_id: txn_epoch}
     return OffsetsCommit(operation="WRITE TXN MARKERS", groups=tuple(rows), txns=txns)
+
+
+def with_decided(
+    group: Group, rows: Iterable[TransactionMetadata], markers: Mapping[int, int]
+) -> Group:
+    """The group with the offsets that these rows have decided, and that are left in them (D130).
+
+    The group and the markers of its shard are read after the rows.
+    """
+    for row in rows:
+        moved = prepare_carried_offsets(
+            {group.group_id: group},
+            markers,
+            [one for one in row.moves if one.group_id == group.group_id],
+            transaction=row.transaction,
+            version=-1,
+            now_ms=group.updated_ms,
+        )
+        if moved is not None and moved.groups:
+            [group] = moved.groups
+    return group
 
 
 def _registered(

@@ -22,6 +22,7 @@ from txnlog.errors import (
 from txnlog.protocol.fencing import (
     check_holder,
     check_manifest,
+    check_superseded,
     check_tickets,
     fenced,
     fenced_note,
@@ -41,7 +42,6 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
     merge_partitions,
     merge_tickets,
-    supersedes,
 )
 from txnlog.protocol.query_batches import remember_batch
 from txnlog.protocol.states import VALID_PREVIOUS, TransactionResult, TransactionState
@@ -216,7 +216,7 @@ def prepare_end(
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
             raise _ended_otherwise(row, holder, result)
     if follows is not None and not has_moved:
-        _check_superseded(row, follows, manifest)
+        check_superseded(row, follows, manifest)
     found, row = row, _after(row, follows, now_ms)
     row = check_holder(row, holder)
     refuse_prepared(row)
@@ -261,22 +261,6 @@ def _ended_otherwise(
         transactional_id=row.transactional_id,
         state=row.state.name,
     )
-
-
-def _check_superseded(
-    row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest | None
-) -> None:
-    """Raise if COMPLETE of the transaction before would lose its offsets."""
-    if row is None or row.transaction != follows or manifest is None:
-        return
-    if not supersedes(manifest.tickets, row.moves):
-        raise InvalidTxnStateError(
-            f"The offsets of the transaction of {row.transactional_id!r} at epoch {row.txn_epoch} "
-            "have not been moved, and the next one does not have all their partitions. This is an "
-            "error in txnlog; please report it.",
-            transactional_id=row.transactional_id,
-            state=row.state.name,
-        )
 
 
 def _after(

@@ -1,0 +1,203 @@
+"""Offsets that a producer leaves in its row: its next transaction supersedes them (D130)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cases import Some
+from tests.coordinator.processes import (
+    CRASHES,
+    ERRORS,
+    GROUP,
+    check_settled,
+    outcome_of,
+    planned,
+    position,
+    process,
+    recover,
+)
+from tests.producer.deciding import deciding
+from tests.producer.following import commit
+from tests.producer.worlds import cluster_of, group, input_at, started, values, world
+from txnlog.admin.client import AdminClient
+from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
+from txnlog.errors import IllegalGenerationError, TransactionAbortableError
+from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.producer import Producer
+from txnlog.testing.faults import SharedMemory
+
+MADE = pytest.mark.parametrize("make", [started, deciding], ids=["visible", "decided"])
+Make = Callable[[SharedMemory], Producer]
+
+
+def moved(shared: SharedMemory) -> int:
+    """The position in the group's row, whatever a producer has left."""
+    found = process(shared).groups.describe(GROUP)
+    assert found is not None
+    return found.positions().get("input", {}).get(0, 0)
+
+
+def shown(shared: SharedMemory) -> int:
+    """The position that an operator is shown, without any write."""
+    admin = AdminClient({}, cluster=process(shared))
+    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
+    [result] = admin.list_consumer_group_offsets([asked]).values()
+    [found] = result.result().topic_partitions
+    return found.offset
+
+
+def leaving(shared: SharedMemory, make: Make = started) -> Producer:
+    """A producer that has moved offset 10, and left 20."""
+    made = make(shared)
+    commit(made, "first", input_offset=10)
+    made.flush()
+    commit(made, "second", input_offset=20)
+    made.flush()
+    assert (moved(shared), shown(shared)) == (10, 20)
+    return made
+
+
+@MADE
+def test_offsets_are_left_to_the_next_transaction_for_a_second_at_most(make: Make) -> None:
+    shared = world()
+    made = leaving(shared, make)
+    for number, expected in [(30, 10), (40, 10), (50, 50), (60, 50)]:
+        shared.clock.advance_ms(400)
+        commit(made, f"{number}", input_offset=number)
+        made.flush()
+        assert (moved(shared), shown(shared)) == (expected, number)
+    shared.clock.advance_ms(1_000)
+    made.poll()
+    assert moved(shared) == 60
+    check_settled(shared)
+
+
+@MADE
+def test_close_moves_what_is_left(make: Make) -> None:
+    shared = world()
+    leaving(shared, make).close()
+    assert moved(shared) == 20
+
+
+def without(made: Producer) -> None:
+    commit(made, "third")
+
+
+def of_another_partition(made: Producer) -> None:
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    made.send_offsets_to_transaction([TopicPartition("input", 1, 7)], group())
+    made.commit_transaction()
+
+
+def of_another_group(made: Producer) -> None:
+    other = ConsumerGroupMetadata("other", cluster_of(made).groups.start("other"))
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    made.send_offsets_to_transaction(input_at(7), other)
+    made.commit_transaction()
+
+
+def aborted(made: Producer) -> None:
+    made.begin_transaction()
+    made.produce("orders", "gone", partition=0)
+    made.send_offsets_to_transaction(input_at(30), group())
+    made.abort_transaction()
+    commit(made, "third")
+
+
+@pytest.mark.parametrize("act", [without, of_another_partition, of_another_group, aborted])
+def test_transaction_without_them_moves_them_first(act: Callable[[Producer], None]) -> None:
+    shared = world()
+    made = leaving(shared)
+    act(made)
+    assert (moved(shared), position(process(shared))) == (20, 20)
+    assert values(process(shared), "orders") == ["first", "second", "third"]
+    check_settled(shared)
+
+
+def superseding(made: Producer) -> None:
+    commit(made, "third", input_offset=30)
+
+
+@pytest.mark.parametrize(
+    "act", [superseding, without, of_another_partition, of_another_group, aborted]
+)
+def test_crash_or_error_at_any_call_of_the_next_one_loses_none(
+    act: Callable[[Producer], None], some: Some[Any]
+) -> None:
+    """What was left is moved, or superseded by what was decided since (R36, R40)."""
+    first = leaving(world())
+    with planned(cluster_of(first), {}) as counted:
+        act(first)
+    for at in some(range(counted.calls)):
+        for fault in (*CRASHES, *ERRORS):
+            shared = world()
+            made = leaving(shared)
+            with planned(cluster_of(made), {at: fault}):
+                outcome = outcome_of(lambda made=made: act(made))  # type: ignore[misc]
+            shared.land_late()
+            started(shared)
+            after = recover(shared)
+            found = values(after, "orders")
+            where = f"{fault.name} at call {at}: {outcome}, {found}"
+            assert found in (["first", "second"], ["first", "second", "third"]), where
+            assert outcome != "done" or "third" in found, where
+            expected = 30 if act is superseding and "third" in found else 20
+            assert position(after) == expected, where
+
+
+def test_reader_of_a_group_finds_what_a_dead_producer_has_left() -> None:
+    """Whoever begins a generation, and whoever only asks."""
+    shared = world()
+    leaving(shared)
+    assert position(process(shared)) == 20
+    shared = world()
+    leaving(shared)
+    process(shared).groups.start(GROUP)
+    assert moved(shared) == 20
+
+
+def test_fenced_producer_moves_what_it_has_left_once() -> None:
+    """A reset comes after it, and stays, however late the producer ends."""
+    shared = world()
+    made = leaving(shared)
+    process(shared).groups.reset(GROUP, {"input": {0: 3}})
+    made.begin_transaction()
+    with pytest.raises((IllegalGenerationError, TransactionAbortableError)):
+        made.send_offsets_to_transaction(input_at(30), group())
+    made.abort_transaction()
+    made.close()
+    assert (moved(shared), position(process(shared))) == (3, 3)
+    check_settled(shared)
+
+
+@pytest.mark.parametrize("ends", [30, None])
+def test_commit_of_a_consumer_counts_until_the_next_decision(ends: int | None) -> None:
+    """It was decided after what the producer has left, and before what it commits next (D30)."""
+    shared = world()
+    made = leaving(shared)
+    process(shared).groups.commit(GROUP, 1, {"input": {0: 15}})
+    assert (moved(shared), shown(shared)) == (15, 15)
+    commit(made, "third", input_offset=ends)
+    made.close()
+    assert position(process(shared)) == (ends or 15)
+
+
+def test_two_producers_of_a_group_fence_one_another_and_lose_nothing() -> None:
+    """Each registers again, and so moves what it has left before (D107)."""
+    shared = world()
+    one = leaving(shared)
+    two = started(shared, name="two")
+    for number in range(3):
+        commit(two, f"two-{number}", input_offset=30 + 2 * number)
+        assert shown(shared) == 30 + 2 * number
+        commit(one, f"one-{number}", input_offset=31 + 2 * number)
+        assert shown(shared) == 31 + 2 * number
+    one.close()
+    two.close()
+    assert position(process(shared)) == 35
+    check_settled(shared)
