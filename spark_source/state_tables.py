@@ -78,7 +78,7 @@ def transaction_state(cluster: Cluster, *, now_ms: int) -> pa.Table:
 
 def consumer_offsets(cluster: Cluster) -> pa.Table:
     """A row for each group, topic and partition with a committed offset, in that order; also those
-    that are decided and not moved.
+    that producers have left in their rows.
 
     End and lag are null if the topic does not exist. Ends are read after the offsets, so lag is
     not negative; for an offset after the end it is 0. Unreadable groups are omitted and logged.
@@ -88,14 +88,12 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
         for unreadable in log.view.rows.unreadable.values():
             warn_once(unreadable.error.message)
     holders = [one for log in logs for row in log.view.rows.values() for one in row.tickets.holders]
-    decided = cluster.groups.decided(holders)
+    left = cluster.groups.left(holders)
     if holders:
-        # What is not decided any more was moved after the first read.
+        # What is not left any more was moved after the first read.
         logs = cluster.offsets_shards()
     rows_of = (
-        with_decided(row, decided, log.view.markers)
-        for log in logs
-        for row in log.view.rows.values()
+        with_decided(row, left, log.view.markers) for log in logs for row in log.view.rows.values()
     )
     groups = sorted(rows_of, key=lambda group: group.group_id)
     ends: dict[tuple[str, int], int] = {}

@@ -198,14 +198,9 @@ class Place:
         return Manifest(batches=batches, tickets=(carried,))
 
     def prepare(
-        self,
-        stored: Stored,
-        txn: Txn,
-        follows: ProducerIdAndEpoch | None,
-        *,
-        remembers: bool,
-        has_moved: bool = True,
-    ) -> tuple[Stored, str]:
+        self, stored: Stored, txn: Txn, follows: ProducerIdAndEpoch | None, *,
+        remembers: bool, has_moved: bool,
+    ) -> tuple[Stored, str]:  # fmt: skip
         """PREPARE_COMMIT, perhaps with the end that a query remembers; "" or the error's name."""
         row = self.row(stored, txn.name)
         manifest = self.manifest(txn)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from txnlog.coordinator.fencing import fence_holders, log_line
 from txnlog.coordinator.finishing import publish
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.state_rows import check_run, describe
+from txnlog.coordinator.state_rows import check_run, describe, published
 from txnlog.errors import IllegalGenerationError, OffsetConflictError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.cooperation import current_generation
@@ -203,18 +203,21 @@ class GroupCoordinator:
                 yield holder, row
 
     def committed(self, group_id: str) -> Group | None:
-        """The newest row of a group, with all offsets that are decided, moved or not; no write."""
+        """The newest row of a group, with the offsets that producers have left (D130); no write."""
         group = self.describe(group_id)
         if group is None or not group.tickets.holders:
             return group
-        rows = self.decided(group.tickets.holders)
-        # What is not decided any more was moved after the first read.
+        rows = self.left(group.tickets.holders)
+        # What is not left any more was moved after the first read.
         group = self.describe(group_id)
         log = self._root.offsets_log(group_id)
         return None if group is None else with_decided(group, rows, log.view.markers)
 
-    def decided(self, holders: Sequence[TicketHolder]) -> list[TransactionMetadata]:
-        """The rows in which holders have decided commits of offsets; without unreadable ones."""
+    def left(self, holders: Sequence[TicketHolder]) -> list[TransactionMetadata]:
+        """The rows with offsets of published transactions, moved or not; without unreadable ones.
+
+        Those of others are not ahead of their output.
+        """
         names = {one.transactional_id for one in holders}
         shards = {self._root.shard_of(name): self._root.find_shard_for(name) for name in names}
         there = {number: shard for number, shard in shards.items() if shard is not None}
@@ -224,7 +227,7 @@ class GroupCoordinator:
             for name in sorted(names)
             if (number := self._root.shard_of(name)) in there
         ]
-        return [row for row in rows if row is not None and row.moves]
+        return published(self._root, [row for row in rows if row is not None and row.moves])
 
     def describe(self, group_id: str) -> Group | None:
         """The newest row of a group."""

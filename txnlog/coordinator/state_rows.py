@@ -39,17 +39,23 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
     """Rows as operators see them: a transaction that is decided, and visible in all its topics, is
     as its COMPLETE will leave it, whether that was written or not. All who ask for its offsets get
-    them, moved or not (D130).
+    them, moved or not (D130). Errors as in `published`.
+    """
+    done = {row.transaction for row in published(root, rows)}
+    return [as_completed(row) if row.transaction in done else row for row in rows]
 
-    It reads the topics of decided transactions; where one cannot be read, the row is as it is.
+
+def published(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
+    """The rows whose transaction is decided, not complete, and visible in all its topics.
+
+    It reads these topics; where one cannot be read, the transaction is not among them.
     """
     decided = [row for row in rows if row.state.is_prepared and not row.owner.one_off]
     topics = sorted({topic for row in decided for topic in row.topics})
     # An older reading says nothing: the topic may have been created again since.
     reads = [partial(caught, partial(_read_topic, root, topic)) for topic in topics]
     found = dict(zip(topics, root.store.together(reads), strict=True))
-    published = {row.transaction for row in decided if _is_published(row, found)}
-    return [as_completed(row) if row.transaction in published else row for row in rows]
+    return [row for row in decided if _is_published(row, found)]
 
 
 def _read_topic(root: Root, topic: str) -> TopicLog:

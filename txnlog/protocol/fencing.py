@@ -21,6 +21,7 @@ from txnlog.protocol.metadata import (
     TransactionMetadata,
     supersedes,
 )
+from txnlog.protocol.states import TransactionResult
 
 
 def fenced(row: TransactionMetadata, who: str) -> ProducerFencedError:
@@ -76,11 +77,25 @@ def check_holder(row: TransactionMetadata | None, holder: Holder) -> Transaction
     return row
 
 
+def ended_otherwise(
+    row: TransactionMetadata, holder: Holder, result: TransactionResult
+) -> InvalidTxnStateError:
+    """The error of an end that comes after the opposite one."""
+    refuse_former(row, holder.run_id)
+    return InvalidTxnStateError(
+        f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} was already "
+        f"ended as {row.state.name}{fenced_note(row)}; it cannot end as {result.name} too. "
+        "Begin a new transaction.",
+        transactional_id=row.transactional_id,
+        state=row.state.name,
+    )
+
+
 def check_superseded(
-    row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest | None
+    row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest
 ) -> None:
     """Raise if COMPLETE of the transaction before would lose its offsets."""
-    if row is None or row.transaction != follows or manifest is None:
+    if row is None or row.transaction != follows:
         return
     if not supersedes(manifest.tickets, row.moves):
         raise InvalidTxnStateError(

@@ -24,8 +24,8 @@ from txnlog.protocol.fencing import (
     check_manifest,
     check_superseded,
     check_tickets,
+    ended_otherwise,
     fenced,
-    fenced_note,
     refuse_former,
     refuse_prepared,
 )
@@ -202,9 +202,9 @@ def prepare_end(
     A deferred transaction goes straight from an idle state to PREPARE_COMMIT with its `manifest`; a
     deferred abort needs no write. `batch` (query id, LastBatch) is recorded in the same write.
     `txn_epoch` is given if it is not the holder's, for a transaction prepared by a former owner.
-    `follows` is the holder's transaction before, all of whose topics' markers it has seen land: its
-    COMPLETE and this decision are one write. `has_moved`: it has seen its offsets' markers land,
-    too; else the offsets of this one must supersede them (D130).
+    `follows` is the holder's transaction before, whose topics' markers it has seen land: its
+    COMPLETE and this decision are one write. Unless it `has_moved` that one's offsets, this one
+    must supersede them (D130).
     Raises InvalidTxnStateError for the opposite of the decision, or for other batches,
     ProducerFencedError or InvalidProducerEpochError for a fenced producer.
     """
@@ -214,10 +214,8 @@ def prepare_end(
             check_manifest(row, manifest)
             return Done(row)
         if row.state not in (TransactionState.ONGOING, TransactionState.EMPTY):
-            raise _ended_otherwise(row, holder, result)
-    if follows is not None and not has_moved:
-        check_superseded(row, follows, manifest)
-    found, row = row, _after(row, follows, now_ms)
+            raise ended_otherwise(row, holder, result)
+    found, row = row, _after(row, follows, now_ms, None if has_moved else manifest or Manifest())
     row = check_holder(row, holder)
     refuse_prepared(row)
     ongoing = row.state is TransactionState.ONGOING
@@ -249,26 +247,19 @@ def prepare_end(
     return replace(decided, previous=found)
 
 
-def _ended_otherwise(
-    row: TransactionMetadata, holder: Holder, result: TransactionResult
-) -> InvalidTxnStateError:
-    """The error of an end that comes after the opposite one."""
-    refuse_former(row, holder.run_id)
-    return InvalidTxnStateError(
-        f"The transaction of {row.transactional_id!r} at epoch {row.txn_epoch} was already "
-        f"ended as {row.state.name}{fenced_note(row)}; it cannot end as {result.name} too. "
-        "Begin a new transaction.",
-        transactional_id=row.transactional_id,
-        state=row.state.name,
-    )
-
-
 def _after(
-    row: TransactionMetadata | None, follows: ProducerIdAndEpoch | None, now_ms: int
+    row: TransactionMetadata | None,
+    follows: ProducerIdAndEpoch | None,
+    now_ms: int,
+    superseding: Manifest | None,
 ) -> TransactionMetadata | None:
-    """The row as COMPLETE of the transaction before leaves it."""
+    """The row as COMPLETE of the transaction before leaves it, if it has moved its offsets, or what
+    is `superseding` it has them all.
+    """
     if follows is None:
         return row
+    if superseding is not None:
+        check_superseded(row, follows, superseding)
     completed = prepare_complete(row, transaction=follows, now_ms=now_ms)
     return completed.next if isinstance(completed, Transition) else completed.metadata
 
