@@ -119,6 +119,22 @@ def test_transaction_without_them_moves_them_first(act: Callable[[Producer], Non
     check_settled(shared)
 
 
+def test_transaction_with_fewer_partitions_moves_the_others_first() -> None:
+    """Under the ticket that is for both."""
+    shared = world()
+    made = started(shared)
+    for number in range(3):
+        made.begin_transaction()
+        positions = [TopicPartition("input", 1, number), *(input_at(20) if number < 2 else [])]
+        made.send_offsets_to_transaction(positions, group())
+        made.commit_transaction()
+    made.close()
+    found = process(shared).groups.describe(GROUP)
+    assert found is not None
+    assert found.positions() == {"input": {0: 20, 1: 2}}
+    assert found.tickets.newest == 1
+
+
 def superseding(made: Producer) -> None:
     commit(made, "third", input_offset=30)
 
