@@ -125,7 +125,10 @@ def test_transaction_with_fewer_partitions_moves_the_others_first() -> None:
     made = started(shared)
     for number in range(3):
         made.begin_transaction()
-        positions = [TopicPartition("input", 1, number), *(input_at(20) if number < 2 else [])]
+        positions = [
+            TopicPartition("input", 1, number),
+            *(input_at(19 + number) if number < 2 else []),
+        ]
         made.send_offsets_to_transaction(positions, group())
         made.commit_transaction()
     made.close()
