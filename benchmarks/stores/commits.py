@@ -69,7 +69,7 @@ def _figures(p50: list[float]) -> list[Figure]:
     widest, narrowest, with_offsets = p50[len(SHAPES) - 1], p50[0], p50[len(SHAPES)]
     return [
         *figures,
-        reported("commit of 1 x 1 with group offsets, p50", with_offsets, "ms"),
+        reported("commit of 1 x 1 with group offsets that are moved, p50", with_offsets, "ms"),
         reported(f"{names[0]}, commit.wait=decided, p50", p50[-2], "ms"),
         reported(f"{names[-1]}, commit.wait=decided, p50", p50[-1], "ms"),
         at_most(f"{names[-1]} / 1 x 1", widest / narrowest, "x", WIDE_MAX, names[0]),
