@@ -148,7 +148,7 @@ class Cluster(Root):
 
         Raises as `topic`, one error for all of them.
         """
-        logs = {name: self.topic_log(name) for name in names}
+        logs = {name: self.topic_log(name) for name in arguments.items("names", names)}
         self.refresh_together(logs.values())
         failures = Failures("Looking up topics", logging.DEBUG)
         for name, log in logs.items():
@@ -160,7 +160,7 @@ class Cluster(Root):
     def look_up(self, names: Iterable[str]) -> dict[str, TopicLog | TxnLogError]:
         """As `topics`, with the error in the place of a log that cannot be had."""
         found: dict[str, TopicLog | TxnLogError] = {}
-        for name in names:
+        for name in arguments.items("names", names):
             try:
                 found[name] = self.topic_log(name)
             except TxnLogError as error:
@@ -220,7 +220,7 @@ class Cluster(Root):
         Other Delta tables and folders under the root are ignored. `names`: those of `topic_names`,
         if they are known.
         """
-        names = self.topic_names() if names is None else names
+        names = self.topic_names() if names is None else arguments.items("names", names)
         logs = {name: self.topic_log(name) for name in names if matches(name)}
         surveyed = self.store.together([partial(_survey, log) for log in logs.values()])
         found = zip(logs, surveyed, strict=True)

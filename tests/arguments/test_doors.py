@@ -14,6 +14,7 @@ from spark_sink.listener import TxnLogListener
 from spark_source.sql import read_committed
 from tests.admin.worlds import admin
 from tests.arguments.cold_reader import objects, read_everything
+from tests.arguments.junk import Refusing
 from tests.coordinator.processes import process, world
 from tests.producer.worlds import group, started
 from txnlog.admin import (
@@ -322,6 +323,17 @@ def test_one_name_in_place_of_a_list_is_refused() -> None:
         with pytest.raises(TypeError, match="list"):
             call()
     assert set(process(shared).list_topics()) >= {"a", "b"}
+
+
+@pytest.mark.parametrize("names", [Refusing(), 3, None, "orders"])
+@pytest.mark.parametrize("name", ["topics", "look_up", "survey_topics"])
+def test_names_that_are_no_list_are_refused_by_the_cluster(name: str, names: Any) -> None:
+    """Also those whose iteration fails: its error would tell nothing of the argument."""
+    if (name, names) == ("survey_topics", None):
+        assert set(process(world()).survey_topics(names=names)) == {"orders", "stock"}
+        return
+    with pytest.raises(TypeError, match="names must be a list"):
+        getattr(process(world()), name)(names=names)
 
 
 def test_configs_of_a_wrong_type_are_refused() -> None:

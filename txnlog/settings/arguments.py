@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -205,13 +206,19 @@ def group_metadata(name: str, value: Any) -> ConsumerGroupMetadata:
 
 
 def each(name: str, given: Any, check: Callable[[str, Any], Any]) -> list[Any]:
-    """A list of validated items, each named `name[<index>]`. Raises TypeError for a string.
+    """A list of validated items, each named `name[<index>]`. Raises TypeError as `items`."""
+    return [check(f"{name}[{at}]", value) for at, value in enumerate(items(name, given))]
+
+
+def items(name: str, given: Any) -> list[Any]:
+    """The items of a list. Raises TypeError for what cannot be iterated, and for a string.
 
     A string is a sequence of its letters: `delete_topics("ab")` would delete topics a and b.
     """
-    if isinstance(given, (str, bytes, bytearray)):
-        raise TypeError(f"{name} must be a list, not {_kind(given)}: {shown(given)}.")
-    return [check(f"{name}[{at}]", value) for at, value in enumerate(_items(name, given))]
+    if not isinstance(given, (str, bytes, bytearray)):
+        with suppress(Exception):
+            return list(given)
+    raise TypeError(f"{name} must be a list, not {_kind(given)}: {shown(given)}.")
 
 
 def one_of(name: str, value: Any, kind: type) -> Any:
@@ -219,13 +226,6 @@ def one_of(name: str, value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, not {_kind(value)}: {shown(value)}.")
     return value
-
-
-def _items(name: str, given: Any) -> Iterable[Any]:
-    try:
-        return list(given)
-    except Exception:
-        raise TypeError(f"{name} must be a list, not {_kind(given)}: {shown(given)}.") from None
 
 
 def _kind(value: object) -> str:
