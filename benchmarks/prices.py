@@ -18,7 +18,7 @@ from spark_source.schema import spark_schema
 from spark_source.stream import open_reader
 from txnlog.cluster import Cluster
 from txnlog.consumer import Consumer
-from txnlog.messages import TopicPartition
+from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
 from txnlog.storage.delta.delta_log import LogSettings
 from txnlog.testing.faults import SharedMemory
@@ -63,23 +63,30 @@ def counted(name: str, store: RoundsStore, units: float) -> Cost:
     return Cost(name=name, requests={verb: number / units for verb, number in calls.items()})
 
 
-def transaction(topics: int, partitions: int) -> Cost:
-    """A producer's transaction with a record in each partition."""
+def transaction(topics: int, partitions: int, *, with_offsets: bool = False) -> Cost:
+    """A producer's transaction with a record in each partition, 100 ms after the one before; perhaps
+    with an offset of a group.
+    """
     shared = _world(topics, partitions)
     store = _s3(shared)
     config = {"txnlog.root": "memory://", "transactional.id": "p"}
     cluster = Cluster.open(store, settings=_SETTINGS)
     with Producer(config, cluster=cluster, background=False) as producer:
         producer.init_transactions()
+        group = ConsumerGroupMetadata("g", cluster.groups.start("g"))
         for turn in range(_TURNS + 2):
+            store.clock.sleep_ms(100)
             if turn == 2:
                 store.calls.clear()
             producer.begin_transaction()
+            if with_offsets:
+                producer.send_offsets_to_transaction([TopicPartition("t0", 0, turn)], group)
             for topic in range(topics):
                 for partition in range(partitions):
                     producer.produce(f"t{topic}", b"value", partition=partition)
             producer.commit_transaction()
         name = f"transaction of a producer, {_topics(topics)} x {partitions} partitions"
+        name += ", with offsets of a group" if with_offsets else ""
         return counted(name, store, _TURNS)
 
 
@@ -141,6 +148,7 @@ def costs() -> list[Cost]:
     """The rows of the table."""
     return [
         *(transaction(*shape).times(MILLION) for shape in ((1, 1), (1, 16), (4, 4))),
+        transaction(1, 1, with_offsets=True).times(MILLION),
         *(source_batch(files).times(MILLION) for files in (1, 16)),
         idle_source().times(MONTH_S),
         *(idle_consumer(topics).times(MONTH_S) for topics in (1, 100)),
