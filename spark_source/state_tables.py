@@ -13,7 +13,7 @@ from txnlog.admin.state_rows import shown_rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
-from txnlog.protocol.tickets import with_decided
+from txnlog.protocol.tickets import with_unmoved
 from txnlog.settings.options import warn_once
 
 UNREADABLE = "Unreadable"
@@ -88,12 +88,12 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
         for unreadable in log.view.rows.unreadable.values():
             warn_once(unreadable.error.message)
     holders = [one for log in logs for row in log.view.rows.values() for one in row.tickets.holders]
-    left = cluster.groups.left(holders)
+    unmoved = cluster.groups.unmoved(holders)
     if holders:
-        # What is not left any more was moved after the first read.
+        # What is not there any more was moved after the first read.
         logs = cluster.offsets_shards()
     rows_of = (
-        with_decided(row, left, log.view.markers) for log in logs for row in log.view.rows.values()
+        with_unmoved(row, unmoved, log.view.markers) for log in logs for row in log.view.rows.values()
     )
     groups = sorted(rows_of, key=lambda group: group.group_id)
     ends: dict[tuple[str, int], int] = {}

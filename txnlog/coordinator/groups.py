@@ -38,7 +38,7 @@ from txnlog.protocol.tickets import (
     overlap,
     own_holders,
     prepare_registration,
-    with_decided,
+    with_unmoved,
     with_known,
 )
 from txnlog.storage.tables.row_log import RowView
@@ -207,13 +207,13 @@ class GroupCoordinator:
         group = self.describe(group_id)
         if group is None or not group.tickets.holders:
             return group
-        rows = self.left(group.tickets.holders)
-        # What is not left any more was moved after the first read.
+        rows = self.unmoved(group.tickets.holders)
+        # What is not there any more was moved after the first read.
         group = self.describe(group_id)
         log = self._root.offsets_log(group_id)
-        return None if group is None else with_decided(group, rows, log.view.markers)
+        return None if group is None else with_unmoved(group, rows, log.view.markers)
 
-    def left(self, holders: Sequence[TicketHolder]) -> list[TransactionMetadata]:
+    def unmoved(self, holders: Sequence[TicketHolder]) -> list[TransactionMetadata]:
         """The rows with offsets of published transactions, moved or not; without unreadable ones.
 
         Those of others are not ahead of their output.

@@ -258,10 +258,10 @@ def prepare_carried_offsets(
     return OffsetsCommit(operation="WRITE TXN MARKERS", groups=tuple(rows), txns=txns)
 
 
-def with_decided(
+def with_unmoved(
     group: Group, rows: Iterable[TransactionMetadata], markers: Mapping[int, int]
 ) -> Group:
-    """The group with the offsets that these rows have decided, and that are left in them (D130).
+    """The group with the offsets that these rows have decided and not moved (D130).
 
     The group and the markers of its shard are read after the rows.
     """
