@@ -92,10 +92,14 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
     if holders:
         # What is not there any more was moved after the first read.
         logs = cluster.offsets_shards()
-    rows_of = (
-        with_unmoved(row, unmoved, log.view.markers) for log in logs for row in log.view.rows.values()
+    groups = sorted(
+        (
+            with_unmoved(row, unmoved, log.view.markers)
+            for log in logs
+            for row in log.view.rows.values()
+        ),
+        key=lambda group: group.group_id,
     )
-    groups = sorted(rows_of, key=lambda group: group.group_id)
     ends: dict[tuple[str, int], int] = {}
     for topic in {topic for group in groups for topic in group.offsets}:
         ends.update(_ends(cluster, topic))

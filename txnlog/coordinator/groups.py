@@ -38,8 +38,8 @@ from txnlog.protocol.tickets import (
     overlap,
     own_holders,
     prepare_registration,
-    with_unmoved,
     with_known,
+    with_unmoved,
 )
 from txnlog.storage.tables.row_log import RowView
 
