@@ -64,9 +64,7 @@ def counted(name: str, store: RoundsStore, units: float) -> Cost:
 
 
 def transaction(topics: int, partitions: int, *, with_offsets: bool = False) -> Cost:
-    """A producer's transaction with a record in each partition, 100 ms after the one before; perhaps
-    with an offset of a group.
-    """
+    """A producer's transaction with a record in each partition, 100 ms after the one before."""
     shared = _world(topics, partitions)
     store = _s3(shared)
     config = {"txnlog.root": "memory://", "transactional.id": "p"}
