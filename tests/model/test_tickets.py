@@ -29,6 +29,7 @@ OTHER_PART = PART._replace(letter="M", part=1)
 RESET = Client("X", "reset", 1)
 PLAIN = Client("X", "plain", 1)
 READER = Client("V", "reader", 2)
+PUBLISHER = Client("V", "publisher", 2)
 
 Case = Callable[[], Tickets]
 
@@ -66,6 +67,7 @@ HOLDING_CASES: dict[str, Case] = {
     "a plain commit beside a holder": lambda: Tickets(OLD, PLAIN, inputs=3),
     "a plain commit and a newcomer": lambda: Tickets(OLD, PLAIN, new(1)),
     "a reader without a generation": lambda: Tickets(OLD, READER, inputs=3),
+    "a reader that publishes": lambda: Tickets(OLD, PUBLISHER, inputs=3),
     "a transaction without the offsets of the one before": lambda: Tickets(OLD, PART, split=True),
     "a run that registers again for less": lambda: Tickets(AGAIN, PART, split=True),
     "a run that registers for more": lambda: Tickets(GROWING, PART, split=True),
@@ -96,6 +98,7 @@ LARGE_CASES: dict[str, Case] = {
     ),
     "an eager transaction and two newcomers": lambda: Tickets(EAGER, new(1, dies=True), late(2)),
     "a reader beside a newcomer": lambda: Tickets(OLD, new(1), READER),
+    "a publishing one beside a newcomer": lambda: Tickets(OLD, new(1), PUBLISHER),
 }
 
 
@@ -313,6 +316,10 @@ BROKEN: dict[str, tuple[Case, str]] = {
     "a plain commit fences nobody": (
         lambda: Tickets(OLD, PLAIN, broken=broken(rules.NO_OVERLAP_CHECK)),
         "set to 2, then moved",
+    ),
+    rules.GIVES_UP_SUPERSEDED: (
+        lambda: Tickets(OLD, PUBLISHER, inputs=3, broken=broken(rules.GIVES_UP_SUPERSEDED)),
+        "said stable",
     ),
     rules.READS_GROUP_ONCE: (
         lambda: Tickets(OLD, READER, inputs=3, broken=broken(rules.READS_GROUP_ONCE)),

@@ -12,6 +12,7 @@ land after its death, or lose a reply. Processes are one program with different 
     reset    an operator: begins a generation, fences, then writes offset 0
     plain    commits an offset without a transaction, once no other holder can decide
     reader   asks for the stable offset, without a generation
+    publisher  the same, publishes what it meets, and asks again
 """
 
 from __future__ import annotations

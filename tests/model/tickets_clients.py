@@ -9,6 +9,7 @@ from tests.model.tickets_rules import (
     FENCE_WITHOUT_FINISH,
     FENCES_BY_OLD_READ,
     FINISHES_FIRST,
+    GIVES_UP_SUPERSEDED,
     LOOKS_ONCE,
     NO_OVERLAP_CHECK,
     READ_UNCHECKED,
@@ -264,3 +265,36 @@ class Clients(Transactions):
             yield go("the group has moved", pc="end", out="unstable")
         else:
             yield go(f"says {at.pos} is stable", pc="end", out="stable")
+
+    def _ask_all(self, t: Turn) -> Iterator[Step]:
+        """As `_peek`, but it publishes what it meets, and then says what the group has."""
+        state, go = t.state, t.go
+        newest = max((txn.end for txn in state.acked), default=0)
+        met = self._met(self.place.group(state.stored).tickets.holders)
+        yield go(f"meets {len(met)} holders", pc="ask_each", todo=met, newest=newest)
+
+    def _ask_each(self, t: Turn) -> Iterator[Step]:
+        state, at, go = t.state, t.at, t.go
+        if not at.todo:
+            offset = self.place.offset(state.stored, 0)
+            yield go(f"says {offset} is stable", pos=offset, pc="end", out="stable")
+            return
+        name = int(self.holders[at.todo[0]].transactional_id[2:])
+        txn = self.place.prepared(state.stored, name)
+        if txn is None:
+            yield go(f"id{name} is at rest", todo=at.todo[1:])
+        else:
+            yield go(f"meets {txn}", pc="ask_publishes", txn=txn)
+
+    def _ask_publishes(self, t: Turn) -> Iterator[Step]:
+        """By the row as it was read, or as it is now: it may say the next transaction."""
+        state, at, go = t.state, t.at, t.go
+        assert at.txn is not None
+        stored = state.stored
+        for what in ("a", "b", "offsets"):
+            stored = self.finish(stored, what, at.txn)
+        yield go(f"publishes {at.txn}", stored, pc="ask_each", todo=at.todo[1:], txn=None)
+        if self.place.prepared(state.stored, at.txn.name) != at.txn:
+            gives_up = GIVES_UP_SUPERSEDED in self.broken
+            todo = at.todo[1:] if gives_up else at.todo
+            yield go(f"{at.txn} is over", pc="ask_each", todo=todo, txn=None)

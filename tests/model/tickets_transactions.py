@@ -31,6 +31,7 @@ FLOWS = {
     "reset": ("bump", "fence", "set"),
     "plain": ("plain",),
     "reader": ("peek",),
+    "publisher": ("ask_all",),
 }
 UNDER_OLD = ("old", "copy", "resume", "plain")
 """They begin with the generation that the checkpoint names, or that they joined long ago."""
