@@ -22,6 +22,7 @@ BLOCK_BYTES = 31 << 20
 """Just below 32 MiB, up to which glibc raises its limits."""
 
 _calls = 0
+_keeps = False
 
 
 def collect_garbage() -> None:
@@ -45,7 +46,11 @@ def collect_garbage() -> None:
 def keep_freed_memory() -> None:
     """Make glibc keep up to 62 MiB of freed memory for this process, as if it had used them.
 
-    The block is zeroed memory of the system that is never touched. Limits that were set by
-    MALLOC_* variables stay, and other C libraries are not affected.
+    The first call's block is zeroed memory of the system that is never touched; a later one would be
+    memory that is used again, and zeroed. Limits that were set by MALLOC_* variables stay, and other
+    C libraries are not affected.
     """
-    bytes(BLOCK_BYTES)
+    global _keeps
+    if not _keeps:
+        bytes(BLOCK_BYTES)
+    _keeps = True
