@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.coordinator.processes import (
     ERRORS,
     GROUP,
     check_settled,
+    faults,
     outcome_of,
     planned,
     position,
@@ -27,7 +29,7 @@ from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
 from txnlog.errors import IllegalGenerationError, TransactionAbortableError
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
-from txnlog.testing.faults import SharedMemory
+from txnlog.testing.faults import Fault, SharedMemory
 
 MADE = pytest.mark.parametrize("make", [started, deciding], ids=["visible", "decided"])
 Make = Callable[[SharedMemory], Producer]
@@ -159,6 +161,51 @@ def test_reader_of_a_group_finds_what_a_dead_producer_has_left() -> None:
     leaving(shared)
     process(shared).groups.start(GROUP)
     assert moved(shared) == 20
+
+
+@pytest.mark.parametrize("generation", [None, 1])
+def test_next_decision_takes_nothing_back_from_a_reader_that_it_meets(
+    generation: int | None,
+) -> None:
+    """The offsets that the reader has found are superseded, not moved."""
+    is_over, at = False, 0
+    while not is_over:
+        shared = world()
+        made = leaving(shared)
+        reader = process(shared)
+        is_over, calls = True, itertools.count()
+
+        def meet(verb: str, path: str) -> Fault:
+            nonlocal is_over
+            if next(calls) == at:  # noqa: B023
+                is_over = False
+                superseding(made)  # noqa: B023
+            return Fault.NONE
+
+        faults(reader).plan = meet
+        found = reader.groups.fetch(GROUP, generation)["input"][0]
+        assert found in (20, 30), f"{found} with the next decision at call {at}"
+        at += 1
+    assert at > 10
+
+
+def test_offsets_that_are_left_can_be_deleted() -> None:
+    """Those of a second group were never moved."""
+    shared = world()
+    made = started(shared)
+    commit(made, "first", input_offset=10)
+    other = ConsumerGroupMetadata("other", cluster_of(made).groups.start("other"))
+    made.begin_transaction()
+    made.send_offsets_to_transaction(input_at(20), group())
+    made.send_offsets_to_transaction(input_at(7), other)
+    made.commit_transaction()
+    admin = AdminClient({}, cluster=process(shared))
+    asked = ConsumerGroupTopicPartitions("other", input_at(-1))
+    [result] = admin.delete_consumer_group_offsets([asked]).values()
+    result.result()
+    made.close()
+    assert process(shared).groups.fetch("other") == {}
+    assert position(process(shared)) == 20
 
 
 def test_fenced_producer_moves_what_it_has_left_once() -> None:

@@ -131,6 +131,8 @@ def delete_offsets(
 ) -> ConsumerGroupTopicPartitions:
     """Delete committed offsets, under a new generation. Raises GroupIdNotFoundError."""
     group = require_group(cluster, request.group_id)
+    # Also those that are decided and not moved.
+    group = cluster.groups.committed(request.group_id) or group
     partitions = request.topic_partitions
     named = by_topic(partitions) if partitions is not None else group.positions()
     if offsets_without(group, named) == group.offsets:

@@ -41,6 +41,7 @@ from txnlog.protocol.tickets import (
     with_decided,
     with_known,
 )
+from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import RowView
 
 
@@ -180,13 +181,24 @@ class GroupCoordinator:
         open_ones = []
         for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
-            if row.state.is_prepared and carried:
-                publish(self._root, row)
+            if _is_decided(row, group_id):
+                self._publish(row, group_id)
             elif row.state is TransactionState.ONGOING and any(
                 partitions is None or overlap(one.offsets, partitions) for one in carried
             ):
                 open_ones.append(holder)
         return open_ones
+
+    def _publish(self, row: TransactionMetadata, group_id: str) -> None:
+        """Publish what the row has decided, or what has superseded it since (D130)."""
+        now: TransactionMetadata | None = row
+        reading = None
+        while now is not None and _is_decided(now, group_id):
+            if publish(self._root, now, reading=reading) is not None:
+                return
+            # It was finished; or its offsets were not moved, and the next transaction has newer.
+            reading = Reading.begin(self._root.store.clock)
+            now = describe(self._root, row.transactional_id, sure=True)
 
     def _rows(
         self, holders: Sequence[TicketHolder]
@@ -427,6 +439,10 @@ class GroupCoordinator:
 
     def _now_ms(self) -> int:
         return self._root.store.clock.now_ms()
+
+
+def _is_decided(row: TransactionMetadata, group_id: str) -> bool:
+    return row.state.is_prepared and any(one.group_id == group_id for one in row.pending.tickets)
 
 
 def _others(
