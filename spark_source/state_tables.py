@@ -13,6 +13,7 @@ from txnlog.admin.state_rows import shown_rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
 from txnlog.errors import InvalidTopicError
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import with_decided
 from txnlog.settings.options import warn_once
 
@@ -88,12 +89,15 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
         for unreadable in log.view.rows.unreadable.values():
             warn_once(unreadable.error.message)
     holders = [one for log in logs for row in log.view.rows.values() for one in row.tickets.holders]
-    decided = cluster.groups.decided(holders)
+    decided: dict[str, list[TransactionMetadata]] = {}
+    for one in cluster.groups.decided(holders):
+        for group_id in {ticket.group_id for ticket in one.moves}:
+            decided.setdefault(group_id, []).append(one)
     if holders:
         # What is not decided any more was moved after the first read.
         logs = cluster.offsets_shards()
     rows_of = (
-        with_decided(row, decided, log.view.markers)
+        with_decided(row, decided.get(row.group_id, ()), log.view.markers)
         for log in logs
         for row in log.view.rows.values()
     )

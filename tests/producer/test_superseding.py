@@ -189,6 +189,32 @@ def test_next_decision_takes_nothing_back_from_a_reader_that_it_meets(
     assert at > 10
 
 
+def test_reader_without_a_generation_needs_no_right_to_write() -> None:
+    shared = world()
+    leaving(shared)
+    reader = process(shared)
+    faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
+    assert position(reader) == 20
+    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
+    admin = AdminClient({}, cluster=reader)
+    [result] = admin.list_consumer_group_offsets([asked], require_stable=True).values()
+    [found] = result.result().topic_partitions
+    assert found.offset == 20
+    assert moved(shared) == 10
+
+
+def test_thread_that_always_has_something_to_send_moves_what_is_left() -> None:
+    shared = world()
+    made = leaving(shared)
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    shared.clock.advance_ms(1_000)
+    sender = made._sender
+    sender._accumulator.is_full = True
+    assert sender.turn()
+    assert moved(shared) == 20
+
+
 def test_offsets_that_are_left_can_be_deleted() -> None:
     """Those of a second group were never moved."""
     shared = world()

@@ -125,9 +125,10 @@ class GroupCoordinator:
     ) -> dict[str, dict[int, int]]:
         """Committed positions (topic -> partition -> next offset) that no transaction is moving.
 
-        What holders of tickets on `partitions` (None: all) have decided is finished first (R46).
-        With a generation, those that registered under another one, or as another member, are
-        fenced; with `fence=False` not while they have an open transaction with offsets there.
+        What holders of tickets on `partitions` (None: all) have decided counts (R46). Without a
+        generation nothing is written. With one it is published first, and those that registered
+        under another one, or as another member, are fenced; with `fence=False` not while they have
+        an open transaction with offsets there.
         Waits for open transactions for `patience_ms`.
         Raises IllegalGenerationError for an old generation, UnknownMemberIdError for a member that
         was replaced, UnstableOffsetCommitError while an open transaction has offsets there.
@@ -147,13 +148,15 @@ class GroupCoordinator:
             is_patient = clock.boot_ms() < patient_until_ms
             others = _others(group, met, generation, member_id)
             skipped = others if fence and not is_patient else ()
-            open_ones = self._look_at(group_id, met, partitions, but=skipped)
+            publishes = generation is not None
+            open_ones = self._look_at(group_id, met, partitions, but=skipped, publishes=publishes)
             if not open_ones:
                 who = f"member {member_id}" if member_id else "a reader"
                 by = f"{who} of group {group_id!r}, generation {generation}"
                 fence_holders(self._root, group_id, others, partitions=partitions, by=by)
-                # What was decided before the rows of the holders were read is in the group by now.
-                group = self.describe(group_id)
+                # What was decided before the rows of the holders were read is in the group by now;
+                # or, for who may only read, it stays where it is.
+                group = self.describe(group_id) if publishes else self.committed(group_id)
                 positions = check(group)
                 tickets = {one.ticket for one in met}
                 if all(one.ticket in tickets for one in holders_met(group, partitions)):
@@ -172,33 +175,35 @@ class GroupCoordinator:
         partitions: Partitions | None,
         *,
         but: Collection[TicketHolder] = (),
+        publishes: bool = True,
     ) -> list[TicketHolder]:
         """Publish what these holders have decided; those with an open transaction that has offsets
         of these partitions (None: of any).
 
-        Call it after the read of the group's row that named them. `but` are not looked at.
+        Call it after the read of the group's row that named them. `but` are not looked at. Without
+        `publishes` nothing is written.
         """
         open_ones = []
         for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
-            if _is_decided(row, group_id):
-                self._publish(row, group_id)
+            if row.state.is_prepared and carried:
+                if publishes:
+                    self._publish(row)
             elif row.state is TransactionState.ONGOING and any(
                 partitions is None or overlap(one.offsets, partitions) for one in carried
             ):
                 open_ones.append(holder)
         return open_ones
 
-    def _publish(self, row: TransactionMetadata, group_id: str) -> None:
-        """Publish what the row has decided, or what has superseded it since (D130)."""
-        now: TransactionMetadata | None = row
+    def _publish(self, row: TransactionMetadata | None) -> None:
+        """Publish what the row has decided, or what has superseded that since (D130)."""
         reading = None
-        while now is not None and _is_decided(now, group_id):
-            if publish(self._root, now, reading=reading) is not None:
+        while row is not None and row.state.is_prepared:
+            if publish(self._root, row, reading=reading) is not None:
                 return
             # It was finished; or its offsets were not moved, and the next transaction has newer.
             reading = Reading.begin(self._root.store.clock)
-            now = describe(self._root, row.transactional_id, sure=True)
+            row = describe(self._root, row.transactional_id, sure=True)
 
     def _rows(
         self, holders: Sequence[TicketHolder]
@@ -439,10 +444,6 @@ class GroupCoordinator:
 
     def _now_ms(self) -> int:
         return self._root.store.clock.now_ms()
-
-
-def _is_decided(row: TransactionMetadata, group_id: str) -> bool:
-    return row.state.is_prepared and any(one.group_id == group_id for one in row.pending.tickets)
 
 
 def _others(
