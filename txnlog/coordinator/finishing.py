@@ -155,10 +155,17 @@ def publish(
 
 
 def pay_offsets(root: Root, published: Published) -> Published:
-    """Step 3 of a published transaction that has left it, unless another process finished it."""
+    """Step 3 of a published transaction that has left it, unless another process finished it.
+
+    An error has `left` in its context: it says nothing of the transaction that comes next.
+    """
     if not published.owes_offsets:
         return published
-    _move_offsets(root, published.row, published.reading)
+    try:
+        _move_offsets(root, published.row, published.reading)
+    except TxnLogError as error:
+        error.context["left"] = True
+        raise
     reach("offsets.after")
     return Published(published.row, published.phases)
 
