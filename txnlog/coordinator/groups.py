@@ -7,10 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.fencing import fence_holders, log_line
-from txnlog.coordinator.finishing import publish
+from txnlog.coordinator.finishing import publish_newest
 from txnlog.coordinator.root import Root
 from txnlog.coordinator.state_rows import check_run, describe
-from txnlog.errors import IllegalGenerationError, OffsetConflictError
+from txnlog.errors import IllegalGenerationError, OffsetConflictError, StorePermissionError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.fencing_lines import group_lines
@@ -41,7 +41,6 @@ from txnlog.protocol.tickets import (
     with_decided,
     with_known,
 )
-from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import RowView
 
 
@@ -125,10 +124,10 @@ class GroupCoordinator:
     ) -> dict[str, dict[int, int]]:
         """Committed positions (topic -> partition -> next offset) that no transaction is moving.
 
-        What holders of tickets on `partitions` (None: all) have decided counts (R46). Without a
-        generation nothing is written. With one it is published first, and those that registered
-        under another one, or as another member, are fenced; with `fence=False` not while they have
-        an open transaction with offsets there.
+        What holders of tickets on `partitions` (None: all) have decided is finished first (R46), or
+        counts as it is for who may only read. With a generation one must write: those that
+        registered under another one, or as another member, are fenced; with `fence=False` not while
+        they have an open transaction with offsets there.
         Waits for open transactions for `patience_ms`.
         Raises IllegalGenerationError for an old generation, UnknownMemberIdError for a member that
         was replaced, UnstableOffsetCommitError while an open transaction has offsets there.
@@ -148,15 +147,14 @@ class GroupCoordinator:
             is_patient = clock.boot_ms() < patient_until_ms
             others = _others(group, met, generation, member_id)
             skipped = others if fence and not is_patient else ()
-            publishes = generation is not None
-            open_ones = self._look_at(group_id, met, partitions, but=skipped, publishes=publishes)
+            refused: list[TicketHolder] | None = [] if generation is None else None
+            open_ones = self._look_at(group_id, met, partitions, but=skipped, refused=refused)
             if not open_ones:
                 who = f"member {member_id}" if member_id else "a reader"
                 by = f"{who} of group {group_id!r}, generation {generation}"
                 fence_holders(self._root, group_id, others, partitions=partitions, by=by)
-                # What was decided before the rows of the holders were read is in the group by now;
-                # or, for who may only read, it stays where it is.
-                group = self.describe(group_id) if publishes else self.committed(group_id)
+                # What was decided before the rows of the holders were read is in the group by now.
+                group = self.committed(group_id) if refused else self.describe(group_id)
                 positions = check(group)
                 tickets = {one.ticket for one in met}
                 if all(one.ticket in tickets for one in holders_met(group, partitions)):
@@ -175,35 +173,29 @@ class GroupCoordinator:
         partitions: Partitions | None,
         *,
         but: Collection[TicketHolder] = (),
-        publishes: bool = True,
+        refused: list[TicketHolder] | None = None,
     ) -> list[TicketHolder]:
         """Publish what these holders have decided; those with an open transaction that has offsets
         of these partitions (None: of any).
 
-        Call it after the read of the group's row that named them. `but` are not looked at. Without
-        `publishes` nothing is written.
+        Call it after the read of the group's row that named them. `but` are not looked at; to
+        `refused` are added those whose decisions this process has no permission to publish.
         """
         open_ones = []
         for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
             if row.state.is_prepared and carried:
-                if publishes:
-                    self._publish(row)
+                try:
+                    publish_newest(self._root, row)
+                except StorePermissionError:
+                    if refused is None:
+                        raise
+                    refused.append(holder)
             elif row.state is TransactionState.ONGOING and any(
                 partitions is None or overlap(one.offsets, partitions) for one in carried
             ):
                 open_ones.append(holder)
         return open_ones
-
-    def _publish(self, row: TransactionMetadata | None) -> None:
-        """Publish what the row has decided, or what has superseded that since (D130)."""
-        reading = None
-        while row is not None and row.state.is_prepared:
-            if publish(self._root, row, reading=reading) is not None:
-                return
-            # It was finished; or its offsets were not moved, and the next transaction has newer.
-            reading = Reading.begin(self._root.store.clock)
-            row = describe(self._root, row.transactional_id, sure=True)
 
     def _rows(
         self, holders: Sequence[TicketHolder]
