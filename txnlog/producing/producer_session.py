@@ -62,7 +62,7 @@ T = TypeVar("T")
 IDLE_MS = 1_000
 """After the last commit: a producer that commits more often completes with its next commit."""
 OFFSETS_MS = 1_000
-"""As long as this, the group's row may be behind the offsets that a producer has committed."""
+"""So long after offsets were moved, commits leave theirs; who is idle then moves them."""
 
 
 def new_owner(client_id: str) -> Owner:
