@@ -12,7 +12,9 @@ import pyarrow as pa
 from txnlog.admin.state_rows import shown_rows, unreadable_rows
 from txnlog.admin.transactions import describe_row
 from txnlog.cluster import Cluster
+from txnlog.coordinator.state_rows import unmoved
 from txnlog.errors import InvalidTopicError
+from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.tickets import with_unmoved
 from txnlog.settings.options import warn_once
 
@@ -88,13 +90,16 @@ def consumer_offsets(cluster: Cluster) -> pa.Table:
         for unreadable in log.view.rows.unreadable.values():
             warn_once(unreadable.error.message)
     holders = [one for log in logs for row in log.view.rows.values() for one in row.tickets.holders]
-    unmoved = cluster.groups.unmoved(holders)
+    left: dict[str, list[TransactionMetadata]] = {}
+    for one in unmoved(cluster, holders):
+        for ticket in one.moves:
+            left.setdefault(ticket.group_id, []).append(one)
     if holders:
         # What is not there any more was moved after the first read.
         logs = cluster.offsets_shards()
     groups = sorted(
         (
-            with_unmoved(row, unmoved, log.view.markers)
+            with_unmoved(row, left.get(row.group_id, ()), log.view.markers)
             for log in logs
             for row in log.view.rows.values()
         ),

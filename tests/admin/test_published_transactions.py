@@ -29,7 +29,7 @@ def shown(shared: SharedMemory, denied: str = "nothing") -> tuple[TransactionSta
     return listed.state, client.describe_transactions(["tx"])["tx"].result().state
 
 
-def test_operator_who_may_not_read_a_table_sees_the_row_as_it_is() -> None:
+def test_operator_who_may_not_read_a_topic_sees_the_row_as_it_is() -> None:
     """Transactions are listed by who may read neither groups nor topics."""
     shared = world()
     commit(started(shared), "0", input_offset=10)

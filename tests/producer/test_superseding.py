@@ -26,7 +26,12 @@ from tests.producer.following import commit
 from tests.producer.worlds import cluster_of, group, input_at, started, values, world
 from txnlog.admin.client import AdminClient
 from txnlog.admin.descriptions import ConsumerGroupTopicPartitions
-from txnlog.errors import IllegalGenerationError, TransactionAbortableError
+from txnlog.errors import (
+    IllegalGenerationError,
+    OperationTimedOutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+)
 from txnlog.messages import ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
 from txnlog.testing.faults import Fault, SharedMemory
@@ -206,6 +211,56 @@ def test_next_decision_takes_nothing_back_from_a_reader_that_it_meets(
         assert found in (20, 30), f"{found} with the next decision at call {at}"
         at += 1
     assert at > 10
+
+
+def test_reader_without_a_generation_needs_no_right_to_write() -> None:
+    shared = world()
+    leaving(shared)
+    reader = process(shared)
+    faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
+    assert position(reader) == 20
+    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
+    admin = AdminClient({}, cluster=reader)
+    [result] = admin.list_consumer_group_offsets([asked], require_stable=True).values()
+    [found] = result.result().topic_partitions
+    assert found.offset == 20
+    assert moved(shared) == 10
+
+
+def test_lost_reply_about_what_was_left_is_no_doubt_about_the_next_commit() -> None:
+    """Nothing of the next one was sent: the fence that refuses it is its error."""
+    shared = world()
+    made = leaving(shared)
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    is_down = False
+
+    def plan(verb: str, path: str) -> Fault:
+        nonlocal is_down
+        is_down |= verb == "put" and path.startswith("__consumer_offsets")
+        is_met = is_down and path.startswith("__consumer_offsets")
+        return Fault.FAIL_BEFORE if is_met else Fault.NONE
+
+    faults(cluster_of(made)).plan = plan
+    with pytest.raises(OperationTimedOutError, match="unknown"):
+        made.commit_transaction(timeout=1)
+    faults(cluster_of(made)).plan = lambda verb, path: Fault.NONE
+    started(shared)
+    with pytest.raises(ProducerFencedError):
+        made.commit_transaction()
+    assert values(process(shared), "orders") == ["first", "second"]
+
+
+def test_thread_that_always_has_something_to_send_moves_what_is_left() -> None:
+    shared = world()
+    made = leaving(shared)
+    made.begin_transaction()
+    made.produce("orders", "third", partition=0)
+    shared.clock.advance_ms(1_000)
+    sender = made._sender
+    sender._accumulator.is_full = True
+    assert sender.turn()
+    assert moved(shared) == 20
 
 
 def test_offsets_that_are_left_can_be_deleted() -> None:

@@ -46,9 +46,9 @@ def collect_garbage() -> None:
 def keep_freed_memory() -> None:
     """Make glibc keep up to 62 MiB of freed memory for this process, as if it had used them.
 
-    The first call's block is zeroed memory of the system that is never touched; a later one would be
-    memory that is used again, and zeroed. Limits that were set by MALLOC_* variables stay, and other
-    C libraries are not affected.
+    The first call's block is zeroed memory of the system that is never touched; a later one would
+    be memory that is used again, and zeroed. Limits that were set by MALLOC_* variables stay, and
+    other C libraries are not affected.
     """
     global _keeps
     if not _keeps:

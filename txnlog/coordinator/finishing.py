@@ -154,11 +154,29 @@ def publish(
     return Published(row, phases, tuple(log.log.proof() for log, _ in logs))
 
 
+def publish_newest(root: Root, row: TransactionMetadata | None) -> None:
+    """Steps 2 and 3 of what the row has decided, or of what has superseded that since (D130)."""
+    reading = None
+    while row is not None and row.state.is_prepared:
+        if publish(root, row, reading=reading) is not None:
+            return
+        # It was finished; or its offsets were not moved, and the next transaction has newer ones.
+        reading = Reading.begin(root.store.clock)
+        row = describe(root, row.transactional_id, sure=True)
+
+
 def pay_offsets(root: Root, published: Published) -> Published:
-    """Step 3 of a published transaction that has left it, unless another process finished it."""
+    """Step 3 of a published transaction that has left it, unless another process finished it.
+
+    An error has `left` in its context: it says nothing of the transaction that comes next.
+    """
     if not published.owes_offsets:
         return published
-    _move_offsets(root, published.row, published.reading)
+    try:
+        _move_offsets(root, published.row, published.reading)
+    except TxnLogError as error:
+        error.context["left"] = True
+        raise
     reach("offsets.after")
     return Published(published.row, published.phases)
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 from txnlog.coordinator.fencing import fence_holders, log_line
-from txnlog.coordinator.finishing import publish
+from txnlog.coordinator.finishing import publish_newest
 from txnlog.coordinator.root import Root
-from txnlog.coordinator.state_rows import check_run, describe, published
-from txnlog.errors import IllegalGenerationError, OffsetConflictError
+from txnlog.coordinator.state_rows import check_run, describe, unmoved
+from txnlog.errors import IllegalGenerationError, OffsetConflictError, StorePermissionError
 from txnlog.process.clock import OPERATION_ATTEMPTS_MAX, backoff_ms
 from txnlog.protocol.cooperation import current_generation
 from txnlog.protocol.fencing_lines import group_lines
@@ -41,7 +41,6 @@ from txnlog.protocol.tickets import (
     with_known,
     with_unmoved,
 )
-from txnlog.storage.delta.readings import Reading
 from txnlog.storage.tables.row_log import RowView
 
 
@@ -125,9 +124,10 @@ class GroupCoordinator:
     ) -> dict[str, dict[int, int]]:
         """Committed positions (topic -> partition -> next offset) that no transaction is moving.
 
-        What holders of tickets on `partitions` (None: all) have decided is finished first (R46).
-        With a generation, those that registered under another one, or as another member, are
-        fenced; with `fence=False` not while they have an open transaction with offsets there.
+        What holders of tickets on `partitions` (None: all) have decided is finished first (R46), or
+        counts as it is for who may only read. With a generation one must write: those that
+        registered under another one, or as another member, are fenced; with `fence=False` not while
+        they have an open transaction with offsets there.
         Waits for open transactions for `patience_ms`.
         Raises IllegalGenerationError for an old generation, UnknownMemberIdError for a member that
         was replaced, UnstableOffsetCommitError while an open transaction has offsets there.
@@ -147,13 +147,15 @@ class GroupCoordinator:
             is_patient = clock.boot_ms() < patient_until_ms
             others = _others(group, met, generation, member_id)
             skipped = others if fence and not is_patient else ()
-            open_ones = self._look_at(group_id, met, partitions, but=skipped)
+            refused: list[TicketHolder] | None = [] if generation is None else None
+            open_ones = self._look_at(group_id, met, partitions, but=skipped, refused=refused)
             if not open_ones:
                 who = f"member {member_id}" if member_id else "a reader"
                 by = f"{who} of group {group_id!r}, generation {generation}"
                 fence_holders(self._root, group_id, others, partitions=partitions, by=by)
                 # What was decided before the rows of the holders were read is in the group by now.
-                group = self.describe(group_id)
+                ask = partial(self.committed, visible_only=False) if refused else self.describe
+                group = ask(group_id)
                 positions = check(group)
                 tickets = {one.ticket for one in met}
                 if all(one.ticket in tickets for one in holders_met(group, partitions)):
@@ -172,33 +174,29 @@ class GroupCoordinator:
         partitions: Partitions | None,
         *,
         but: Collection[TicketHolder] = (),
+        refused: list[TicketHolder] | None = None,
     ) -> list[TicketHolder]:
         """Publish what these holders have decided; those with an open transaction that has offsets
         of these partitions (None: of any).
 
-        Call it after the read of the group's row that named them. `but` are not looked at.
+        Call it after the read of the group's row that named them. `but` are not looked at; to
+        `refused` are added those whose decisions this process has no permission to publish.
         """
         open_ones = []
         for holder, row in self._rows([one for one in holders if one not in but]):
             carried = [one for one in row.pending.tickets if one.group_id == group_id]
-            if _is_decided(row, group_id):
-                self._publish(row, group_id)
+            if row.state.is_prepared and carried:
+                try:
+                    publish_newest(self._root, row)
+                except StorePermissionError:
+                    if refused is None:
+                        raise
+                    refused.append(holder)
             elif row.state is TransactionState.ONGOING and any(
                 partitions is None or overlap(one.offsets, partitions) for one in carried
             ):
                 open_ones.append(holder)
         return open_ones
-
-    def _publish(self, row: TransactionMetadata, group_id: str) -> None:
-        """Publish what the row has decided, or what has superseded it since (D130)."""
-        now: TransactionMetadata | None = row
-        reading = None
-        while now is not None and _is_decided(now, group_id):
-            if publish(self._root, now, reading=reading) is not None:
-                return
-            # It was finished; or its offsets were not moved, and the next transaction has newer.
-            reading = Reading.begin(self._root.store.clock)
-            now = describe(self._root, row.transactional_id, sure=True)
 
     def _rows(
         self, holders: Sequence[TicketHolder]
@@ -214,32 +212,16 @@ class GroupCoordinator:
             if row is not None and row.producer_id == holder.producer_id:
                 yield holder, row
 
-    def committed(self, group_id: str) -> Group | None:
-        """The newest row of a group, with the offsets that producers have left (D130); no write."""
+    def committed(self, group_id: str, *, visible_only: bool = True) -> Group | None:
+        """The newest row of a group, and what `state_rows.unmoved` finds; no write."""
         group = self.describe(group_id)
         if group is None or not group.tickets.holders:
             return group
-        rows = self.unmoved(group.tickets.holders)
+        rows = unmoved(self._root, group.tickets.holders, visible_only=visible_only)
         # What is not there any more was moved after the first read.
         group = self.describe(group_id)
         log = self._root.offsets_log(group_id)
         return None if group is None else with_unmoved(group, rows, log.view.markers)
-
-    def unmoved(self, holders: Sequence[TicketHolder]) -> list[TransactionMetadata]:
-        """The rows with offsets of published transactions, moved or not; without unreadable ones.
-
-        Those of others are not ahead of their output.
-        """
-        names = {one.transactional_id for one in holders}
-        shards = {self._root.shard_of(name): self._root.find_shard_for(name) for name in names}
-        there = {number: shard for number, shard in shards.items() if shard is not None}
-        self._root.store.together([shard.refresh for shard in there.values()])
-        rows = [
-            dict.get(there[number].view.rows, name)
-            for name in sorted(names)
-            if (number := self._root.shard_of(name)) in there
-        ]
-        return published(self._root, [row for row in rows if row is not None and row.moves])
 
     def describe(self, group_id: str) -> Group | None:
         """The newest row of a group."""
@@ -442,10 +424,6 @@ class GroupCoordinator:
 
     def _now_ms(self) -> int:
         return self._root.store.clock.now_ms()
-
-
-def _is_decided(row: TransactionMetadata, group_id: str) -> bool:
-    return row.state.is_prepared and any(one.group_id == group_id for one in row.pending.tickets)
 
 
 def _others(

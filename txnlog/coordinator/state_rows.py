@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec.structs import replace
 
 from txnlog.coordinator.root import Root
+from txnlog.errors import StorePermissionError
 from txnlog.process.failures import caught
 from txnlog.protocol.appends import has_marker
 from txnlog.protocol.fencing import check_holder
+from txnlog.protocol.group_metadata import TicketHolder
 from txnlog.protocol.metadata import TransactionMetadata
 from txnlog.protocol.transitions import as_completed
 from txnlog.storage.tables.topic_log import TopicLog
@@ -39,9 +42,9 @@ def check_owner(root: Root, row: TransactionMetadata) -> None:
 def as_shown(root: Root, rows: Sequence[TransactionMetadata]) -> list[TransactionMetadata]:
     """Rows as operators see them: a transaction that is decided, and visible in all its topics, is
     as its COMPLETE will leave it, whether that was written or not. All who ask for its offsets get
-    them, moved or not (D130). Errors as in `published`.
+    them, moved or not (D130); one without a topic is as it is. Errors as in `published`.
     """
-    done = {row.transaction for row in published(root, rows)}
+    done = {row.transaction for row in published(root, rows) if row.topic_ids or not row.moves}
     return [as_completed(row) if row.transaction in done else row for row in rows]
 
 
@@ -56,6 +59,33 @@ def published(root: Root, rows: Sequence[TransactionMetadata]) -> list[Transacti
     reads = [partial(caught, partial(_read_topic, root, topic)) for topic in topics]
     found = dict(zip(topics, root.store.together(reads), strict=True))
     return [row for row in decided if _is_published(row, found)]
+
+
+def unmoved(
+    root: Root, holders: Iterable[TicketHolder], *, visible_only: bool = True
+) -> list[TransactionMetadata]:
+    """The rows with offsets of groups that these holders have decided, moved or not (D130).
+
+    `visible_only`: none that is ahead of its output. Rows that are unreadable, or that this process
+    may not read, are left out. The caller has read the groups before, and reads them again.
+    """
+    by_shard: dict[int, list[str]] = {}
+    for name in sorted({one.transactional_id for one in holders}):
+        by_shard.setdefault(root.shard_of(name), []).append(name)
+    reads = [partial(_rows_of, root, names) for names in by_shard.values()]
+    found = [row for rows in root.store.together(reads) for row in rows if row.moves]
+    return published(root, found) if visible_only else found
+
+
+def _rows_of(root: Root, names: Sequence[str]) -> list[TransactionMetadata]:
+    """The readable rows of ids of one shard."""
+    with suppress(StorePermissionError):
+        shard = root.find_shard_for(names[0])
+        if shard is not None:
+            shard.refresh()
+            rows = (dict.get(shard.view.rows, name) for name in names)
+            return [row for row in rows if row is not None]
+    return []
 
 
 def _read_topic(root: Root, topic: str) -> TopicLog:

@@ -62,7 +62,7 @@ T = TypeVar("T")
 IDLE_MS = 1_000
 """After the last commit: a producer that commits more often completes with its next commit."""
 OFFSETS_MS = 1_000
-"""As long as this, the group's row may be behind the offsets that a producer has committed."""
+"""So long after offsets were moved, commits leave theirs; who is idle then moves them."""
 
 
 def new_owner(client_id: str) -> Owner:
@@ -382,7 +382,8 @@ class ProducerSession:
             return end(self.row, Staging(staging.topics, write), offsets=offsets)
         except TxnLogError as error:
             self._is_decided |= error.context.get("decided") is TransactionResult.COMMIT
-            self._is_outcome_unknown |= isinstance(error, CommitStateUnknownError)
+            is_of_this = "left" not in error.context
+            self._is_outcome_unknown |= is_of_this and isinstance(error, CommitStateUnknownError)
             # A prepared transaction does not expire: another process committed or aborted it.
             held = self.row.pending.prepared_by_client
             is_gone = held and isinstance(error, InvalidProducerIdMappingError)

@@ -47,7 +47,7 @@ class Sender:
 
     `publication` is None between transactions, when no record can wait. `on_error` gets the error
     of a publication that failed permanently; it is weak, or the thread would keep the producer
-    alive. `on_idle` is called, while `io` is held, when there is nothing to send; `catch_up` as
+    alive. `on_idle` is called, while `io` is held, after all that was due is sent; `catch_up` as
     soon as `is_behind`, which says whether the last commit has left work that is worth a try.
     Records of a deferred transaction wait for a full batch or a call of `pump`. `events` gets the
     errors of sends.
@@ -262,6 +262,7 @@ class Sender:
                     self.catch_up()
                 if is_due:
                     self.pump()
+                    self.on_idle()
                 is_stuck = self.publication is not None and self.publication.waiting > 0
             if is_stuck or self.is_behind():
                 with self._accumulator.lock:
