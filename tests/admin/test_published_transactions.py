@@ -7,7 +7,7 @@ import pytest
 from tests.admin.worlds import admin
 from tests.coordinator.processes import check_settled, faults, process, staged, state_of
 from tests.producer.following import commit
-from tests.producer.worlds import started, values, world
+from tests.producer.worlds import group, input_at, started, values, world
 from txnlog.admin import AbortTransactionSpec
 from txnlog.errors import ProducerFencedError, TxnLogError
 from txnlog.messages import TopicPartition
@@ -36,6 +36,19 @@ def test_operator_who_may_not_read_a_topic_sees_the_row_as_it_is() -> None:
     assert shown(shared) == (COMPLETE_COMMIT, COMPLETE_COMMIT)
     assert shown(shared, "orders") == (PREPARE_COMMIT, PREPARE_COMMIT)
     assert shown(shared, "__consumer_offsets") == (COMPLETE_COMMIT, COMPLETE_COMMIT)
+
+
+def test_transaction_of_offsets_alone_is_shown_as_committed_when_they_have_moved() -> None:
+    """No topic says that it is published (D130)."""
+    shared = world()
+    made = started(shared)
+    for offset in (10, 20):
+        made.begin_transaction()
+        made.send_offsets_to_transaction(input_at(offset), group())
+        made.commit_transaction()
+    assert shown(shared) == (PREPARE_COMMIT, PREPARE_COMMIT)
+    made.close()
+    assert shown(shared) == (COMPLETE_COMMIT, COMPLETE_COMMIT)
 
 
 def test_decided_transaction_is_not_shown_as_committed_before_its_marker() -> None:

@@ -227,6 +227,18 @@ def test_reader_without_a_generation_needs_no_right_to_write() -> None:
     assert moved(shared) == 10
 
 
+def test_who_may_not_read_the_transaction_log_is_shown_what_is_moved() -> None:
+    shared = world()
+    leaving(shared)
+    reader = process(shared)
+    faults(reader).plan = lambda verb, path: (
+        Fault.DENY if path.startswith("__transaction_state") else Fault.NONE
+    )
+    found = reader.groups.committed(GROUP)
+    assert found is not None
+    assert found.positions() == {"input": {0: 10}}
+
+
 def test_lost_reply_about_what_was_left_is_no_doubt_about_the_next_commit() -> None:
     """Nothing of the next one was sent: the fence that refuses it is its error."""
     shared = world()
