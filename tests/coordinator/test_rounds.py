@@ -163,21 +163,26 @@ def test_where_the_store_checks_dates_only_puts_are_waited_for(size: tuple[int, 
     assert (of_copier[0], max(of_copier[1])) == (4, 4)
 
 
+def rounds_with_offsets(world: Counted, *, pause_ms: int) -> tuple[int, int, list[int]]:
+    """Of the fourth transaction: the rounds of its offsets, and as `rounds` those of its commit."""
+    producer = world.producer(transactional_id="tx")
+    for number in range(4):
+        world.shared.clock.advance_ms(pause_ms)
+        producer.begin_transaction()
+        world.produce(producer)
+        positions = [TopicPartition("input", 0, number + 1)]
+        before, _ = world.rounds(partial(producer.send_offsets_to_transaction, positions, group()))
+        rounds, visible = world.rounds(producer.commit_transaction)
+    return before, rounds, visible
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_transaction_with_offsets_is_visible_after_four_rounds(size: tuple[int, int]) -> None:
     """Files; PREPARE; its check; all markers; offsets beside their checks; the check of that.
 
     PREPARE completes the one before.
     """
-    world = Counted(*size)
-    producer = world.producer(transactional_id="tx")
-    for number in range(4):
-        world.shared.clock.advance_ms(1_000)
-        producer.begin_transaction()
-        world.produce(producer)
-        positions = [TopicPartition("input", 0, number + 1)]
-        before, _ = world.rounds(partial(producer.send_offsets_to_transaction, positions, group()))
-        rounds, visible = world.rounds(producer.commit_transaction)
+    before, rounds, visible = rounds_with_offsets(Counted(*size), pause_ms=1_000)
     assert (before, rounds, max(visible)) == (1, 6, 5)
 
 
@@ -188,14 +193,7 @@ def test_offsets_that_the_next_transaction_supersedes_take_no_round(
 ) -> None:
     """Files; PREPARE; all markers; and the looks before these where dates do not replace them."""
     world = Counted(*size, refuses_skewed_requests=dated)
-    producer = world.producer(transactional_id="tx")
-    for number in range(4):
-        world.shared.clock.advance_ms(100)
-        producer.begin_transaction()
-        world.produce(producer)
-        positions = [TopicPartition("input", 0, number + 1)]
-        before, _ = world.rounds(partial(producer.send_offsets_to_transaction, positions, group()))
-        rounds, _ = world.rounds(producer.commit_transaction)
+    before, rounds, _ = rounds_with_offsets(world, pause_ms=100)
     assert (before, rounds) == (1, 3 if dated else 5)
 
 

@@ -18,6 +18,7 @@ from tests.coordinator.processes import (
     outcome_of,
     planned,
     position,
+    prepared,
     process,
     recover,
 )
@@ -32,7 +33,7 @@ from txnlog.errors import (
     ProducerFencedError,
     TransactionAbortableError,
 )
-from txnlog.messages import ConsumerGroupMetadata, TopicPartition
+from txnlog.messages import OFFSET_INVALID, ConsumerGroupMetadata, TopicPartition
 from txnlog.producer import Producer
 from txnlog.testing.faults import Fault, SharedMemory
 
@@ -225,6 +226,30 @@ def test_reader_without_a_generation_needs_no_right_to_write() -> None:
     [found] = result.result().topic_partitions
     assert found.offset == 20
     assert moved(shared) == 10
+
+
+def test_stable_offset_counts_what_is_decided_for_who_may_only_read() -> None:
+    """Also before it is visible: it can no longer be undone (R46)."""
+    shared = world()
+    prepared(shared)
+    reader = process(shared)
+    faults(reader).plan = lambda verb, path: Fault.DENY if verb == "put" else Fault.NONE
+    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
+    for is_stable, expected in [(False, OFFSET_INVALID), (True, 10)]:
+        admin = AdminClient({}, cluster=reader)
+        [result] = admin.list_consumer_group_offsets([asked], require_stable=is_stable).values()
+        [found] = result.result().topic_partitions
+        assert found.offset == expected
+
+
+def test_offsets_that_are_decided_and_not_visible_can_be_deleted() -> None:
+    shared = world()
+    prepared(shared)
+    admin = AdminClient({}, cluster=process(shared))
+    asked = ConsumerGroupTopicPartitions(GROUP, input_at(-1))
+    [result] = admin.delete_consumer_group_offsets([asked]).values()
+    result.result()
+    assert position(recover(shared)) == 0
 
 
 def test_who_may_not_read_the_transaction_log_is_shown_what_is_moved() -> None:

@@ -69,14 +69,14 @@ class Decided(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """A decided transaction after steps 2 and 3: every reader sees it, and COMPLETE is left.
 
-    `proofs` of the offsets markers are left, too; or, with `owes_offsets`, these markers are, while
-    the producer's next transaction may supersede them (D130). `reading` as in Decided.
+    `proofs` of the offsets markers are left, too; or, with `leaves_offsets`, these markers are,
+    while the producer's next transaction may supersede them (D130). `reading` as in Decided.
     """
 
     row: TransactionMetadata
     phases: Phases | None
     proofs: tuple[Callable[[], bool], ...] = ()
-    owes_offsets: bool = False
+    leaves_offsets: bool = False
     reading: Reading | None = None
 
     @property
@@ -134,16 +134,16 @@ def publish(
     """
     measured = phases or Phases()
     result = TransactionResult.of(row.state)
-    owes_offsets = leave_offsets and bool(row.moves)
+    leaves_offsets = leave_offsets and bool(row.moves)
     with measured.measure("publish"):
         # The slot checks of the markers (D52) are made beside the offsets marker.
-        later = bool(row.moves) and not owes_offsets
+        later = bool(row.moves) and not leaves_offsets
         reading = _write_markers(root, row, result, reading, prove_later=later)
     if reading is None:
         return None
     reach("markers.after")
-    if owes_offsets:
-        return Published(row, phases, owes_offsets=True, reading=reading)
+    if leaves_offsets:
+        return Published(row, phases, leaves_offsets=True, reading=reading)
     if row.moves:
         with measured.measure("offsets"):
             reading = _move_offsets(root, row, reading, prove_later=prove_later)
@@ -165,12 +165,12 @@ def publish_newest(root: Root, row: TransactionMetadata | None) -> None:
         row = describe(root, row.transactional_id, sure=True)
 
 
-def pay_offsets(root: Root, published: Published) -> Published:
+def move_left_offsets(root: Root, published: Published) -> Published:
     """Step 3 of a published transaction that has left it, unless another process finished it.
 
     An error has `left` in its context: it says nothing of the transaction that comes next.
     """
-    if not published.owes_offsets:
+    if not published.leaves_offsets:
         return published
     try:
         _move_offsets(root, published.row, published.reading)
@@ -183,7 +183,7 @@ def pay_offsets(root: Root, published: Published) -> Published:
 
 def complete(root: Root, published: Published) -> TransactionMetadata | None:
     """Step 4 of a published transaction; returns the row afterwards, whoever wrote it."""
-    published = pay_offsets(root, published)
+    published = move_left_offsets(root, published)
     reach("complete.before")
     row, phases = published.row, published.phases
     clock = root.store.clock

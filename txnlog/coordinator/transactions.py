@@ -29,7 +29,7 @@ from txnlog.coordinator.finishing import (
     Published,
     complete,
     finish,
-    pay_offsets,
+    move_left_offsets,
     publish_decided,
 )
 from txnlog.coordinator.groups import GroupCoordinator, nothing
@@ -264,7 +264,7 @@ class TransactionCoordinator:
         `publish` comes next, with what this returns: Ended if another process finished it. With
         `prove_later` the offsets marker is proved with COMPLETE, too. `former` is what the owner
         has published before, without that: its COMPLETE and this decision are one write. Offsets
-        that it owes are moved first, unless those of this one supersede them (D130).
+        that it has left are moved first, unless those of this one supersede them (D130).
         """
         assert former is None or not former.proofs
         measured = phases or Phases()
@@ -274,9 +274,9 @@ class TransactionCoordinator:
         fresh: Sequence[StagedBatch] = ()
         tickets: tuple[GroupTicket, ...] = ()
 
-        def pay() -> None:
+        def move_left() -> None:
             nonlocal former
-            former = None if former is None else pay_offsets(self._root, former)
+            former = None if former is None else move_left_offsets(self._root, former)
 
         try:
             with measured.measure("tail"):
@@ -288,7 +288,7 @@ class TransactionCoordinator:
                     staged = fresh = get_ready(self._root, row, staging, offsets, read=read)
             if offsets:
                 with measured.measure("tickets"):
-                    tickets = self._groups.tickets(row, offsets, before_registering=pay)
+                    tickets = self._groups.tickets(row, offsets, before_registering=move_left)
                 reach("tickets.after")
         except TxnLogError:
             # A repeated call: a decided transaction can no longer be refused (R36).
@@ -301,11 +301,11 @@ class TransactionCoordinator:
 
         def decide(tickets: tuple[GroupTicket, ...]) -> Decided | Ended:
             if former is not None and not supersedes(tickets, former.row.moves):
-                pay()
+                move_left()
             manifest = Manifest(batches=tuple(staged), tickets=tickets)
             return self._decide(row, commit, measured, manifest, batch, fresh, prove_later, former)
 
-        return self._under(tickets, row, offsets, decide, before_registering=pay)
+        return self._under(tickets, row, offsets, decide, before_registering=move_left)
 
     def prepare(
         self,
@@ -368,7 +368,7 @@ class TransactionCoordinator:
                 batch=batch,
                 txn_epoch=ending,
                 follows=None if former is None else former.row.transaction,
-                has_moved=former is None or not former.owes_offsets,
+                has_moved=former is None or not former.leaves_offsets,
                 now_ms=self._now_ms(),
             )
             if isinstance(decision, Transition):
