@@ -29,6 +29,8 @@ KEEPS_AFTER_A_GAP = "a member keeps its position whatever generations it has mis
 
 NO_TXN: Pc = ("none",)
 REFUSED: Pc = ("refused",)
+LEFT = "left"
+"""(LEFT, generation, member id, what): its last transaction was of these, its offsets are left."""
 
 Step = tuple[str, Stored, Pc]
 
@@ -69,13 +71,18 @@ class CooperativeMembers(Members):
             yield label, wrote, ("member", lost, after, txn)
         if reader[0] == "poll":
             yield from self._between(stored, pc, name)
-        if txn in (NO_TXN, REFUSED):
+        if txn[0] in (NO_TXN[0], REFUSED[0], LEFT):
             return
         # The id that it had when it read the record.
         mine = txn[2] if txn[0] in COPIES else self.members[number]
         for label, wrote, after in super()._member(stored, number, txn, mine):
-            then = NO_TXN if after[0] == "poll" else after
+            then = self._between_two(after) if after[0] == "poll" else after
             yield label, wrote, DEAD if after == DEAD else ("member", losses, reader, then)
+
+    def _between_two(self, after: Pc) -> Pc:
+        """Where its producer stands; `after` may end with what it has left."""
+        _, generation, member_id, _, *left = after
+        return (LEFT, generation, member_id, left[0]) if left else NO_TXN
 
     def _between(self, stored: Stored, pc: Pc, name: str) -> Iterator[Step]:
         """Between two transactions: read on, or seek after one that was refused."""
@@ -84,10 +91,12 @@ class CooperativeMembers(Members):
         if txn == REFUSED:
             seeks = ("fetch", generation, joins, None) if offset >= 0 else reader
             yield f"{name} goes back", stored, ("member", losses, seeks, NO_TXN)
-        elif txn == NO_TXN and 0 <= offset < self.batches:
+        elif txn[0] in (NO_TXN[0], LEFT) and 0 <= offset < self.batches:
             # It may not have seen a change of the group yet, and goes on reading in any case.
             reads = ("poll", generation, joins, offset + 1)
-            begun = ("own", generation, name, offset)
+            begun: Pc = ("own", generation, name, offset)
+            if txn[:3] == (LEFT, generation, name):
+                begun = self._next(begun[1:], txn[3])
             yield f"{name} reads {offset}", stored, ("member", losses, reads, begun)
 
     def _consume(

@@ -10,6 +10,7 @@ is: nothing twice, nothing skipped, output and position together.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
 from tests.model.recovery import DEAD, Pc, Recovery, fencing
 from tests.model.spark_owner import GROUP, INPUT, REGISTRATIONS_MAX, SparkOwner, State
@@ -25,7 +26,7 @@ from txnlog.protocol.membership import (
     prepare_heartbeat,
     prepare_join,
 )
-from txnlog.protocol.metadata import GroupTicket, Holder, Manifest, Owner
+from txnlog.protocol.metadata import GroupTicket, Holder, Manifest, Owner, ProducerIdAndEpoch
 from txnlog.protocol.states import TransactionResult
 from txnlog.protocol.transitions import prepare_end, prepare_init
 from txnlog.protocol.watching import Watch
@@ -37,11 +38,17 @@ COUNTS = {INPUT: 1}
 MEMBER = Member(topics=(INPUT,), session_timeout_ms=1)
 COPIES = frozenset({"own", "register", "prepare"})
 """Where a member stands in its transaction."""
+NOTHING_LEFT = -1
+"""Instead of the epoch of the transaction whose offsets are left."""
 STATIC = Member(topics=(INPUT,), session_timeout_ms=1, instance_id="a")
 
 
 class Members(SparkOwner):
-    """`joins`: how often each member joins at most; `expulsions`: how many there are in all."""
+    """`joins`: how often each member joins at most; `expulsions`: how many there are in all.
+
+    `leaves`: a member may leave the offsets of a transaction to its next one, which then is decided
+    with the same ticket, in the same write as the COMPLETE of the one before (D130).
+    """
 
     partition = 0
     counts: Mapping[str, int] = COUNTS
@@ -55,9 +62,11 @@ class Members(SparkOwner):
         records: int = 2,
         joins: int = 2,
         expulsions: int = 1,
+        leaves: bool = False,
         broken: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__("", batches=records, broken=broken)
+        self.leaves = leaves
         self.names = actors
         self.members = tuple(name for name in actors if name not in "SH")
         self.joins = joins
@@ -141,6 +150,7 @@ class Members(SparkOwner):
         if pc[0] in Recovery.NAMES:
             for label, after, place in self.recovery.steps(stored, pc):
                 yield f"{name} {label}", after, place
+            yield from self._leave(stored, pc, name)
         elif pc[0] == "join":
             _, released, joins = pc
             if joins > 0:
@@ -199,14 +209,32 @@ class Members(SparkOwner):
 
     def _poll(self, stored: Stored, pc: Pc, name: str) -> Iterator[tuple[str, Stored, Pc]]:
         """Between two transactions: read on, or see that the group has changed."""
-        _, generation, joins, offset = pc
+        _, generation, joins, offset, *left = pc
         group = self.world.group(stored, GROUP)
         found = membership_status(group, member_id=name, generation=generation)
         if found is not MembershipStatus.STABLE:
+            # What it has left stays in its row, until its next transaction or another process.
             yield f"{name} revokes: {found.name}", stored, ("join", generation, joins)
         if 0 <= offset < self.batches:
             # It may not have seen the change yet.
-            yield f"{name} reads {offset}", stored, ("own", generation, joins, offset)
+            begun = (generation, joins, offset)
+            after = self._next(begun, left[0]) if left else ("own", *begun)
+            yield f"{name} reads {offset}", stored, after
+
+    def _leave(self, stored: Stored, pc: Pc, name: str) -> Iterator[tuple[str, Stored, Pc]]:
+        """Instead of moving the offsets of its own transaction, whose markers have landed."""
+        if not self.leaves or pc[0] != "fin" or pc[-1][0] != "poll":
+            return
+        _, _, number, at, done = pc
+        row = self.world.rows[number]
+        if row is not None and self.world.plan(number)[at][0] == "offsets":
+            left = (row.producer_id, row.txn_epoch, row.pending.tickets[0].ticket)
+            yield f"{name} leaves its offsets", stored, (*done, left)
+
+    def _next(self, begun: tuple[Any, ...], left: tuple[int, int, int]) -> Pc:
+        """The transaction that supersedes the offsets which the one before has left."""
+        producer_id, epoch, ticket = left
+        return ("prepare", *begun, producer_id, epoch + 1, ticket, REGISTRATIONS_MAX, epoch)
 
     def _copy(
         self, stored: Stored, number: int, pc: Pc, name: str
@@ -232,7 +260,8 @@ class Members(SparkOwner):
             holder = self._member_holder(number, producer_id, epoch)
             wrote = self.world.register(stored, holder, request, floor=floor, fenced=fenced)
             if wrote.error or wrote.ticket:
-                after = ("prepare", *pc[1:6], wrote.ticket, times + 1) if wrote.ticket else lost
+                ready = ("prepare", *pc[1:6], wrote.ticket, times + 1, NOTHING_LEFT)
+                after = ready if wrote.ticket else lost
                 note = wrote.error or f"ticket {wrote.ticket}"
                 yield f"{name} registers to {offset + 1}: {note}", wrote.stored, after
             else:
@@ -246,7 +275,11 @@ class Members(SparkOwner):
             if wrote.error:
                 again = wrote.error == "IllegalGenerationError" and pc[7] < REGISTRATIONS_MAX
                 after = ("register", *pc[1:6], pc[7], frozenset()) if again else DEAD
-            yield f"{name} PREPARE of {offset}: {wrote.error}", wrote.stored, after
+                if pc[8] != NOTHING_LEFT:
+                    # It finishes what it has left, and repeats this one.
+                    after = ("own", *pc[1:4])
+            note = wrote.error if pc[8] == NOTHING_LEFT else f"after e{pc[8]} {wrote.error}"
+            yield f"{name} PREPARE of {offset}: {note}", wrote.stored, after
 
     def _refused(self, stored: Stored, pc: Pc, name: str) -> Pc:
         """Where a member goes on whose generation was refused."""
@@ -290,7 +323,7 @@ class Members(SparkOwner):
         )
 
     def _end(self, stored: Stored, number: int, pc: Pc) -> Wrote:
-        _, generation, _, offset, producer_id, epoch, ticket, _ = pc
+        _, generation, _, offset, producer_id, epoch, ticket, _, left = pc
         name = self.members[number]
         carried = GroupTicket(
             group_id=GROUP,
@@ -300,7 +333,8 @@ class Members(SparkOwner):
             offsets={INPUT: {self.partition: offset + 1}},
         )
         files = (staged("x", offset, f"{name}{generation}"),)
-        asked: Hashable = ("end", name, epoch, ticket, offset, generation)
+        asked: Hashable = ("end", name, epoch, ticket, offset, generation, left)
+        has_left = left != NOTHING_LEFT
         return self.world.transition(
             stored,
             number,
@@ -310,6 +344,8 @@ class Members(SparkOwner):
                 holder=self._member_holder(number, producer_id, epoch),
                 result=TransactionResult.COMMIT,
                 manifest=Manifest(batches=files, tickets=(carried,)),
+                follows=ProducerIdAndEpoch(producer_id, left) if has_left else None,
+                has_moved=not has_left,
                 now_ms=0,
             ),
         )
