@@ -34,6 +34,7 @@ from txnlog.errors import InvalidProducerIdMappingError, StorePermissionError, T
 from txnlog.housekeeping.housekeeper import Housekeeper, HousekeepingSettings
 from txnlog.protocol.metadata import LastBatch, Owner, TransactionMetadata
 from txnlog.protocol.states import TransactionState
+from txnlog.storage.store import clock_watch
 from txnlog.testing.faults import Fault, SharedMemory, SkewedClock
 from txnlog.testing.invariants import check_cluster
 
@@ -140,6 +141,30 @@ def test_housekeeper_removes_probes_that_dead_processes_left() -> None:
     left = [meta.path for meta in cluster.store.list("__cluster/_clock")]
     assert left == ["__cluster/_clock/young"]
     process(shared)
+
+
+def test_housekeeper_removes_notes_about_clocks_of_machines_that_are_gone() -> None:
+    """After 30 days; one that still runs compares its clocks anew, for an hour."""
+    shared = world()
+    store = process(shared).store
+    mine = [meta.path for meta in store.list(clock_watch.FOLDER)]
+    store.put(f"{clock_watch.FOLDER}/former-boot", b"{}")
+    shared.clock.advance_ms(30 * DAY_MS - MINUTE_MS)
+    keeper = Housekeeper(process(shared))
+    keeper.run_once()
+    assert len(store.list(clock_watch.FOLDER)) == 2
+    assert clock_watch.may_trust_ages(store)
+    shared.clock.advance_ms(2 * HOUR_MS)
+    listed = {one.path for one in keeper.find()}
+    assert f"{clock_watch.FOLDER}/former-boot" in listed
+    done = keeper.run_once()
+    assert done is not None
+    assert done["clock and store probes removed"] == 2
+    assert store.list(clock_watch.FOLDER) == []
+    assert not clock_watch.may_trust_ages(store)
+    assert [meta.path for meta in store.list(clock_watch.FOLDER)] == mine
+    shared.clock.advance_ms(2 * HOUR_MS)
+    assert clock_watch.may_trust_ages(store)
 
 
 # --- Expiry ---------------------------------------------------------------------------------------

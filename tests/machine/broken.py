@@ -23,6 +23,7 @@ from tests.machine.focused import (
     Appending,
     Compacting,
     Copying,
+    Leaving,
     Producing,
     Tidying,
     Vacuuming,
@@ -234,6 +235,31 @@ def a_start_bumps_nothing(patch: Patch) -> None:
 def aborted_offsets_are_kept(patch: Patch) -> None:
     """R45: the offsets of an aborted transaction become the group's."""
     patch.setattr(TransactionMetadata, "moves", property(lambda row: row.pending.tickets))
+
+
+@broken(Leaving)
+def offsets_are_left_that_the_next_decision_lacks(patch: Patch) -> None:
+    """R45: the next transaction replaces the offsets of partitions that it does not have."""
+    for module in ("producing.producer_session", "coordinator.transactions", "protocol.fencing"):
+        patch.setattr(f"txnlog.{module}.supersedes", lambda newer, older: True)
+
+
+@broken(Leaving)
+def complete_comes_before_left_offsets(patch: Patch) -> None:
+    """R36: an id comes to rest without the offsets that it has left."""
+    patch.setattr(
+        txnlog.coordinator.finishing, "move_left_offsets", lambda root, published: published
+    )
+
+
+@broken(Leaving)
+def a_reader_gives_up_what_was_superseded(patch: Patch) -> None:
+    """R47: stable offsets lack those of a decision that came while they were read."""
+    patch.setattr(
+        txnlog.coordinator.groups,
+        "publish_newest",
+        lambda root, row: txnlog.coordinator.finishing.publish(root, row),
+    )
 
 
 @broken(Producing)

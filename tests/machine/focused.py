@@ -8,8 +8,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from tests.machine.actors import Kind
-from tests.machine.machine import KINDS, SALT, SLEEPS_MS, TROUBLES, Clients, Troubles
+from tests.machine.machine import (
+    AT,
+    DEEDS,
+    ENDS,
+    KINDS,
+    SALT,
+    SLEEPS_MS,
+    TROUBLES,
+    Clients,
+    Troubles,
+)
 from tests.machine.world import SOURCE
+
+ROUNDS = st.integers(1, 6)
 
 
 def of_roles(*roles: str) -> Sequence[Kind]:
@@ -35,6 +47,45 @@ class Copying(Clients):
 
     kinds = of_roles("producer", "copier", "job", "query")
     read = write_batch = tidy = be_odd = None  # type: ignore[assignment]
+
+
+class Leaving(Copying):
+    """Histories of clients that commit offsets of one partition, transaction after transaction.
+
+    So a decision supersedes what the one before has left, wherever others ask, take over or sweep.
+    """
+
+    kinds = tuple(kind for kind in Copying.kinds if kind.how != "eager")
+    deeds = (*DEEDS, *("ask", "rival") * 6)
+    run_job = None  # type: ignore[assignment]
+
+    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=TROUBLES)
+    def transact(self, at: int, number: int, rounds: int, end: str, trouble: Troubles) -> None:
+        self.stream("producer", at, number, rounds, end, trouble)
+
+    @rule(at=AT, number=st.integers(0, 9), rounds=ROUNDS, end=ENDS, trouble=TROUBLES)
+    def copy(self, at: int, number: int, rounds: int, end: str, trouble: Troubles) -> None:
+        role = ("copier", "job")[number % 2]
+        self.stream(role, at, number // 2, rounds, end, trouble)
+
+    def stream(
+        self, role: str, at: int, number: int, rounds: int, end: str, trouble: Troubles
+    ) -> None:
+        """Commits of an actor without a pause, the last one as `end` says, under one trouble."""
+        # Mostly of one partition: two may be in the input of one transaction, and one in the next.
+        places = [(SOURCE, int(number == 0))] * (3 if role == "producer" else 1)
+        actor = self.worker(role, at)
+
+        def act() -> None:
+            for _ in range(rounds):
+                actor.work(places, "offsets, commit")
+            actor.work(places, end)
+
+        self.meet(actor.process, trouble, act)
+
+    @rule(number=st.integers(0, 1), is_stable=st.booleans(), trouble=TROUBLES)
+    def ask(self, number: int, is_stable: bool, trouble: Troubles = ()) -> None:
+        self.ask_offsets(number, is_stable, trouble)
 
 
 class Tidying(Clients):
@@ -78,5 +129,5 @@ class Sleeping(Producing):
     be_odd = keep_house = None  # type: ignore[assignment]
 
 
-FOCUSED = (Producing, Appending, Copying, Tidying, Compacting, Vacuuming, Sleeping)
+FOCUSED = (Producing, Appending, Copying, Leaving, Tidying, Compacting, Vacuuming, Sleeping)
 """Each meets often what histories of everything rarely meet."""

@@ -25,8 +25,10 @@ from tests.machine.processes import CHORES, TABLES, Helper
 from tests.machine.queries import Query
 from tests.machine.world import (
     BUGS,
+    COPIERS,
     DAY_MS,
     HOUR_MS,
+    JOBS,
     MINUTE_MS,
     SOURCE,
     STOCK,
@@ -37,6 +39,7 @@ from tests.machine.world import (
     quiet,
     seen,
 )
+from txnlog.admin import ConsumerGroupTopicPartitions
 from txnlog.errors import TxnLogError
 from txnlog.protocol.metadata import Owner
 from txnlog.testing.faults import Fault, SimulatedCrash
@@ -60,6 +63,7 @@ KINDS = (
     Kind("copier", "eager", "d"),
     Kind("copier", "deferred", "d"),
     Kind("job", "eager", "i"),
+    Kind("job", "deferred", "i"),
     Kind("query", "batch by batch", "p"),
     Kind("query", "batch by batch", "q"),
     Kind("reader", "read_committed"),
@@ -175,6 +179,8 @@ class Clients(RuleBasedStateMachine):
                 case "tidy":
                     self.work_of(salt)
                     self.chores(salt % 2, table, "compact", "vacuum", CHORES[salt % len(CHORES)])
+                case "ask":
+                    self.ask_offsets(salt % 2, salt % 3 == 0)
                 case "land":
                     self.land()
         finally:
@@ -242,14 +248,17 @@ class Clients(RuleBasedStateMachine):
         self.let_work("reader", at, places, end, trouble)
 
     def let_work(self, role: str, at: int, places: Places, end: str, trouble: Troubles) -> None:
-        """Let an actor of that role work; one is started if there is none."""
+        """Let an actor of that role work."""
+        actor = self.worker(role, at)
+        self.meet(actor.process, trouble, lambda: actor.work(places, end))
+
+    def worker(self, role: str, at: int) -> Actor:
+        """An actor of that role; one is started if there is none."""
         fit = [actor for actor in self.free if actor.kind.role == role]
         if fit:
-            actor = fit[at % len(fit)]
-        else:
-            kinds = [kind for kind in self.kinds if kind.role == role]
-            actor = self.start_one(kinds[at % len(kinds)], False)
-        self.meet(actor.process, trouble, lambda: actor.work(places, end))
+            return fit[at % len(fit)]
+        kinds = [kind for kind in self.kinds if kind.role == role]
+        return self.start_one(kinds[at % len(kinds)], False)
 
     @rule(rounds=st.integers(1, 5), duration_ms=st.sampled_from(WAITS_MS))
     def pass_time(self, rounds: int, duration_ms: int) -> None:
@@ -317,6 +326,24 @@ class Clients(RuleBasedStateMachine):
                 helper.admin.fence_producers([name])[name].result()
             else:
                 helper.admin.abort_transaction(name).result()
+
+        self.by_helper(number, trouble, act)
+
+    def ask_offsets(self, number: int, is_stable: bool, trouble: Troubles = ()) -> None:
+        """An operator asks where groups are: nowhere before what was said or acknowledged (R47)."""
+        world = self.world
+
+        def act(helper: Helper) -> None:
+            for group_id in (COPIERS, JOBS):
+                known = dict(world.told[group_id])
+                asked = [ConsumerGroupTopicPartitions(group_id)]
+                made = helper.admin.list_consumer_group_offsets(asked, require_stable=is_stable)
+                places = made[group_id].result().topic_partitions or ()
+                found = {(one.topic, one.partition): one.offset for one in places}
+                for place, offset in known.items():
+                    assert found.get(place, 0) >= offset, f"{group_id}: {found} after {known}"
+                seen["offsets asked for"] += bool(found)
+                world.tell(group_id, found)
 
         self.by_helper(number, trouble, act)
 

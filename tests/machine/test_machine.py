@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.machine.broken import BROKEN
-from tests.machine.focused import FOCUSED
+from tests.machine.focused import FOCUSED, Leaving
 from tests.machine.machine import Clients
 from tests.machine.world import seen
 from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
@@ -16,7 +16,6 @@ STEPS = 30
 BREAKING_EXAMPLES_MAX = 4_000
 ROUNDS_MAX = 10
 HAPPENS = (
-    "CLEAR TXN OFFSETS",
     "COMPACT",
     "Conflict",
     "DELETE EXPIRED",
@@ -26,10 +25,12 @@ HAPPENS = (
     "EXPIRE PRODUCERS",
     "EXPIRE TRANSACTIONAL ID",
     "FENCE",
+    "FORGET TICKET",
     "OFFSET COMMIT",
     "PREPARE_ABORT",
+    "RAISE FLOOR",
+    "REGISTER TICKET",
     "TIME OUT",
-    "TXN OFFSET COMMIT",
     "Unknown",
     "a file was read that has been replaced",
     "a takeover in the middle of a call, at ONGOING",
@@ -41,6 +42,8 @@ HAPPENS = (
     "files vacuumed",
     "job: commit",
     "landed late",
+    "offsets asked for",
+    "offsets were superseded",
     "opened cold",
     "producer: OperationTimedOutError",
     "producer: ProducerFencedError",
@@ -60,10 +63,18 @@ class TestClients(Clients.TestCase):
     settings = settings(max_examples=25, stateful_step_count=STEPS)
 
 
+class TestLeaving(Leaving.TestCase):
+    """The same where offsets are left that the next decision supersedes, and others ask for them
+    (R36, R45-R49).
+    """
+
+    settings = settings(max_examples=15, stateful_step_count=STEPS)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("histories", [*[Clients] * 6, *FOCUSED])
 def test_clients_for_long(histories: type[Clients]) -> None:
-    """720 new histories, in parts that the workers share."""
+    """New histories, in parts that the workers share."""
     run_state_machine_as_test(
         histories,
         settings=settings(max_examples=60, stateful_step_count=STEPS, derandomize=False),

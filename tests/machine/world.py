@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from operator import ge
 from typing import Any, TypeVar
@@ -19,13 +19,19 @@ from txnlog.consuming import fetching
 from txnlog.consuming.fetcher import Fetcher
 from txnlog.consuming.fetching import PartitionReader
 from txnlog.consuming.record_stream import RecordStream
-from txnlog.errors import CorruptLogError, ObjectNotFoundError, UnexpectedError
+from txnlog.errors import (
+    CorruptLogError,
+    InvalidTxnStateError,
+    ObjectNotFoundError,
+    UnexpectedError,
+)
 from txnlog.housekeeping import retention
 from txnlog.housekeeping.compaction import local, segments
 from txnlog.messages import Message
 from txnlog.process.clock import Clock
+from txnlog.protocol import transitions
 from txnlog.protocol.compaction import CompactionSettings
-from txnlog.protocol.metadata import TransactionMetadata
+from txnlog.protocol.metadata import Manifest, ProducerIdAndEpoch, TransactionMetadata
 from txnlog.storage.batches.reader import FileSpan, read_records
 from txnlog.storage.batches.record_lists import RecordLists
 from txnlog.storage.delta.delta_log import Committed, DeltaLog, LogSettings, Outcome
@@ -99,6 +105,9 @@ class World:
         self.decided: list[tuple[Any, AuditedTransaction]] = []
         self.free: dict[AuditedTransaction, int] = {}
         self.newest_free = 0
+        self._free: set[int] = set()
+        self.told: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+        """By group: offsets that somebody was told, or that are of an acknowledged commit."""
         self._positions: dict[tuple[str, str, int], int] = {}
         self._bounds: dict[tuple[str, int], tuple[int, ...]] = {}
         first = Process(self.shared, self.shared.clock)
@@ -159,6 +168,19 @@ class World:
                 seen["a file was read that has been replaced"] += 1
             return chunk
 
+        check = transitions.check_superseded
+
+        def counted_check(
+            row: TransactionMetadata | None, follows: ProducerIdAndEpoch, manifest: Manifest
+        ) -> None:
+            try:
+                check(row, follows, manifest)
+            except InvalidTxnStateError as error:
+                raise AssertionError("a run has left offsets that its decision lacks") from error
+            if row is not None and row.transaction == follows and row.moves:
+                seen["offsets were superseded"] += 1
+
+        self.patch.setattr(transitions, "check_superseded", counted_check)
         self.patch.setattr(DeltaLog, "commit", counted)
         self.patch.setattr(PartitionReader, "_next_chunk", counted_read)
 
@@ -231,7 +253,13 @@ class World:
                 for number, offset in numbers.items():
                     key = (group_id, topic, number)
                     before = self._positions.get(key, 0)
-                    assert offset >= before, f"{key} went back from {before} to {offset}"
+                    if group_id == FREE:
+                        # Nobody reads it: a commit that is tried again may bring a lower number,
+                        # but none comes twice.
+                        assert offset == before or offset not in self._free, f"{key}: {offset}"
+                        self._free.add(offset)
+                    else:
+                        assert offset >= before, f"{key} went back from {before} to {offset}"
                     if offset > before and group_id == READERS:
                         start = self._bounds[topic, number][0]
                         there = self.auditor.offsets(topic, number)
@@ -239,6 +267,11 @@ class World:
                         lost = passed - self.handed_out.get((topic, number), set())
                         assert not lost, f"{key} is at {offset}; {lost} were never delivered"
                     self._positions[key] = offset
+
+    def tell(self, group_id: str, positions: Mapping[tuple[str, int], int]) -> None:
+        known = self.told[group_id]
+        for place, offset in positions.items():
+            known[place] = max(offset, known.get(place, 0))
 
     def check_cold(self) -> None:
         """New readers get the same records as the others, from the log start on."""

@@ -44,6 +44,7 @@ from txnlog.protocol.txn_memory import VACUUM_AGE_MS_DEFAULT
 from txnlog.protocol.vacuum import Deletable
 from txnlog.protocol.watching import Watch
 from txnlog.settings import arguments
+from txnlog.storage.store import clock_watch
 from txnlog.storage.store.objects import ObjectMeta
 
 logger = logging.getLogger("txnlog")
@@ -51,9 +52,19 @@ logger = logging.getLogger("txnlog")
 LEASE = "housekeeping"
 REMOVE_INTERVAL_MS_DEFAULT = 3_600_000
 VACUUM_INTERVAL_MS_DEFAULT = 6 * 3_600_000
-PROBE_FOLDERS = ("__cluster/_clock", "__cluster/_probe")
 PROBE_AGE_MS = 3_600_000
-DEAD_PROBE = "clock or store probe of a process that died"
+CLOCK_NOTE_AGE_MS = 30 * 86_400_000
+PROBES_MS = {
+    "__cluster/_clock": PROBE_AGE_MS,
+    "__cluster/_probe": PROBE_AGE_MS,
+    clock_watch.FOLDER: CLOCK_NOTE_AGE_MS,
+}
+"""Folders of small objects that nobody deletes who died, and from what age they may go.
+
+A note about the clocks is of one boot of a machine. One that still runs writes it again, and trusts
+no file age for an hour.
+"""
+DEAD_PROBE = "clock or store probe of a process or machine that is gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +337,9 @@ class Housekeeper:
         return left is None
 
     def _remove_probes(self) -> int:
-        """Delete the objects with which dead processes asked the store for its time."""
+        """Delete the objects with which dead processes asked the store for its time, and the notes
+        of machines that have not been started again.
+        """
         old = [meta.path for meta, _ in self._dead_probes()]
         self._cluster.store.delete(old)
         killed = [meta.path for meta, _ in self._killed_probes()]
@@ -344,11 +357,11 @@ class Housekeeper:
     def _old(self, listing: Callable[[str], list[ObjectMeta]]) -> list[tuple[ObjectMeta, int]]:
         now_ms = self._cluster.store.now_ms()
         listed = [
-            (meta, now_ms - meta.last_modified_ms)
-            for folder in PROBE_FOLDERS
+            (meta, now_ms - meta.last_modified_ms, age_ms_min)
+            for folder, age_ms_min in PROBES_MS.items()
             for meta in listing(folder)
         ]
-        return [(meta, age_ms) for meta, age_ms in listed if age_ms >= PROBE_AGE_MS]
+        return [(meta, age_ms) for meta, age_ms, age_ms_min in listed if age_ms >= age_ms_min]
 
 
 def _exhausted(duty: Duty) -> int:
